@@ -1,0 +1,92 @@
+"""Partita: federated learning with partial model personalization.
+
+A model is split into parameters u that all devices share and parameters v_i that belong to device i and
+never leave it. FedAlt updates v_i first and u after it; FedSim updates both at once.
+
+Names are imported when they are first used, so that `partita --help` does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from partita.data.devices import Devices
+    from partita.local.alternating import LocalAlt
+    from partita.local.method import FedAlt, FedAvg, FedSim, Method
+    from partita.local.plain import LocalSGD
+    from partita.local.simultaneous import LocalSim
+    from partita.local.update import Steps, descend
+    from partita.models.parts import full
+    from partita.partition import REST, Partition
+    from partita.protocol import Stage
+    from partita.server.optimizers import Adagrad, Adam, Averaging, Yogi
+    from partita.server.schedules import Exponential, Linear, constant
+    from partita.stages.api import Result, pipeline, run
+    from partita.stages.plan import Evaluation, Finetuning, Plan, Training
+    from partita.tasks.metrics import Metric, Undefined, accuracy
+    from partita.tasks.task import Task
+
+__all__ = [
+    "REST",
+    "Adagrad",
+    "Adam",
+    "Averaging",
+    "Devices",
+    "Evaluation",
+    "Exponential",
+    "FedAlt",
+    "FedAvg",
+    "FedSim",
+    "Finetuning",
+    "Linear",
+    "LocalAlt",
+    "LocalSGD",
+    "LocalSim",
+    "Method",
+    "Metric",
+    "Partition",
+    "Plan",
+    "Result",
+    "Stage",
+    "Steps",
+    "Task",
+    "Training",
+    "Undefined",
+    "Yogi",
+    "accuracy",
+    "constant",
+    "descend",
+    "full",
+    "pipeline",
+    "run",
+]
+
+_HOMES = {
+    "partita.data.devices": ("Devices",),
+    "partita.local.alternating": ("LocalAlt",),
+    "partita.local.method": ("FedAlt", "FedAvg", "FedSim", "Method"),
+    "partita.local.plain": ("LocalSGD",),
+    "partita.local.simultaneous": ("LocalSim",),
+    "partita.local.update": ("Steps", "descend"),
+    "partita.models.parts": ("full",),
+    "partita.partition": ("REST", "Partition"),
+    "partita.protocol": ("Stage",),
+    "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "Yogi"),
+    "partita.server.schedules": ("Exponential", "Linear", "constant"),
+    "partita.stages.api": ("Result", "pipeline", "run"),
+    "partita.stages.plan": ("Evaluation", "Finetuning", "Plan", "Training"),
+    "partita.tasks.metrics": ("Metric", "Undefined", "accuracy"),
+    "partita.tasks.task": ("Task",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'partita' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])

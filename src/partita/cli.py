@@ -1,0 +1,142 @@
+"""The commands. No logic here: each imports what it needs when it runs, so that `--help` is quick."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import metadata, resources
+from pathlib import Path
+from typing import NoReturn
+
+from partita.errors import ConfigError, InUse, RunFailed
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"partita: {message[0].upper()}{message[1:]}. See `{self.prog} --help`.\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 done, 1 the run failed, 2 the request was wrong."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return options.command(options)
+    except (ConfigError, InUse) as error:
+        return _say(2, error)
+    except (RunFailed, OSError) as error:
+        return _say(1, error)
+    except KeyboardInterrupt:
+        return _say(130, "Interrupted. Go on with `partita run --resume RUN_DIR`.")
+
+
+def _say(code: int, message: object) -> int:
+    print(f"partita: {message}", file=sys.stderr)
+    return code
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from partita import runner
+    from partita.config.reading import read_config
+    from partita.report.progress import Progress
+    from partita.report.tables import models_table
+
+    with Progress(Console(stderr=True)) as progress:
+        if options.resume is not None:
+            if options.arguments:
+                raise ConfigError(
+                    "A resumed run takes its config from its folder: leave out "
+                    f"`{' '.join(options.arguments)}`."
+                )
+            done = runner.resume(options.resume, progress.watch)
+        else:
+            path, overrides = _config_of(options.arguments)
+            done = runner.start(read_config(path, overrides), path.parent, progress.watch)
+    console = Console()
+    console.print(models_table(done.summary, done.models))
+    console.print(f"The run is in {done.folder}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _describe(options: argparse.Namespace) -> int:
+    import json
+
+    from rich.console import Console
+
+    from partita.config.reading import read_config
+    from partita.describe import describe
+    from partita.report.tables import counts_table
+
+    path, overrides = _config_of(options.arguments)
+    partitions = describe(read_config(path, overrides), path.parent)
+    if options.json:
+        print(json.dumps({"partitions": partitions}, indent=1))
+    else:
+        Console().print(counts_table(partitions))
+    return 0
+
+
+def _config(_: argparse.Namespace) -> int:
+    from partita.config.reference import reference
+
+    print(reference(), end="")
+    return 0
+
+
+def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
+    """Return the config file, the quickstart's where none is named, and the overrides."""
+    quickstart = Path(str(resources.files("partita") / "quickstart.toml"))
+    if arguments and "=" not in arguments[0]:
+        return Path(arguments[0]), list(arguments[1:])
+    return quickstart, list(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="partita",
+        description="Federated learning with partial model personalization: FedAlt and FedSim.",
+    )
+    parser.add_argument("--version", action="version", version=f"partita {metadata.version('partita')}")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", parser_class=_Parser, metavar="COMMAND")
+
+    run = commands.add_parser(
+        "run",
+        help="pretrain, personalise, finetune, evaluate; without a config, the quickstart",
+        description="Run a config, without one the quickstart: pretrain, personalise, finetune, evaluate.",
+    )
+    _add_arguments(run)
+    run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="go on with the run in this folder")
+    run.set_defaults(command=_run)
+
+    describe = commands.add_parser(
+        "describe",
+        help="how many parameters each partition makes personal, shared and frozen",
+        description="Count the parameters of every partition of a config's model.",
+    )
+    _add_arguments(describe)
+    describe.add_argument("--json", action="store_true", help="as JSON, for programs")
+    describe.set_defaults(command=_describe)
+
+    config = commands.add_parser(
+        "config",
+        help="every key with its default and what it means",
+        description="Print a whole config, every key with its default below what it means.",
+    )
+    config.set_defaults(command=_config)
+    return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="CONFIG.toml | section.key=value",
+        help="a config file, then values that replace some of its own",
+    )

@@ -1,0 +1,1 @@
+"""A run from a TOML file: read into frozen dataclasses, built into objects, which never see a config."""

@@ -1,0 +1,235 @@
+"""From a config's flat values to the objects of a run: a task, a partition and a plan."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from partita.config.imports import METHODS, MODELS, OPTIMIZERS, TASKS, call, load
+from partita.config.reading import did_you_mean
+from partita.config.schema import (
+    Config,
+    FinetuneConfig,
+    PartitionConfig,
+    PersonaliseConfig,
+    PretrainConfig,
+)
+from partita.errors import ConfigError
+from partita.local.method import Method
+from partita.local.update import OptimizerFn
+from partita.models.parts import named_partition
+from partita.params import Params, copy_into, from_bytes
+from partita.partition import REST, Partition, Selection
+from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
+from partita.server.schedules import Exponential, Linear, Schedule, constant
+from partita.stages.plan import Evaluation, Finetuning, Plan, Training
+from partita.tasks.build import build_model
+from partita.tasks.task import Task
+
+Choice = TypeVar("Choice")
+
+
+@dataclass(frozen=True)
+class Built:
+    """The objects of a run."""
+
+    task: Task
+    partition: Partition
+    plan: Plan
+
+
+def build(config: Config, folder: Path) -> Built:
+    """Return the objects of a run; files that the config names are looked for in `folder` first.
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
+    task = build_task(config, folder)
+    with section("partition"):
+        partition = build_partition(config.partition, build_model(task, seed=config.seed))
+    with section("evaluate"):
+        evaluate = _evaluation(config.evaluate.devices, config.evaluate.every)
+    plan = Plan(
+        pretrain=_training("pretrain", config.pretrain),
+        personalise=_training("personalise", config.personalise),
+        finetune=_finetuning(config.finetune),
+        evaluate=evaluate,
+    )
+    try:
+        plan.check(len(task.devices))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return Built(task, partition, plan)
+
+
+def build_task(config: Config, folder: Path) -> Task:
+    """Return the task, with the model that the config names."""
+    function = load("task.kind", config.task.kind, TASKS)
+    task = call("task", function, config.task.options)
+    if not isinstance(task, Task):
+        raise ConfigError(f"`task.kind` = {config.task.kind!r} must return a Task, got {task!r}.")
+    if config.model.name:
+        model = load("model.name", config.model.name, MODELS)
+        built = call("model", model, config.model.options)
+        if not isinstance(built, nn.Module):
+            raise ConfigError(f"`model.name` = {config.model.name!r} must return a module, got {built!r}.")
+        task = task.with_model(partial(model, **config.model.options))
+    elif config.model.options:
+        raise ConfigError(f"The keys {', '.join(config.model.options)} of [model] need `model.name`.")
+    if config.model.start:
+        task = task.with_model(_started(task.model, _tensors(config.model.start, folder)))
+    return task
+
+
+def build_partition(config: PartitionConfig, model: nn.Module) -> Partition:
+    """Return how the config splits a model."""
+    others = {
+        "shared": _selection("shared", config.shared),
+        "frozen": _selection("frozen", config.frozen),
+        "untie": config.untie,
+    }
+    if isinstance(config.personal, str) and config.personal != "rest":
+        if config.personal == "full" and (config.shared != "rest" or config.frozen):
+            raise ValueError("The partition `full` takes no `shared` and no `frozen`.")
+        return named_partition(model, config.personal, proximal=config.proximal, **others)
+    return Partition(model, personal=_selection("personal", config.personal), **others)
+
+
+def _selection(key: str, value: str | list[str]) -> Selection:
+    if value == "rest":
+        return REST
+    if isinstance(value, str):
+        raise ValueError(f"`{key}` must be a list of patterns or 'rest', got {value!r}.")
+    return value
+
+
+def _training(key: str, config: PretrainConfig) -> Training | None:
+    with section(key):
+        return Training(
+            method=_method(key, config),
+            rounds=config.rounds,
+            devices_per_round=config.devices_per_round,
+            schedule=_schedule(config),
+            server=_server(config),
+        )
+
+
+def _method(key: str, config: PretrainConfig) -> Method:
+    optimizer = _optimizer(key, config)
+    method = partial(
+        Method,
+        shared_lr=config.shared_lr,
+        shared_epochs=config.shared_epochs,
+        shared_steps=config.shared_steps,
+        batch_size=config.batch_size,
+        max_grad_norm=config.max_grad_norm,
+        weights=config.weights,
+        optimizer=optimizer,
+    )
+    if not isinstance(config, PersonaliseConfig):
+        return method(local=load("method", "fedavg", METHODS), personal_epochs=0)
+    return method(
+        local=load(f"{key}.method", config.method, METHODS),
+        personal_lr=config.personal_lr,
+        personal_epochs=config.personal_epochs,
+        personal_steps=config.personal_steps,
+        stateful=config.stateful,
+    )
+
+
+def _finetuning(config: FinetuneConfig) -> Finetuning:
+    with section("finetune"):
+        return Finetuning(
+            personal_lr=config.personal_lr,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            max_grad_norm=config.max_grad_norm,
+            optimizer=_optimizer("finetune", config),
+        )
+
+
+def _optimizer(key: str, config: PretrainConfig | FinetuneConfig) -> OptimizerFn:
+    """Return the devices' optimizer; its settings are passed on where they are not 0."""
+    function = load(f"{key}.optimizer", config.optimizer, OPTIMIZERS)
+    settings = {"momentum": config.momentum, "weight_decay": config.weight_decay}
+    given = {name: value for name, value in settings.items() if value}
+    if config.optimizer == "adamw":
+        given["weight_decay"] = config.weight_decay
+    optimizer = partial(function, **given)
+    try:
+        optimizer([{"params": [nn.Parameter(torch.zeros(1))], "lr": 0.1}])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`optimizer` = {config.optimizer!r} with {given}: {error}.") from None
+    return optimizer
+
+
+def _schedule(config: PretrainConfig) -> Schedule:
+    schedules: dict[str, Callable[[], Schedule]] = {
+        "constant": lambda: constant,
+        "linear": lambda: Linear(warmup=config.warmup),
+        "exponential": lambda: Exponential(halve_every=config.halve_every),
+    }
+    return _choose("schedule", config.schedule, schedules)()
+
+
+def _server(config: PretrainConfig) -> ServerOptimizer:
+    servers: dict[str, Callable[[], ServerOptimizer]] = {
+        "fedavg": lambda: Averaging(lr=config.server_lr, momentum=config.server_momentum),
+        "fedadam": lambda: Adam(lr=config.server_lr),
+        "fedadagrad": lambda: Adagrad(lr=config.server_lr),
+        "fedyogi": lambda: Yogi(lr=config.server_lr),
+    }
+    return _choose("server_optimizer", config.server_optimizer, servers)()
+
+
+def _choose(key: str, value: str, choices: dict[str, Choice]) -> Choice:
+    if value not in choices:
+        hint = did_you_mean(value, list(choices))
+        raise ValueError(f"`{key}` must be one of {', '.join(choices)}, got {value!r}.{hint}")
+    return choices[value]
+
+
+def _evaluation(devices: int | str, every: int) -> Evaluation:
+    if isinstance(devices, str) and devices != "all":
+        raise ValueError(f"`devices` must be 'all' or a number, got {devices!r}.")
+    return Evaluation(devices=None if isinstance(devices, str) else devices, every=every)
+
+
+def _tensors(name: str, folder: Path) -> Params:
+    path = folder / name
+    try:
+        return from_bytes(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"Cannot read `model.start`, `{path}`: {error.strerror}.") from None
+    except SafetensorError as error:
+        raise ConfigError(f"`model.start`, `{path}`, is not a safetensors file: {error}.") from None
+
+
+def _started(model: Callable[[], nn.Module], tensors: Params) -> Callable[[], nn.Module]:
+    def build_started() -> nn.Module:
+        built = model()
+        copy_into(Partition(built).of(built).shared, tensors)
+        return built
+
+    try:
+        build_started()
+    except ValueError as error:
+        raise ConfigError(f"`model.start` does not fit the model: {error}") from None
+    return build_started
+
+
+@contextmanager
+def section(name: str) -> Iterator[None]:
+    """Say in which section of the config a value was wrong."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"[{name}] {error}") from None

@@ -1,0 +1,112 @@
+"""Reading a config: TOML, then `key=value` on top, with every value checked for its type."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from partita.config.schema import Config
+from partita.errors import ConfigError
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Return the config in a TOML file, with `section.key=value` on top."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"Cannot read the config `{path}`: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{path}` is not valid TOML: {error}.") from None
+    for override in overrides:
+        _override(values, override)
+    values.setdefault("name", path.stem)
+    return _read(Config, values, "")
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    """Set one `section.key=value`, in place; a value that is not TOML is taken as text."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"An override must be `section.key=value`, got {override!r}.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *sections, name = key.strip().split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"`{section}` is not a section, got `{override}`.")
+    values[name] = value
+
+
+def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:
+    """Return a dataclass made of TOML values, each checked for its type."""
+    hints = get_type_hints(kind)
+    known = {name: hint for name, hint in hints.items() if name != "options"}
+    unknown = {name: value for name, value in values.items() if name not in known}
+    if unknown and "options" not in hints:
+        key = prefix + next(iter(unknown))
+        hint = did_you_mean(key, [prefix + name for name in known])
+        raise ConfigError(f"Unknown key `{key}`.{hint or ' Known keys: ' + ', '.join(known) + '.'}")
+    taken = {
+        name: _value(value, known[name], prefix + name) for name, value in values.items() if name in known
+    }
+    return kind(**taken, **({"options": unknown} if unknown else {}))
+
+
+def _value(value: Any, hint: Any, key: str) -> Any:
+    if is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"`{key}` must be a section, got {value!r}.")
+        return _read(hint, value, f"{key}.")
+    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    for option in options:
+        if _fits(value, option):
+            return float(value) if option is float else value
+    kinds = " or ".join(_name_of(option) for option in options if option is not NoneType)
+    raise ConfigError(f"`{key}` must be {kinds}, got {value!r}.")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if kind == list[str]:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if kind == Mapping[str, str]:
+        return isinstance(value, dict)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _name_of(kind: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    return names.get(kind, "a list of texts")
+
+
+def did_you_mean(value: str, known: Sequence[str]) -> str:
+    """Return a question about the nearest known text, nothing where none is near."""
+    near = difflib.get_close_matches(value, known, n=1)
+    return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def to_values(config: Any) -> dict[str, Any]:
+    """Return a config as TOML values, without what is left out."""
+    values: dict[str, Any] = {}
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        if entry.name == "options":
+            values |= value
+        elif is_dataclass(value):
+            values[entry.name] = to_values(value)
+        elif value is not None:
+            values[entry.name] = value
+    return values

@@ -1,0 +1,60 @@
+"""Every key of a config with its default and what it means, as a TOML file that can be edited and run."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import tomli_w
+
+from partita.config.schema import Config
+
+
+def reference(config: Any = None) -> str:
+    """Return all keys of a config, its defaults unless one is given, each below what it means."""
+    return "\n".join(_lines(config or Config())).strip() + "\n"
+
+
+def _lines(section: Any) -> Iterator[str]:
+    meanings = field_docs(type(section))
+    for entry in fields(section):
+        value = getattr(section, entry.name)
+        if is_dataclass(value):
+            yield from ("", *_comment(inspect.getdoc(value) or ""), f"[{entry.name}]")
+            yield from _lines(value)
+        elif entry.name != "made_with":
+            yield from _comment(meanings[entry.name])
+            yield from _setting(entry.name, value)
+
+
+def _setting(name: str, value: Any) -> Iterator[str]:
+    if value is None:
+        yield f"# {name} ="
+    elif name != "options":
+        yield tomli_w.dumps({name: value}).strip()
+
+
+def _comment(text: str) -> Iterator[str]:
+    yield from textwrap.wrap(text, 96, initial_indent="# ", subsequent_indent="# ")
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """Return the text under each field of a dataclass, inherited ones included."""
+    docs: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not is_dataclass(owner):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for entry, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
+                docs[entry.target.id] = _text_of(text)
+    return docs
+
+
+def _text_of(node: ast.stmt) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return " ".join(str(node.value.value).split())
+    return ""

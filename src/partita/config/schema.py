@@ -1,0 +1,158 @@
+"""A run as frozen dataclasses, each field saying what it is.
+
+Values are checked for their type when they are read; what they may be is checked by the objects that own
+them, when the run is built.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """What is learnt."""
+
+    kind: str = "digits"
+    """`digits` (the quickstart's), or "package.module:function" returning a Task."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Every further key goes to that function."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model learns it."""
+
+    name: str = ""
+    """`convnet`, or "package.module:function" returning a module; empty: the task's own model."""
+    start: str = ""
+    """A safetensors file with all of the model's tensors, to begin from."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Every further key goes to that function."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionConfig:
+    """How the model is split after pretraining."""
+
+    personal: str | list[str] = "output"
+    """What belongs to each device: a name (none, full, or one of the model's, such as input and output),
+    a list of patterns, or "rest"."""
+    shared: str | list[str] = "rest"
+    """What all devices train together: a list of patterns, or "rest" for all that no other part claims."""
+    frozen: str | list[str] = field(default_factory=list)
+    """What is neither trained nor sent, in any stage: a list of patterns, or "rest"."""
+    proximal: float = 0.1
+    """With `full`, how strongly a device's model is pulled towards the shared one (lambda)."""
+    untie: bool = False
+    """Give tied tensors that fall into different parts their own copies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """FedAvg and its variants on all of the model."""
+
+    rounds: int = 100
+    """How many rounds."""
+    devices_per_round: int = 10
+    """How many devices are asked in each round."""
+    batch_size: int = 32
+    """Examples in a step."""
+    shared_lr: float = 0.1
+    """The devices' learning rate of the shared part, before the schedule."""
+    shared_epochs: int = 1
+    """Passes over a device's training examples that update the shared part."""
+    shared_steps: int = 0
+    """Steps on the shared part, in place of epochs; 0: epochs."""
+    schedule: str = "constant"
+    """How learning rates change over rounds: constant, linear or exponential."""
+    warmup: float = 0.1
+    """With `linear`, the share of rounds that warm up."""
+    halve_every: int = 500
+    """With `exponential`, rounds from one halving to the next."""
+    optimizer: str = "sgd"
+    """The devices' optimizer: sgd, adamw, or "package.module:function" of parameter groups."""
+    momentum: float = 0.0
+    """The devices' momentum, for optimizers that have one."""
+    weight_decay: float = 0.0
+    """The devices' weight decay."""
+    max_grad_norm: float = 0.0
+    """The most that the norm of all that moves in a step may be; 0 does not clip."""
+    server_optimizer: str = "fedavg"
+    """fedavg, fedadam, fedadagrad or fedyogi."""
+    server_lr: float = 1.0
+    """The server's learning rate."""
+    server_momentum: float = 0.0
+    """With `fedavg`, the server's momentum."""
+    weights: Literal["examples", "equal"] = "examples"
+    """How much a device counts in the mean: as its training `examples`, or `equal`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonaliseConfig(PretrainConfig):
+    """Training of the shared and the personal part, from the pretrained model."""
+
+    method: str = "fedalt"
+    """fedalt, fedsim, fedavg, or "package.module:function" of `personal` and `shared` steps."""
+    personal_lr: float | None = None
+    """The devices' learning rate of the personal part, before the schedule; left out: `shared_lr`."""
+    personal_epochs: int = 1
+    """Passes over a device's training examples that update the personal part."""
+    personal_steps: int = 0
+    """Steps on the personal part, in place of epochs; 0: epochs."""
+    stateful: bool = True
+    """Whether devices keep their personal part from one round to the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Training of each evaluated device's personal part alone."""
+
+    epochs: int = 5
+    """Passes over a device's training examples; 0 leaves this stage out."""
+    personal_lr: float = 0.01
+    """The learning rate of the personal part."""
+    batch_size: int = 32
+    """Examples in a step."""
+    optimizer: str = "sgd"
+    """sgd, adamw, or "package.module:function" of parameter groups."""
+    momentum: float = 0.0
+    """The optimizer's momentum, where it has one."""
+    weight_decay: float = 0.0
+    """The optimizer's weight decay."""
+    max_grad_norm: float = 0.0
+    """The most that the norm of a step's gradient may be; 0 does not clip."""
+    baseline: bool = False
+    """Also finetune all of the pretrained model on every device, the paper's Finetune baseline; it is in the
+    folder `finetune/` of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Which devices are evaluated and finetuned, and how often."""
+
+    devices: int | str = "all"
+    """How many, a fixed sample; or "all"."""
+    every: int = 0
+    """Rounds from one evaluation to the next while training; 0: only at the end of each stage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run."""
+
+    name: str = ""
+    """What the run is called; left out: the config file's name."""
+    out: str = ""
+    """The run's folder; left out: the next free runs/NAME-N."""
+    seed: int = 1
+    """All randomness derives from it."""
+    task: TaskConfig = field(default_factory=TaskConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    personalise: PersonaliseConfig = field(default_factory=PersonaliseConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    """Versions and hashes of the code that made a run; written by a run, compared when it is made again."""

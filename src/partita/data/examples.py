@@ -1,0 +1,90 @@
+"""The examples of one split of one device, taken in batches by position."""
+
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+Batch = Any
+"""What a task's loss takes: a tuple of tensors by default, else whatever the data gives."""
+
+
+@runtime_checkable
+class Examples(Protocol):
+    """Examples that can be counted and taken in batches."""
+
+    def __len__(self) -> int:
+        """Return how many examples there are."""
+        ...
+
+    def batch(self, positions: Tensor) -> Batch:
+        """Return the examples at `positions` as one batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class TensorExamples:
+    """Examples whose fields are tensors: example i is row i of each."""
+
+    tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        lengths = [len(tensor) for tensor in self.tensors]
+        if len(set(lengths)) != 1:
+            raise ValueError(f"All tensors of a split must have as many rows, got {lengths}.")
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def batch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the rows at `positions` of every tensor."""
+        return tuple(tensor[positions] for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class ItemExamples:
+    """Examples of a list or a map-style `torch.utils.data.Dataset`, collated as a DataLoader does."""
+
+    items: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def batch(self, positions: Tensor) -> Batch:
+        """Return the items at `positions`, collated."""
+        return default_collate([self.items[position] for position in positions.tolist()])
+
+
+def examples_of(split: Any) -> Examples:
+    """Return a split's data as examples: already so, a tuple of tensors, a list or a Dataset."""
+    if isinstance(split, Examples):
+        return split
+    if isinstance(split, tuple) and split and all(isinstance(field, Tensor) for field in split):
+        return TensorExamples(split)
+    if isinstance(split, Sized) and hasattr(split, "__getitem__"):
+        return ItemExamples(split)  # pyright: ignore[reportArgumentType]
+    raise TypeError(
+        "A split must be a tuple of tensors, a list, a map-style Dataset or have `batch` and `__len__`, "
+        f"got {type(split).__name__}."
+    )
+
+
+def in_order(examples: Examples, batch_size: int) -> Iterator[tuple[Batch, int]]:
+    """Yield all examples once, in order, as batches with their sizes."""
+    for positions in torch.arange(len(examples)).split(batch_size):
+        yield examples.batch(positions), len(positions)
+
+
+def shuffled(examples: Examples, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+    """Yield batches without end: epochs of fresh permutations, the last batch of each as short as it is."""
+    while True:
+        for positions in torch.randperm(len(examples), generator=generator).split(batch_size):
+            yield examples.batch(positions)
+
+
+def batches_per_epoch(examples: Examples, batch_size: int) -> int:
+    """Return how many batches one epoch has."""
+    return -(-len(examples) // batch_size)

@@ -1,0 +1,209 @@
+"""A visit: load v, update, finetune or evaluate, file the new v, and reply.
+
+The personal part comes from the device's own store and goes back there. The reply is made of the change
+of the shared part, a weight and measurements; it has no field in which v could leave.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+
+from partita.data.examples import Batch, Examples, batches_per_epoch, examples_of, shuffled
+from partita.device.store import Store
+from partita.local.method import LocalFn
+from partita.local.update import Diverged, OptimizerFn, Steps, descend
+from partita.params import Params, change_of, cloned, copy_into, digest_of
+from partita.partition import Part, Partition, Parts
+from partita.protocol import (
+    Evaluate,
+    Failure,
+    Finetune,
+    Measures,
+    Order,
+    Pace,
+    Reply,
+    Stage,
+    Update,
+    derive_seed,
+)
+from partita.tasks.build import build_model, seeded
+from partita.tasks.measure import measure
+from partita.tasks.task import LossFn, Task
+
+
+class CannotDo(Exception):
+    """The device cannot do what was asked; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """What devices know of a stage beforehand: how its model is split and how they learn."""
+
+    partition: Partition
+    local: LocalFn
+    optimizer: OptimizerFn
+    stateful: bool = True
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """A model that one visit after another uses: everything that a visit can change is loaded anew."""
+
+    model: nn.Module
+    parts: Parts
+    scratch: Params
+    """The buffers that are not in the model's state, as they were when it was built."""
+    frozen: str
+
+
+class Visitor:
+    """Carries out the visits of a run, one at a time, with one model for all devices.
+
+    Args:
+        task: what is learnt.
+        roles: what devices do in each stage.
+        store: where personal parts are kept.
+        seed: the run's seed.
+    """
+
+    def __init__(self, task: Task, roles: Mapping[Stage, Role], store: Store, *, seed: int) -> None:
+        self.task = task
+        self.roles = roles
+        self.store = store
+        self.seed = seed
+        self._benches: dict[int, _Bench] = {}
+        self._starts: dict[str, Params] = {}
+
+    def __call__(self, order: Order) -> Reply | Failure:
+        """Carry out one order."""
+        bench = self._bench(order)
+        try:
+            with seeded(derive_seed(self.seed, order.stage, order.round, order.device)):
+                self._load(bench, order)
+                return self._work(bench, order)
+        except (Diverged, CannotDo) as error:
+            return Failure(device=order.device, reason=str(error))
+        except Exception as error:
+            error.add_note(f"On device {order.device!r}, in round {order.round} of {order.stage!r}.")
+            raise
+
+    def _work(self, bench: _Bench, order: Order) -> Reply:
+        match order.work:
+            case Update():
+                return self._update(bench, order, order.work)
+            case Finetune():
+                return self._finetune(bench, order, order.work)
+            case Evaluate():
+                return self._evaluate(bench, order, order.work)
+
+    def _update(self, bench: _Bench, order: Order, work: Update) -> Reply:
+        role = self.roles[order.stage]
+        examples = self._training(order)
+        update = role.local(
+            personal=_steps(work, work.personal, examples, role.optimizer),
+            shared=_steps(work, work.shared, examples, role.optimizer),
+        )
+        batches = self._batches(order, work, examples)
+        losses = update(bench.model, role.partition, batches, self._loss(role.partition))
+        change = change_of(bench.parts.shared, order.shared)
+        _check_finite("change of the shared part", change)
+        if role.stateful:
+            self._file(bench, order)
+        weight = len(examples) if work.weights == "examples" else 1
+        return _reply(order, weight, _training_measures(examples, losses), change)
+
+    def _finetune(self, bench: _Bench, order: Order, work: Finetune) -> Reply:
+        role = self.roles[order.stage]
+        examples = self._training(order)
+        moves: dict[Part, Steps] = {"personal": _steps(work, work.personal, examples, role.optimizer)}
+        batches = self._batches(order, work, examples)
+        losses = descend(moves, bench.model, role.partition, batches, self._loss(role.partition))
+        self._file(bench, order)
+        return _reply(order, len(examples), _training_measures(examples, losses))
+
+    def _evaluate(self, bench: _Bench, order: Order, work: Evaluate) -> Reply:
+        splits = self.task.devices[order.device]
+        examples = {name: examples_of(splits[name]) for name in work.splits if name in splits}
+        metrics = {
+            name: measure(self.task, bench.model, split) for name, split in examples.items() if len(split)
+        }
+        return Reply(devices=(order.device,), weight=1, change=None, metrics=metrics)
+
+    def _load(self, bench: _Bench, order: Order) -> None:
+        copy_into(bench.parts.shared, order.shared)
+        copy_into(bench.parts.personal, self._personal(order))
+        copy_into(_scratch(bench.model), bench.scratch)
+
+    def _personal(self, order: Order) -> Params:
+        if order.start.personal is not None:
+            self._starts[order.start.digest] = order.start.personal
+        start = self._starts[order.start.digest]
+        wants_start = isinstance(order.work, Evaluate) and order.work.model == "global"
+        if wants_start or not start or not self.roles[order.stage].stateful:
+            return start
+        kept = self.store.load(order.device, order.counted)
+        return start if kept is None else kept
+
+    def _file(self, bench: _Bench, order: Order) -> None:
+        if bench.parts.personal:
+            _check_finite("personal part", bench.parts.personal)
+            self.store.save(order.device, order.label, bench.parts.personal)
+
+    def _training(self, order: Order) -> Examples:
+        examples = examples_of(self.task.devices[order.device].get("train", ()))
+        if not len(examples):
+            raise CannotDo("The device has no training examples.")
+        return examples
+
+    def _batches(self, order: Order, work: Update | Finetune, examples: Examples) -> Iterator[Batch]:
+        seed = derive_seed(self.seed, order.stage, order.round, order.device)
+        return shuffled(examples, work.batch_size, torch.Generator().manual_seed(seed))
+
+    def _loss(self, partition: Partition) -> LossFn:
+        penalty = partition.penalty
+        if penalty is None:
+            return self.task.loss
+        return lambda model, batch: self.task.loss(model, batch) + penalty(model)
+
+    def _bench(self, order: Order) -> _Bench:
+        partition = self.roles[order.stage].partition
+        bench = self._benches.get(id(partition))
+        if bench is None:
+            model = build_model(self.task, partition, seed=self.seed)
+            parts = partition.of(model)
+            bench = _Bench(model, parts, cloned(_scratch(model)), digest_of(parts.frozen))
+            self._benches[id(partition)] = bench
+        if bench.frozen != order.start.frozen:
+            raise ValueError(
+                "The frozen part of this device's model is not the server's: its digest is "
+                f"{bench.frozen[:12]}, expected {order.start.frozen[:12]}."
+            )
+        return bench
+
+
+def _steps(work: Update | Finetune, pace: Pace, examples: Examples, optimizer: OptimizerFn) -> Steps:
+    count = pace.steps or pace.epochs * batches_per_epoch(examples, work.batch_size)
+    return Steps(count=count, lr=pace.lr, max_grad_norm=work.max_grad_norm, optimizer=optimizer)
+
+
+def _reply(order: Order, weight: int, measures: Measures, change: Params | None = None) -> Reply:
+    return Reply(devices=(order.device,), weight=weight, change=change, metrics={"train": measures})
+
+
+def _training_measures(examples: Examples, losses: list[float]) -> Measures:
+    return {"examples": len(examples), "loss": fmean(losses) if losses else None}
+
+
+def _check_finite(what: str, params: Params) -> None:
+    for name, tensor in params.items():
+        if not tensor.isfinite().all():
+            raise CannotDo(f"The {what} is not finite in `{name}`.")
+
+
+def _scratch(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that are not in the model's state."""
+    state = model.state_dict(keep_vars=True)
+    return {name: buffer for name, buffer in model.named_buffers() if name not in state}

@@ -1,0 +1,80 @@
+"""A method: how a device updates in a round, with its rates and numbers of steps."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from partita.local.alternating import LocalAlt
+from partita.local.plain import LocalSGD
+from partita.local.simultaneous import LocalSim
+from partita.local.update import LocalUpdate, OptimizerFn, Steps
+from partita.protocol import Pace, Update, Weights
+
+LocalFn = Callable[..., LocalUpdate]
+"""From `personal` and `shared` steps to what a device does with them; `LocalAlt`, say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What a device does in a training round."""
+
+    local: LocalFn
+    """The device's update: LocalAlt for FedAlt, LocalSim for FedSim, LocalSGD for FedAvg."""
+    shared_lr: float
+    """The learning rate of the shared part, before the schedule."""
+    personal_lr: float | None = None
+    """The learning rate of the personal part, before the schedule; None: as `shared_lr`."""
+    personal_epochs: int = 1
+    """Passes over the training examples that update the personal part."""
+    shared_epochs: int = 1
+    """Passes over the training examples that update the shared part."""
+    personal_steps: int = 0
+    """Steps on the personal part, in place of epochs; 0: epochs."""
+    shared_steps: int = 0
+    """Steps on the shared part, in place of epochs; 0: epochs."""
+    batch_size: int = 32
+    """Examples in a step."""
+    max_grad_norm: float = 0.0
+    """The most that the norm of all that moves in a step may be; 0 does not clip."""
+    weights: Weights = "examples"
+    """How much a device counts in the mean: as its training examples, or as any other."""
+    optimizer: OptimizerFn = torch.optim.SGD
+    """The device's optimizer, made anew in each visit."""
+    stateful: bool = True
+    """Whether the personal part is kept from one visit to the next."""
+
+    def __post_init__(self) -> None:
+        update = self.update
+        self.local(
+            personal=Steps(count=update.personal.epochs or update.personal.steps, lr=0.0),
+            shared=Steps(count=update.shared.epochs or update.shared.steps, lr=0.0),
+        )
+
+    @property
+    def update(self) -> Update:
+        """The order that asks for this method's update, at its full rates."""
+        personal_lr = self.shared_lr if self.personal_lr is None else self.personal_lr
+        return Update(
+            personal=_pace("personal", personal_lr, self.personal_epochs, self.personal_steps),
+            shared=_pace("shared", self.shared_lr, self.shared_epochs, self.shared_steps),
+            batch_size=self.batch_size,
+            max_grad_norm=self.max_grad_norm,
+            weights=self.weights,
+        )
+
+
+FedAvg = partial(Method, local=LocalSGD, personal_epochs=0)
+"""All devices train one model; with a partition, its shared part."""
+FedAlt = partial(Method, local=LocalAlt)
+"""Devices update the personal part first, then the shared one."""
+FedSim = partial(Method, local=LocalSim)
+"""Devices update both parts in every step."""
+
+
+def _pace(part: str, lr: float, epochs: int, steps: int) -> Pace:
+    if not (math.isfinite(lr) and lr >= 0):
+        raise ValueError(f"`{part}_lr` must be a finite number, 0 or above, got {lr!r}.")
+    return Pace(lr=lr, epochs=0 if steps else epochs, steps=steps)

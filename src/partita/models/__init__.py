@@ -1,0 +1,1 @@
+"""Networks, each naming its input part and its output part."""

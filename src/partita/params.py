@@ -1,0 +1,185 @@
+"""Named tensors: copying, differences, digests, and the exact weighted mean.
+
+The mean is a sum of integers, so its bits do not depend on the order in which devices reply or on how
+replies were grouped on the way: each change is rounded once to a multiple of 2^-36, multiplied by the
+device's integer weight and added up in int64.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+Params = Mapping[str, Tensor]
+"""Tensors by name."""
+
+SCALE = 2.0**36
+"""A change is counted in steps of 1 / SCALE (about 1.5e-11)."""
+_CHUNK = 65_536
+"""Elements rounded at a time: what fits in a core's cache."""
+_LIMIT = 2.0**62
+"""No sum over a cohort may pass this, so that int64 cannot overflow."""
+
+
+def cloned(params: Params) -> dict[str, Tensor]:
+    """Return copies of the tensors, apart from any model and any gradient."""
+    return {name: tensor.detach().clone() for name, tensor in params.items()}
+
+
+def copy_into(target: Params, source: Params) -> None:
+    """Copy the values of `source` into the tensors of `target`, in place and never aliased."""
+    if target.keys() != source.keys():
+        raise ValueError(f"The names differ: {_mismatch(target, source)}.")
+    with torch.no_grad():
+        for name, tensor in target.items():
+            if tensor.shape != source[name].shape:
+                raise ValueError(
+                    f"`{name}` has the shape {tuple(tensor.shape)}, got {tuple(source[name].shape)}."
+                )
+            tensor.copy_(source[name])
+
+
+def change_of(after: Params, before: Params) -> dict[str, Tensor]:
+    """Return `after` - `before`; of whole numbers and flags, as int64."""
+    return {
+        name: tensor.detach() - before[name]
+        if tensor.is_floating_point()
+        else tensor.long() - before[name].long()
+        for name, tensor in after.items()
+    }
+
+
+def size_in_bytes(params: Params) -> int:
+    """Return how many bytes the tensors hold."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
+
+
+def digest_of(params: Params) -> str:
+    """Return a digest of names, shapes, types and values.
+
+    >>> digest_of({"u": torch.zeros(2)}) == digest_of({"u": torch.zeros(2)})
+    True
+    """
+    return hashlib.sha256(to_bytes(params)).hexdigest()
+
+
+def to_bytes(params: Params, **about: str) -> bytes:
+    """Return the tensors in the safetensors format, with at most one text `about` them.
+
+    One, because the format leaves the order of several open, and equal tensors must give equal bytes.
+    """
+    if len(about) > 1:
+        raise ValueError(f"At most one text fits, got {sorted(about)!r}.")
+    tensors = {name: tensor.detach().contiguous() for name, tensor in params.items()}
+    return safetensors.torch.save(tensors, metadata=about or None)
+
+
+def from_bytes(content: bytes) -> dict[str, Tensor]:
+    """Return the tensors that `to_bytes` wrote."""
+    return safetensors.torch.load(content)
+
+
+class WeightedMean:
+    """The weighted mean of changes, exact whatever the order and grouping in which they come in.
+
+    Whole-number tensors have no mean: they are taken from the lowest device id heard.
+
+    >>> mean = WeightedMean({"u": torch.zeros(1)}, cohort=2)
+    >>> mean.add("a", {"u": torch.tensor([1.0])}, weight=1)
+    >>> mean.add("b", {"u": torch.tensor([5.0])}, weight=3)
+    >>> mean.value()["u"].item()
+    4.0
+    """
+
+    def __init__(self, like: Params, *, cohort: int) -> None:
+        self.like = like
+        self.cohort = cohort
+        self.weight = 0
+        self._totals = {
+            name: torch.zeros(tensor.numel(), dtype=torch.int64)
+            for name, tensor in like.items()
+            if tensor.is_floating_point()
+        }
+        self._lowest = ""
+        self._whole: Params = {}
+
+    def add(self, device: str, change: Params, weight: int) -> None:
+        """Count the change of `device`, in place; an error leaves the mean as it was.
+
+        Raises:
+            ValueError: the change does not fit the shared part, is not finite or is too large.
+        """
+        self._check(device, change, weight)
+        for name, total in self._totals.items():
+            for sums, values in zip(total.split(_CHUNK), _chunks(change[name]), strict=True):
+                sums.add_(_rounded(values), alpha=weight)
+        self.weight += weight
+        self._keep_lowest(device, {n: t for n, t in change.items() if n not in self._totals})
+
+    def merge(self, other: "WeightedMean") -> None:
+        """Count all that `other` has counted, in place."""
+        for name, total in self._totals.items():
+            total.add_(other._totals[name])  # noqa: SLF001
+        self.weight += other.weight
+        if other.weight:
+            self._keep_lowest(other._lowest, other._whole)  # noqa: SLF001
+
+    def value(self) -> dict[str, Tensor]:
+        """Return the mean, in the types of the shared part (whole numbers as int64)."""
+        if not self.weight:
+            raise ValueError("The mean of no change at all is undefined.")
+        return {
+            name: self._mean_of(name) if name in self._totals else self._whole[name] for name in self.like
+        }
+
+    def _mean_of(self, name: str) -> Tensor:
+        mean = self._totals[name].double().div_(self.weight * SCALE).float()
+        return mean.to(self.like[name].dtype).view(self.like[name].shape)
+
+    def _keep_lowest(self, device: str, whole: Params) -> None:
+        if not self._lowest or device < self._lowest:
+            self._lowest, self._whole = device, cloned(whole)
+
+    def _check(self, device: str, change: Params, weight: int) -> None:
+        if weight < 1:
+            raise ValueError(f"The weight of device {device!r} must be at least 1, got {weight}.")
+        if change.keys() != self.like.keys():
+            raise ValueError(
+                f"The change of device {device!r} must have the names of the shared part: "
+                f"{_mismatch(self.like, change)}."
+            )
+        limit = _LIMIT / self.cohort / weight
+        for name, tensor in change.items():
+            if tensor.shape != self.like[name].shape:
+                raise ValueError(
+                    f"The change of `{name}` on device {device!r} must have the shape "
+                    f"{tuple(self.like[name].shape)}, got {tuple(tensor.shape)}."
+                )
+            if name in self._totals and not _largest(tensor) * SCALE <= limit:
+                raise ValueError(
+                    f"The change of `{name}` on device {device!r} must be finite and at most "
+                    f"{limit / SCALE:.3g}, got {_largest(tensor):.3g}."
+                )
+
+
+def _chunks(tensor: Tensor) -> Iterator[Tensor]:
+    yield from tensor.detach().reshape(-1).split(_CHUNK)
+
+
+def _rounded(values: Tensor) -> Tensor:
+    return values.double().mul_(SCALE).round_().long()
+
+
+def _largest(tensor: Tensor) -> float:
+    """Return the largest absolute value; NaN where there is one."""
+    if not tensor.numel():
+        return 0.0
+    low, high = tensor.detach().aminmax()
+    return max(-low.item(), high.item())
+
+
+def _mismatch(expected: Params, given: Params) -> str:
+    missing, unknown = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
+    return f"missing {missing!r}, unknown {unknown!r}"

@@ -1,0 +1,266 @@
+"""Which tensors of a model are shared, personal or frozen.
+
+Every tensor of `state_dict()`, buffers included, has one name (the first, where tied modules give it
+several) and belongs to one part. A step on one part leaves the others alone, bit for bit.
+"""
+
+import copy
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from partita.params import Params
+
+Part = Literal["shared", "personal", "frozen"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+Selector = str | type[nn.Module] | Callable[[str, Tensor], bool]
+"""A glob pattern of names, a type of module, or a predicate of name and tensor."""
+
+
+class Rest(Enum):
+    """Stands for all that no other part claims."""
+
+    REST = "the rest"
+
+
+REST = Rest.REST
+Selection = Selector | Sequence[Selector] | Rest
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The three parts of a state: `Partition.combine` undoes `Partition.split`."""
+
+    shared: Params
+    personal: Params
+    frozen: Params
+
+
+@dataclass(frozen=True)
+class _Entry:
+    part: Part
+    shape: torch.Size
+    is_buffer: bool
+    is_trained: bool
+    """A gradient step may move it: a parameter of real numbers that its model has not fixed itself."""
+
+
+class Partition:
+    """Which tensors of a model are shared, personal or frozen, by name.
+
+    Args:
+        model: a model to read names from; it is left as it is and not kept.
+        personal: what belongs to each device.
+        shared: what all devices train together.
+        frozen: what is neither trained nor sent.
+        prepare: turns the task's plain model into the one to be split (adds adapters, say).
+        penalty: a term of the prepared model's parameters that training adds to the loss.
+        untie: give tied tensors whose names fall into different parts their own copies.
+
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    >>> Partition(net, personal="1.*").names("personal")
+    ('1.weight', '1.bias')
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        personal: Selection = (),
+        shared: Selection = REST,
+        frozen: Selection = (),
+        prepare: Callable[[nn.Module], nn.Module] | None = None,
+        penalty: Callable[[nn.Module], Tensor] | None = None,
+        untie: bool = False,
+    ) -> None:
+        self.penalty = penalty
+        self._prepare = prepare
+        self._untied: tuple[str, ...] = ()
+        if prepare is not None:
+            model = prepare(copy.deepcopy(model))
+        state = tensors_of(model)
+        part_of = _assign(model, {"shared": shared, "personal": personal, "frozen": frozen})
+        ties = _ties(state)
+        torn = {name: first for name, first in ties.items() if part_of[name] != part_of[first]}
+        if torn and not untie:
+            name, first = next(iter(torn.items()))
+            raise ValueError(
+                f"`{first}` ({part_of[first]}) and `{name}` ({part_of[name]}) are one tensor under two "
+                "names: put both in one part, or give each its own copy with `untie=true`."
+            )
+        self._untied = tuple(torn)
+        self._entries = {
+            name: _Entry(
+                part_of[name],
+                tensor.shape,
+                is_buffer=not isinstance(tensor, nn.Parameter),
+                is_trained=tensor.requires_grad,
+            )
+            for name, tensor in state.items()
+            if name not in ties or name in torn
+        }
+        self._check(model)
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Return the model that this partition splits; may change `model` in place."""
+        if self._prepare is not None:
+            model = self._prepare(model)
+        for name in self._untied:
+            owner, _, attribute = name.rpartition(".")
+            module = model.get_submodule(owner)
+            setattr(module, attribute, copy.deepcopy(getattr(module, attribute)))
+        return model
+
+    def names(self, part: Part) -> tuple[str, ...]:
+        """Return the names of `part`, in `state_dict` order."""
+        return tuple(name for name, entry in self._entries.items() if entry.part == part)
+
+    def buffers(self, part: Part) -> frozenset[str]:
+        """Return the names of `part` that are buffers: no gradient step moves them."""
+        return frozenset(
+            name for name, entry in self._entries.items() if entry.part == part and entry.is_buffer
+        )
+
+    def count(self, part: Part) -> int:
+        """Return how many parameters `part` has; buffers are not parameters."""
+        return sum(
+            entry.shape.numel()
+            for entry in self._entries.values()
+            if entry.part == part and not entry.is_buffer
+        )
+
+    def split(self, state: Params) -> Parts:
+        """Return the parts of `state`, which may also name tied tensors again."""
+        missing = [name for name in self._entries if name not in state]
+        if missing:
+            raise ValueError(f"The state lacks {', '.join(f'`{name}`' for name in missing)}.")
+        shared, personal, frozen = ({name: state[name] for name in self.names(part)} for part in PARTS)
+        return Parts(shared, personal, frozen)
+
+    def combine(self, parts: Parts) -> dict[str, Tensor]:
+        """Return the whole state, in `state_dict` order."""
+        merged = {**parts.shared, **parts.personal, **parts.frozen}
+        return {name: merged[name] for name in self._entries}
+
+    def of(self, model: nn.Module) -> Parts:
+        """Return the parts of a prepared model as its own tensors: what is written there is in the model."""
+        return self.split(tensors_of(model))
+
+    @contextmanager
+    def moving(self, model: nn.Module, *parts: Part) -> Iterator[None]:
+        """Let only `parts` of a prepared model move, for as long as the block lasts.
+
+        The other parts take no gradient, and modules that own one of their buffers run in eval mode,
+        so that a BatchNorm held still keeps its statistics.
+        """
+        model.train()
+        state = tensors_of(model)
+        for name, entry in self._entries.items():
+            moves = entry.part in parts
+            if entry.is_trained:
+                state[name].requires_grad_(moves)
+            if entry.is_buffer and not moves:
+                model.get_submodule(name.rpartition(".")[0]).training = False
+        try:
+            yield
+        finally:
+            model.eval()
+
+    def _check(self, model: nn.Module) -> None:
+        if not self.names("shared"):
+            raise ValueError(
+                f"The partition leaves nothing of {type(model).__name__} shared. To give every device a "
+                "whole model of its own, use the partition `full`, which keeps a shared copy beside it."
+            )
+        for name, tensor in tensors_of(model).items():
+            if tensor.is_complex():
+                raise ValueError(f"`{name}` is complex; only real tensors can be averaged.")
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return the model's own tensors under all their names, in `state_dict` order."""
+    state = model.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def _assign(model: nn.Module, claims: Mapping[str, Selection]) -> dict[str, Part]:
+    """Return the part of every name in the model's state."""
+    state = tensors_of(model)
+    rest: list[Part] = [part for part in PARTS if claims[part] is REST]
+    if len(rest) > 1:
+        raise ValueError(f"Only one part can be the rest, got {' and '.join(rest)}.")
+    part_of: dict[str, Part] = {}
+    for part in PARTS:
+        claim = claims[part]
+        if isinstance(claim, Rest):
+            continue
+        for name in _selected(model, state, claim):
+            if name in part_of:
+                raise ValueError(f"`{name}` is claimed as {part_of[name]} and as {part}.")
+            part_of[name] = part
+    left = [name for name in state if name not in part_of]
+    if left and not rest:
+        raise ValueError(
+            f"No part claims {', '.join(f'`{name}`' for name in left[:5])}: let one part be the rest."
+        )
+    for name in left:
+        part_of[name] = rest[0]
+    return part_of
+
+
+def _selected(model: nn.Module, state: Params, claim: Selector | Sequence[Selector]) -> Iterator[str]:
+    selectors = claim if isinstance(claim, Sequence) and not isinstance(claim, str) else [claim]
+    seen: set[str] = set()
+    for selector in selectors:
+        names = _matches(model, state, selector)
+        if not names:
+            raise ValueError(_nothing_matches(model, state, selector))
+        yield from (name for name in names if name not in seen)
+        seen.update(names)
+
+
+def _matches(model: nn.Module, state: Params, selector: Selector) -> list[str]:
+    if isinstance(selector, str):
+        return [name for name in state if fnmatchcase(name, selector)]
+    if isinstance(selector, type):
+        owners = [name for name, module in model.named_modules() if isinstance(module, selector)]
+        prefixes = tuple(f"{owner}." if owner else "" for owner in owners)
+        return [name for name in state if name.startswith(prefixes)]
+    return [name for name in state if selector(name, state[name])]
+
+
+def _nothing_matches(model: nn.Module, state: Params, selector: Selector) -> str:
+    if not isinstance(selector, str):
+        return f"No tensor of {type(model).__name__} is selected by {selector!r}."
+    modules = [f"{name}.*" for name, module in model.named_modules() if name]
+    near = difflib.get_close_matches(selector, [*modules, *state], n=4, cutoff=0.4)
+    return (
+        f"No tensor of {type(model).__name__} matches {selector!r}. "
+        f"Near names: {', '.join(near or list(state)[:4])}."
+    )
+
+
+def _ties(state: Params) -> dict[str, str]:
+    """Return the first name of every tensor that shares memory with one named earlier."""
+    ties: dict[str, str] = {}
+    seen: list[tuple[int, int, str]] = []
+    for name, tensor in state.items():
+        if not tensor.numel():
+            continue
+        begin = tensor.data_ptr()
+        reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        end = begin + (reach + 1) * tensor.element_size()
+        first = next((other for low, high, other in seen if begin < high and low < end), None)
+        if first is None:
+            seen.append((begin, end, name))
+        else:
+            ties[name] = first
+    return ties

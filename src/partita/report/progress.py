@@ -1,0 +1,53 @@
+"""Progress of a run: a bar with the time left in a terminal, a plain line now and then elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich import progress as bars
+from rich.console import Console
+
+from partita.evaluation import Row
+
+_SECONDS = 5.0
+"""Between plain lines."""
+
+
+class Progress:
+    """Shows the rounds of a run as they end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+        self._said = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def watch(self, line: Row, done: int, total: int) -> None:
+        """Show that a round has ended."""
+        loss = "" if line["loss"] is None else f", loss {line['loss']:.4f}"
+        text = f"{line['stage']}: {line['work']} {line['round']}{loss}"
+        self._bar.update(self._task, description=text, completed=done, total=total)
+        if self._console.is_terminal or (time.monotonic() - self._said < _SECONDS and done < total):
+            return
+        self._said = time.monotonic()
+        self._console.print(f"{done}/{total} {text}", highlight=False, soft_wrap=True)

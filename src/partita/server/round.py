@@ -1,0 +1,130 @@
+"""A round: orders out, replies streamed into the exact mean, one step of the server."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from partita.params import Params, WeightedMean, size_in_bytes
+from partita.protocol import DeviceId, Executor, Failure, Measures, Order, Reply
+from partita.server.optimizers import ServerOptimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What the server has after some rounds."""
+
+    shared: Params
+    """u, the shared part."""
+    optimizer: Params
+    """The server optimizer's state."""
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What came back in a round, filled in as replies arrive."""
+
+    asked: Sequence[DeviceId]
+    replies: dict[tuple[DeviceId, ...], Reply] = field(default_factory=dict)
+    """Without their changes, which are in the mean already."""
+    failed: dict[DeviceId, str] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    @property
+    def heard(self) -> list[DeviceId]:
+        """The devices that replied, in the order in which they were asked."""
+        replied = {device for devices in self.replies for device in devices}
+        return [device for device in self.asked if device in replied]
+
+    @property
+    def loss(self) -> float | None:
+        """The weighted mean of the losses of all training steps; the same in any order of replies."""
+        measured = [(r.weight, r.metrics["train"].get("loss")) for r in self.replies.values()]
+        losses = [(weight, loss) for weight, loss in measured if isinstance(loss, float)]
+        total = sum(weight for weight, _ in losses)
+        return math.fsum(weight * loss for weight, loss in losses) / total if total else None
+
+    def metrics(self) -> list[tuple[DeviceId, Mapping[str, Measures]]]:
+        """Return what each device measured, in the order in which they were asked."""
+        return [(device, self.replies[device,].metrics) for device in self.asked if (device,) in self.replies]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """How the server takes a step."""
+
+    optimizer: ServerOptimizer
+    buffers: frozenset[str] = frozenset()
+    """Shared tensors that no gradient moves: their mean is taken as it is, past the optimizer."""
+
+    def begin(self, shared: Params) -> State:
+        """Return the state before the first round."""
+        return State(shared=shared, optimizer=self.optimizer.init(self._optimized(shared)))
+
+    def step(self, state: State, change: Params) -> State:
+        """Return the state after a mean change of the shared part."""
+        moved, kept = self.optimizer.step(
+            self._optimized(state.shared), self._optimized(change), state.optimizer
+        )
+        taken = {
+            name: _plus(tensor, change[name]) for name, tensor in state.shared.items() if name not in moved
+        }
+        shared = {name: (moved if name in moved else taken)[name] for name in state.shared}
+        return State(shared=shared, optimizer=kept)
+
+    def _optimized(self, params: Params) -> dict[str, Tensor]:
+        return {
+            name: tensor
+            for name, tensor in params.items()
+            if tensor.is_floating_point() and name not in self.buffers
+        }
+
+
+def run_round(
+    state: State, orders: Sequence[Order], executor: Executor, server: Server
+) -> tuple[State, Outcome]:
+    """Ask for updates and return the server's new state; where nobody is heard, the old one."""
+    mean = WeightedMean(state.shared, cohort=len(orders))
+    outcome = ask(orders, executor, mean)
+    return (server.step(state, mean.value()) if mean.weight else state), outcome
+
+
+def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None = None) -> Outcome:
+    """Ask, and return what came back; changes go into `mean`, and without one there must be none.
+
+    A change that cannot be counted (not finite, too large, the wrong names) is a failure of its device.
+    """
+    outcome = Outcome(asked=[order.device for order in orders])
+    outcome.bytes_down = sum(size_in_bytes(order.shared) for order in orders)
+    for answer in executor.ask(orders):
+        if isinstance(answer, Failure):
+            outcome.failed[answer.device] = answer.reason
+            continue
+        try:
+            _count(answer, mean)
+        except ValueError as error:
+            outcome.failed |= dict.fromkeys(answer.devices, str(error))
+            continue
+        outcome.bytes_up += size_in_bytes(answer.change or {})
+        outcome.replies[answer.devices] = Reply(
+            devices=answer.devices, weight=answer.weight, change=None, metrics=answer.metrics
+        )
+    return outcome
+
+
+def _count(reply: Reply, mean: WeightedMean | None) -> None:
+    if mean is None:
+        if reply.change is not None:
+            raise ValueError("The reply carries tensors, and none were asked for.")
+    elif reply.change is None:
+        raise ValueError("The reply to an update carries no change.")
+    else:
+        mean.add(min(reply.devices), reply.change, reply.weight)
+
+
+def _plus(tensor: Tensor, change: Tensor) -> Tensor:
+    if tensor.is_floating_point():
+        return tensor + change
+    return (tensor.long() + change).to(tensor.dtype)

@@ -1,0 +1,1 @@
+"""Which rounds, in which order: pretrain, personalise, finetune, each round committed."""

@@ -1,0 +1,213 @@
+"""The pipeline of the paper: pretrain w_g, personalise u and v_i from it, finetune v_i alone.
+
+Every round is committed before the next one begins, so a run that ended anywhere can go on from there.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from partita.device.visit import Visitor
+from partita.errors import RunFailed
+from partita.evaluation import MODEL_OF, Row, Summary, columns_of, rows_of, summarise, weighted_mean
+from partita.executors.serial import SerialExecutor
+from partita.partition import Partition
+from partita.protocol import (
+    DeviceId,
+    Evaluate,
+    Executor,
+    Finetune,
+    Order,
+    Pace,
+    Stage,
+    Update,
+    label_of,
+)
+from partita.server.round import Outcome, ask, run_round
+from partita.server.sampling import sample_cohort
+from partita.stages.plan import Plan, Turn
+from partita.stages.record import Commit, Record
+from partita.stages.scene import Scene, Stages
+from partita.tasks.task import Task
+
+logger = logging.getLogger(__name__)
+
+Watch = Callable[[Row, int, int], None]
+"""Told of every round: its line in `rounds.jsonl`, how many rounds are done, how many there are."""
+
+
+class Pipeline:
+    """A run of a plan, written down in a record.
+
+    Args:
+        task: what is learnt.
+        partition: how the model is split after pretraining.
+        plan: the stages.
+        seed: all randomness derives from it.
+        record: where the run is written down.
+        name: what orders call the run.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        partition: Partition,
+        plan: Plan,
+        *,
+        seed: int,
+        record: Record,
+        name: str = "run",
+    ) -> None:
+        plan.check(len(task.devices))
+        self.task = task
+        self.plan = plan
+        self.seed = seed
+        self.record = record
+        self.name = name
+        self._stages = Stages(task, partition, plan, seed=seed, record=record)
+        visitor = Visitor(task, self._stages.roles(), record.store, seed=seed)
+        self._executor: Executor = SerialExecutor(visitor)
+        self._devices = self._executor.devices()
+        positions = plan.evaluate.positions(len(self._devices), seed=seed)
+        self._evaluated: Sequence[DeviceId] = (
+            self._devices
+            if plan.evaluate.devices is None
+            else [self._devices[position] for position in positions]
+        )
+
+    def run(self, watch: Watch | None = None) -> Summary:
+        """Do every round that is not committed yet, and return the summary."""
+        if (summary := self.record.summary()) is not None:
+            return summary
+        last = self.record.last()
+        if last is not None:
+            self._executor.close(last.label, last.counted)
+        turns = list(self.plan.turns(len(self._evaluated)))
+        scene: Scene | None = None
+        for number, turn in enumerate(turns):
+            if last is not None and number <= last.number:
+                continue
+            if scene is None or scene.stage is not turn.stage:
+                goes_on = scene is None and last is not None and last.stage == turn.stage
+                scene = self._stages.open(turn.stage, self.record.state() if goes_on else None)
+            scene, line = self._take(scene, turn, number)
+            if watch is not None:
+                watch(line, number + 1, len(turns))
+            self._check_heard(scene, turn, line)
+        if turns[-1].stage is Stage.PRETRAINED:
+            self._stages.open(Stage.FINETUNED)
+        summary = summarise(self.record.rows(), self.task)
+        self.record.finish(columns_of(self.task), summary)
+        return summary
+
+    def _take(self, scene: Scene, turn: Turn, number: int) -> tuple[Scene, Row]:
+        """Do one round and commit it."""
+        begin = time.perf_counter()
+        if turn.final and turn.block.start == 0 and turn.stage is not Stage.FINETUNED:
+            self.record.save_shared(turn.stage, scene.left_behind)
+        orders = self._orders(scene, turn)
+        if turn.work == "update":
+            state, outcome = run_round(scene.state, orders, self._executor, scene.server)
+        else:
+            state, outcome = scene.state, ask(orders, self._executor)
+        rows = self._rows(turn, outcome)
+        line = {
+            **_line(turn, orders, outcome),
+            **_measured(rows),
+            "seconds": round(time.perf_counter() - begin, 4),
+        }
+        moved = [] if turn.work == "evaluate" else outcome.heard
+        label = label_of(turn.stage, turn.round)
+        commit = Commit(number=number, stage=turn.stage, round=turn.round, label=label, counted=moved)
+        self.record.commit(commit, state, line, rows if turn.final else [])
+        self._executor.close(label, moved)
+        return replace(scene, state=state), line
+
+    def _check_heard(self, scene: Scene, turn: Turn, line: Row) -> None:
+        """Warn of a round in which all devices failed; a whole stage of such rounds ends the run."""
+        if line["heard"]:
+            return
+        reason = next(iter(line["failed"].values()), "no device was asked")
+        logger.warning("No device was heard in round %d of %s: %s", turn.round, turn.stage, reason)
+        training = self.plan.training(turn.stage)
+        if turn.work == "update" and training and turn.round + 1 == training.rounds and scene.unmoved:
+            raise RunFailed(f"No device was heard in any round of `{turn.stage}`: {reason}")
+
+    def _orders(self, scene: Scene, turn: Turn) -> list[Order]:
+        work = self._work(turn)
+        return [
+            Order(
+                run=self.name,
+                stage=turn.stage,
+                round=turn.round,
+                device=device,
+                work=work,
+                shared=scene.state.shared,
+                start=scene.start,
+            )
+            for device in self._asked(turn)
+        ]
+
+    def _asked(self, turn: Turn) -> Sequence[DeviceId]:
+        training = self.plan.training(turn.stage)
+        if turn.work != "update" or training is None:
+            return self._evaluated[turn.block.start : turn.block.stop]
+        cohort = sample_cohort(
+            len(self._devices),
+            training.devices_per_round,
+            seed=self.seed,
+            stage=turn.stage,
+            round=turn.round,
+        )
+        return [self._devices[position] for position in cohort]
+
+    def _work(self, turn: Turn) -> Update | Finetune | Evaluate:
+        training = self.plan.training(turn.stage)
+        if turn.work == "update" and training is not None:
+            return training.method.update.scaled(training.schedule(turn.round, training.rounds))
+        if turn.work == "finetune" and self.plan.finetune is not None:
+            return self.plan.finetune.work
+        return Evaluate(model=MODEL_OF[turn.stage])
+
+    def _rows(self, turn: Turn, outcome: Outcome) -> list[Row]:
+        if turn.work != "evaluate":
+            return []
+        return [
+            row
+            for device, metrics in outcome.metrics()
+            for row in rows_of(self.task, turn.stage, device, metrics)
+        ]
+
+
+def _line(turn: Turn, orders: Sequence[Order], outcome: Outcome) -> dict[str, Any]:
+    """Return what `rounds.jsonl` says of a round."""
+    work = orders[0].work
+    return {
+        "stage": turn.stage,
+        "work": turn.work,
+        "round": turn.round,
+        "loss": None if turn.work == "evaluate" else outcome.loss,
+        "personal_lr": None if isinstance(work, Evaluate) else _rate(work.personal),
+        "shared_lr": _rate(work.shared) if isinstance(work, Update) else None,
+        "asked": list(outcome.asked),
+        "heard": outcome.heard,
+        "failed": outcome.failed,
+        "bytes": {"down": outcome.bytes_down, "up": outcome.bytes_up},
+    }
+
+
+def _rate(pace: Pace) -> float | None:
+    return pace.lr if pace.epochs or pace.steps else None
+
+
+def _measured(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the loss and the headline metric on the test rows of an evaluation, by weight."""
+    means: dict[str, float] = {}
+    for name in ("loss", "metric"):
+        known = [row for row in rows if row["split"] == "test" and row[name] is not None]
+        if known:
+            means[name] = weighted_mean((r[name] for r in known), (r["weight"] for r in known))
+            means["weight"] = sum(row["weight"] for row in known)
+    return means

@@ -1,0 +1,128 @@
+"""What a stage works with: how the model is split, where u and v begin, what the devices do."""
+
+from dataclasses import dataclass
+
+import torch
+
+from partita.device.visit import Role
+from partita.local.plain import LocalSGD
+from partita.params import Params, cloned, digest_of
+from partita.partition import Partition, Parts
+from partita.protocol import Stage, Start
+from partita.server.optimizers import Averaging
+from partita.server.round import Server, State
+from partita.stages.plan import Plan, Training
+from partita.stages.record import Record
+from partita.tasks.build import build_model
+from partita.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What a stage works with on the server's side."""
+
+    stage: Stage
+    server: Server
+    start: Start
+    state: State
+    begin: State
+    """The state at the beginning of the stage."""
+    frozen: Params
+
+    @property
+    def unmoved(self) -> bool:
+        """Whether no round of the stage has moved the shared part yet."""
+        return self.state is self.begin
+
+    @property
+    def left_behind(self) -> dict[str, torch.Tensor]:
+        """All that the stage leaves on the server: w_g whole after pretraining, u after that."""
+        whole = self.frozen if self.stage is Stage.PRETRAINED else {}
+        return {**self.state.shared, **whole}
+
+
+class Stages:
+    """Opens the stages of a run, each from what the one before has left in the record.
+
+    Pretraining shares everything but what is frozen; the later stages split the model as asked.
+    """
+
+    def __init__(self, task: Task, partition: Partition, plan: Plan, *, seed: int, record: Record) -> None:
+        self.task = task
+        self.plan = plan
+        self.seed = seed
+        self.record = record
+        self.partition = partition
+        model = build_model(task, seed=seed)
+        plain = set(Partition(model).names("shared"))
+        frozen = [name for name in partition.names("frozen") if name in plain]
+        self.everything = Partition(model, frozen=frozen)
+
+    def roles(self) -> dict[Stage, Role]:
+        """Return what devices do in each stage."""
+        finetune = self.plan.finetune
+        return {
+            Stage.PRETRAINED: _role(self.everything, self.plan.pretrain),
+            Stage.PERSONALISED: _role(self.partition, self.plan.personalise),
+            Stage.FINETUNED: Role(
+                partition=self.partition,
+                local=LocalSGD,
+                optimizer=finetune.optimizer if finetune else torch.optim.SGD,
+            ),
+        }
+
+    def open(self, stage: Stage, state: State | None = None) -> Scene:
+        """Return the scene of a stage: at its beginning, or at `state` where a run is resumed."""
+        parts = self._parts(stage)
+        training = self.plan.training(stage)
+        server = Server(
+            optimizer=training.server if training else Averaging(),
+            buffers=self._partition_of(stage).buffers("shared"),
+        )
+        start = Start(
+            digest=digest_of(parts.personal),
+            personal=parts.personal,
+            frozen=digest_of(parts.frozen),
+        )
+        begin = server.begin(parts.shared)
+        return Scene(
+            stage=stage,
+            server=server,
+            start=start,
+            state=begin if state is None else state,
+            begin=begin,
+            frozen=parts.frozen,
+        )
+
+    def _partition_of(self, stage: Stage) -> Partition:
+        return self.everything if stage is Stage.PRETRAINED else self.partition
+
+    def _parts(self, stage: Stage) -> Parts:
+        """Return the parts of the model with which a stage begins."""
+        if stage is Stage.PRETRAINED:
+            return self._split(build_model(self.task, seed=self.seed), stage)
+        pretrained = self.record.load_shared(Stage.PRETRAINED)
+        parts = self._split(build_model(self.task, self.partition, seed=self.seed, state=pretrained), stage)
+        self.record.save_shared("start", parts.personal)
+        if stage is Stage.FINETUNED:
+            if self.plan.training(Stage.PERSONALISED) is None:
+                self.record.save_shared(Stage.PERSONALISED, parts.shared)
+            shared = self.record.load_shared(Stage.PERSONALISED)
+            parts = Parts(shared, parts.personal, parts.frozen)
+        return parts
+
+    def _split(self, model: torch.nn.Module, stage: Stage) -> Parts:
+        parts = self._partition_of(stage).of(model)
+        return Parts(cloned(parts.shared), cloned(parts.personal), cloned(parts.frozen))
+
+
+def _role(partition: Partition, training: Training | None) -> Role:
+    if training is None:
+        return Role(partition=partition, local=LocalSGD, optimizer=torch.optim.SGD)
+    method = training.method
+    return Role(
+        partition=partition,
+        local=method.local,
+        optimizer=method.optimizer,
+        stateful=method.stateful,
+    )

@@ -1,0 +1,1 @@
+"""What is learnt: data, model, loss and metrics together."""

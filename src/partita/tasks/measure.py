@@ -1,0 +1,65 @@
+"""Measuring one model on one device: the loss, and metrics on the whole of its predictions."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partita.data.examples import Examples, in_order
+from partita.protocol import Measures
+from partita.tasks.metrics import Metric, Undefined
+from partita.tasks.task import Task
+
+_BATCH_SIZE = 256
+"""Fixed, since another one may give other bits."""
+
+
+def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
+    """Return the number of examples, the loss and every metric of the task, in eval mode.
+
+    What is undefined is None, and `reason` says why.
+    """
+    model.eval()
+    losses: list[float] = []
+    predictions: list[Any] = []
+    targets: list[Any] = []
+    with torch.no_grad():
+        for batch, size in in_order(examples, _BATCH_SIZE):
+            losses.append(task.loss(model, batch).item() * size)
+            predicted, target = task.predict(model, batch)
+            predictions.append(predicted)
+            targets.append(target)
+        values: dict[str, float | None] = {"loss": sum(losses) / len(examples)}
+        reasons: list[str] = []
+        for name, metric in task.metrics.items():
+            values[name], reason = _value(name, metric, _joined(predictions), _joined(targets))
+            reasons += reason
+    if not math.isfinite(values["loss"] or 0.0):
+        reasons.append(f"the loss is {values['loss']}")
+        values["loss"] = None
+    return {
+        "examples": len(examples),
+        "weight": len(examples),
+        **values,
+        "reason": "; ".join(reasons) or None,
+    }
+
+
+def _value(name: str, metric: Metric, predictions: Any, targets: Any) -> tuple[float | None, list[str]]:
+    try:
+        value = metric.compute(predictions, targets)
+    except Undefined as error:
+        return None, [f"`{name}`: {error}"]
+    if value is None:
+        return None, [f"`{name}` has no value here"]
+    if not math.isfinite(value):
+        return None, [f"`{name}` is {float(value)}"]
+    return float(value), []
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if all(isinstance(part, Tensor) for part in parts):
+        return torch.cat(list(parts))
+    return [item for part in parts for item in part]

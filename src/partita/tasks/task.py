@@ -1,0 +1,75 @@
+"""A task: the data by device, the model, the loss and what to measure."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from partita.data.devices import Devices, Splits, devices_of
+from partita.data.examples import Batch
+from partita.protocol import DeviceId
+from partita.tasks.metrics import Metric, MetricFn
+
+LossFn = Callable[[nn.Module, Batch], Tensor]
+"""From a model and a batch to the mean loss over that batch; may be a whole training step of your own."""
+PredictFn = Callable[[nn.Module, Batch], tuple[Any, Any]]
+"""From a model and a batch to predictions and targets: tensors or lists with an entry an example."""
+
+COLUMNS = ("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "reason")
+"""What a table of measurements has besides further metrics, whose names must differ from these."""
+
+
+def first_predicts_second(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
+    """Return the model's output for the batch's first field, and its second field as the target."""
+    inputs, targets = batch
+    return model(inputs), targets
+
+
+class Task:
+    """What is learnt: any `nn.Module`, a loss, metrics, and data by device.
+
+    Args:
+        model: builds the model, freshly initialised from torch's random numbers.
+        loss: see `LossFn`.
+        metrics: by name, the first one the headline; a bare function is better when higher.
+        devices: each device's splits by id: a dict, or `Devices` where data is loaded when visited.
+        predict: see `PredictFn`.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Callable[[], nn.Module],
+        loss: LossFn,
+        metrics: Mapping[str, Metric | MetricFn],
+        devices: Mapping[DeviceId, Splits],
+        predict: PredictFn = first_predicts_second,
+    ) -> None:
+        if not metrics:
+            raise ValueError("`metrics` must name at least one metric, got none.")
+        if taken := sorted(set(COLUMNS) & set(metrics)):
+            raise ValueError(f"A metric cannot be called {taken[0]!r}: a column has that name.")
+        if not devices:
+            raise ValueError("`devices` must hold at least one device, got none.")
+        self.model = model
+        self.loss = loss
+        self.metrics: Mapping[str, Metric] = {
+            name: metric if isinstance(metric, Metric) else Metric(metric) for name, metric in metrics.items()
+        }
+        self.devices: Devices = devices_of(devices)
+        self.predict = predict
+
+    @property
+    def headline(self) -> str:
+        """The name of the metric that comes first."""
+        return next(iter(self.metrics))
+
+    def with_model(self, model: Callable[[], nn.Module]) -> "Task":
+        """Return the same task for another model."""
+        return Task(
+            model=model,
+            loss=self.loss,
+            metrics=self.metrics,
+            devices=self.devices,
+            predict=self.predict,
+        )
