@@ -1,6 +1,7 @@
 """The commands. No logic here: each imports what it needs when it runs, so that `--help` is quick."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from importlib import metadata, resources
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 the run failed, 2 the request was wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    logging.basicConfig(format="partita: %(message)s")
     if options.command is None:
         parser.print_help()
         return 0

@@ -105,7 +105,7 @@ class Partition:
                 is_trained=tensor.requires_grad,
             )
             for name, tensor in state.items()
-            if name not in ties or name in torn
+            if name not in ties or name in torn or not _same_memory(tensor, state[ties[name]])
         }
         self._check(model)
 
@@ -246,6 +246,10 @@ def _nothing_matches(model: nn.Module, state: Params, selector: Selector) -> str
         f"No tensor of {type(model).__name__} matches {selector!r}. "
         f"Near names: {', '.join(near or list(state)[:4])}."
     )
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() and one.numel() == other.numel()
 
 
 def _ties(state: Params) -> dict[str, str]:

@@ -40,10 +40,11 @@ class Done:
 
 def start(config: Config, beside: Path, watch: Watch | None = None) -> Done:
     """Run a config in a new folder; files that it names are looked for `beside` it first."""
-    import_from(str(Path.cwd()), str(beside))
+    code = _find_code(config, beside)
     built = build(config, beside)
+    _warn_of_other_code(config)
     folder = _claim(config)
-    _write_config(config, beside, folder)
+    _write_config(config, folder, beside=beside, code=code)
     return _finish(config, built, folder, watch)
 
 
@@ -53,9 +54,10 @@ def resume(folder: Path, watch: Watch | None = None) -> Done:
     if not path.is_file():
         raise ConfigError(f"`{folder}` is no run's folder: it has no `config.toml`.")
     config = read_config(path)
-    beside = folder / config.made_with.get("beside", ".")
-    import_from(str(Path.cwd()), str(beside))
-    return _finish(config, build(config, folder), folder, watch)
+    _find_code(config, folder)
+    built = build(config, folder)
+    _warn_of_other_code(config)
+    return _finish(config, built, folder, watch)
 
 
 def _finish(config: Config, built: Built, folder: Path, watch: Watch | None) -> Done:
@@ -64,7 +66,7 @@ def _finish(config: Config, built: Built, folder: Path, watch: Watch | None) -> 
     if config.finetune.baseline:
         nested, inner = _baseline(config), folder / BASELINE
         inner.mkdir(exist_ok=True)
-        _write_config(nested, inner, inner)
+        _write_config(nested, inner, beside=inner, code=_find_code(config, folder))
         finetuned = _run(nested, build(nested, inner), inner, watch)
     return Done(folder, summary, _models(config, summary, finetuned))
 
@@ -131,19 +133,26 @@ def _claim(config: Config) -> Path:
     raise ConfigError(f"No folder `runs/{config.name}-N` is free.")
 
 
-def _write_config(config: Config, beside: Path, folder: Path) -> None:
+def _find_code(config: Config, beside: Path) -> Path:
+    """Let import paths name modules here, beside the config, or where a recorded run found them."""
+    code = beside / config.made_with.get("beside", ".")
+    import_from(str(Path.cwd()), str(code))
+    return code
+
+
+def _write_config(config: Config, folder: Path, *, beside: Path, code: Path) -> None:
     """Write the resolved run, with paths that hold from its folder."""
     start = config.model.start and os.path.relpath(beside / config.model.start, folder)
-    code = made_with(config, beside=os.path.relpath(beside, folder))
-    resolved = replace(config, model=replace(config.model, start=start), made_with=code)
+    made = made_with(config, beside=os.path.relpath(code, folder))
+    resolved = replace(config, model=replace(config.model, start=start), made_with=made)
     values = to_values(resolved)
     del values["out"]
     replace_file(folder / "config.toml", tomli_w.dumps(values).encode())
 
 
-def warn_of_other_code(config: Config) -> None:
+def _warn_of_other_code(config: Config) -> None:
     """Warn where a config was made with other code than there is now."""
     now = made_with(config)
     for name, was in config.made_with.items():
         if name in now and now[name] != was:
-            logger.warning("The config was made with %s %s, and now it is %s.", name, was, now[name])
+            logger.warning("The run was made with %s %s; now it is %s.", name, was, now[name])

@@ -21,7 +21,7 @@ METHODS = {
     "fedalt": "partita.local.alternating:LocalAlt",
     "fedsim": "partita.local.simultaneous:LocalSim",
 }
-OPTIMIZERS = {"sgd": "torch.optim:SGD", "adamw": "torch.optim:AdamW"}
+OPTIMIZERS = {"sgd": "partita.local.sgd:SGD", "adamw": "torch.optim:AdamW"}
 
 
 def load(key: str, value: str, known: Mapping[str, str]) -> Any:
@@ -46,13 +46,14 @@ def load(key: str, value: str, known: Mapping[str, str]) -> Any:
 
 def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """Return what a function of the user's gives for the keys of its section."""
+    if not callable(function):
+        raise ConfigError(f"[{key}] needs a function, got {function!r}.")
     signature = inspect.signature(function)
     try:
         signature.bind(**options)
     except TypeError as error:
-        raise ConfigError(
-            f"The keys of [{key}] do not fit {function.__name__}{signature}: {error}."
-        ) from None
+        name = getattr(function, "__name__", key)
+        raise ConfigError(f"The keys of [{key}] do not fit {name}{signature}: {error}.") from None
     try:
         return function(**options)
     except ValueError as error:
@@ -65,8 +66,8 @@ def made_with(config: Config, *, beside: str = "") -> dict[str, str]:
     versions |= {name: metadata.version(name) for name in ("partita", "torch", "numpy")}
     paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
     paths += [config.personalise.method, config.personalise.optimizer, config.finetune.optimizer]
-    owners = metadata.packages_distributions()
     own = sorted({path.partition(":")[0] for path in paths if ":" in path})
+    owners = metadata.packages_distributions() if own else {}
     for module in own:
         file = inspect.getsourcefile(importlib.import_module(module))
         if file is None:

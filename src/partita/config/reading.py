@@ -49,9 +49,9 @@ def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:
     known = {name: hint for name, hint in hints.items() if name != "options"}
     unknown = {name: value for name, value in values.items() if name not in known}
     if unknown and "options" not in hints:
-        key = prefix + next(iter(unknown))
-        hint = did_you_mean(key, [prefix + name for name in known])
-        raise ConfigError(f"Unknown key `{key}`.{hint or ' Known keys: ' + ', '.join(known) + '.'}")
+        key = next(iter(unknown))
+        hint = did_you_mean(key, list(known), prefix) or f" Known keys: {', '.join(known)}."
+        raise ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
     taken = {
         name: _value(value, known[name], prefix + name) for name, value in values.items() if name in known
     }
@@ -92,10 +92,10 @@ def _name_of(kind: Any) -> str:
     return names.get(kind, "a list of texts")
 
 
-def did_you_mean(value: str, known: Sequence[str]) -> str:
+def did_you_mean(value: str, known: Sequence[str], prefix: str = "") -> str:
     """Return a question about the nearest known text, nothing where none is near."""
     near = difflib.get_close_matches(value, known, n=1)
-    return f" Did you mean `{near[0]}`?" if near else ""
+    return f" Did you mean `{prefix}{near[0]}`?" if near else ""
 
 
 def to_values(config: Any) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class Visitor:
         except (Diverged, CannotDo) as error:
             return Failure(device=order.device, reason=str(error))
         except Exception as error:
-            error.add_note(f"On device {order.device!r}, in round {order.round} of {order.stage!r}.")
+            error.add_note(f"On device {order.device!r}, in round {order.round} of `{order.stage}`.")
             raise
 
     def _work(self, bench: _Bench, order: Order) -> Reply:

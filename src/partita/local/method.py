@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from partita.local.alternating import LocalAlt
 from partita.local.plain import LocalSGD
+from partita.local.sgd import SGD
 from partita.local.simultaneous import LocalSim
 from partita.local.update import LocalUpdate, OptimizerFn, Steps
 from partita.protocol import Pace, Update, Weights
@@ -41,7 +40,7 @@ class Method:
     """The most that the norm of all that moves in a step may be; 0 does not clip."""
     weights: Weights = "examples"
     """How much a device counts in the mean: as its training examples, or as any other."""
-    optimizer: OptimizerFn = torch.optim.SGD
+    optimizer: OptimizerFn = SGD
     """The device's optimizer, made anew in each visit."""
     stateful: bool = True
     """Whether the personal part is kept from one visit to the next."""
@@ -56,10 +55,11 @@ class Method:
     @property
     def update(self) -> Update:
         """The order that asks for this method's update, at its full rates."""
+        shared = _pace("shared", self.shared_lr, self.shared_epochs, self.shared_steps)
         personal_lr = self.shared_lr if self.personal_lr is None else self.personal_lr
         return Update(
             personal=_pace("personal", personal_lr, self.personal_epochs, self.personal_steps),
-            shared=_pace("shared", self.shared_lr, self.shared_epochs, self.shared_steps),
+            shared=shared,
             batch_size=self.batch_size,
             max_grad_norm=self.max_grad_norm,
             weights=self.weights,

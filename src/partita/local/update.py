@@ -5,16 +5,30 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
+from partita.local.sgd import SGD
 from partita.params import Params
 from partita.partition import Part, Partition
 
 Batch = Any
 LossFn = Callable[[nn.Module, Batch], Tensor]
-OptimizerFn = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
-"""From groups of parameters, each with its `lr`, to an optimizer of a torch kind."""
+
+
+class Optimizer(Protocol):
+    """What moves parameters along their gradients; torch's optimizers do."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        ...
+
+    def step(self) -> Any:
+        """Move the parameters."""
+        ...
+
+
+OptimizerFn = Callable[[list[dict[str, Any]]], Optimizer]
+"""From groups of parameters (`params`), each with its `lr`, to an optimizer."""
 
 
 class Diverged(Exception):
@@ -31,7 +45,7 @@ class Steps:
     """The learning rate."""
     max_grad_norm: float = 0.0
     """The most that the norm of all that moves in a step may be; 0 does not clip."""
-    optimizer: OptimizerFn = torch.optim.SGD
+    optimizer: OptimizerFn = SGD
     """Plain SGD: a parameter p with gradient g becomes `p.add_(g, alpha=-lr)`."""
 
 
@@ -86,7 +100,7 @@ def _group(part: Params, lr: float) -> dict[str, Any]:
     return {"params": [tensor for tensor in part.values() if tensor.requires_grad], "lr": lr}
 
 
-def _step(optimizer: torch.optim.Optimizer, moving: list[Tensor], loss: Tensor, max_grad_norm: float) -> None:
+def _step(optimizer: Optimizer, moving: list[Tensor], loss: Tensor, max_grad_norm: float) -> None:
     optimizer.zero_grad()
     loss.backward()
     if max_grad_norm:

@@ -14,11 +14,11 @@ def models_table(summary: Summary, rows: Sequence[tuple[str, Mapping[str, Any]]]
     better = {"up": "higher is better", "down": "lower is better"}[summary["direction"]]
     devices = max((statistics["devices"] for _, statistics in rows), default=0)
     table = Table(title=f"Test {summary['metric']} over {devices} devices ({better})", box=SIMPLE_HEAD)
-    table.add_column("model")
-    for column in ("weighted mean", "mean", "std", "min", "max", "helped", "hurt"):
+    table.add_column("model", no_wrap=True)
+    for column in ("weighted mean", "mean", "std", "min", "helped", "hurt"):
         table.add_column(column, justify="right")
     for name, statistics in rows:
-        numbers = [statistics[key] for key in ("weighted_mean", "mean", "std", "min", "max")]
+        numbers = [statistics[key] for key in ("weighted_mean", "mean", "std", "min")]
         counts = [str(statistics["helped"]), str(statistics["hurt"])] if name != rows[0][0] else ["", ""]
         table.add_row(name, *(f"{number:.4f}" for number in numbers), *counts)
     return table

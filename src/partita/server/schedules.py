@@ -29,7 +29,7 @@ class Linear:
 
     def __call__(self, round: int, rounds: int) -> float:
         """Return (t+1)/W in the W rounds of warm-up, (T-t)/(T-W) after them."""
-        warm = int(self.warmup * rounds)
+        warm = int(self.warmup * rounds + 0.5)
         return (round + 1) / warm if round < warm else (rounds - round) / (rounds - warm)
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
-
 from partita.local.method import Method
+from partita.local.sgd import SGD
 from partita.local.update import OptimizerFn
 from partita.protocol import Finetune, Pace, Stage, derive_seed
 from partita.server.optimizers import Averaging, ServerOptimizer
@@ -51,7 +50,7 @@ class Finetuning:
     """Examples in a step."""
     max_grad_norm: float = 0.0
     """The most that the norm of a step's gradient may be; 0 does not clip."""
-    optimizer: OptimizerFn = torch.optim.SGD
+    optimizer: OptimizerFn = SGD
     """The device's optimizer."""
 
     @property

@@ -6,6 +6,7 @@ import torch
 
 from partita.device.visit import Role
 from partita.local.plain import LocalSGD
+from partita.local.sgd import SGD
 from partita.params import Params, cloned, digest_of
 from partita.partition import Partition, Parts
 from partita.protocol import Stage, Start
@@ -67,7 +68,7 @@ class Stages:
             Stage.FINETUNED: Role(
                 partition=self.partition,
                 local=LocalSGD,
-                optimizer=finetune.optimizer if finetune else torch.optim.SGD,
+                optimizer=finetune.optimizer if finetune else SGD,
             ),
         }
 
@@ -118,7 +119,7 @@ class Stages:
 
 def _role(partition: Partition, training: Training | None) -> Role:
     if training is None:
-        return Role(partition=partition, local=LocalSGD, optimizer=torch.optim.SGD)
+        return Role(partition=partition, local=LocalSGD, optimizer=SGD)
     method = training.method
     return Role(
         partition=partition,

@@ -1,0 +1,209 @@
+"""From a config to objects, and what is said of values that make no sense."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from partita import Adagrad, Adam, Averaging, Exponential, Linear, Yogi
+from partita.config.building import build
+from partita.config.imports import made_with
+from partita.config.schema import Config
+from partita.errors import ConfigError
+from partita.local.plain import LocalSGD
+from partita.params import to_bytes
+from partita.protocol import Pace
+from partita.tasks.build import build_model
+
+
+def config(**sections: dict[str, Any]) -> Config:
+    """The quickstart's task with five devices a round, and changes by section."""
+    whole = Config(name="test")
+    base = {"pretrain": {"devices_per_round": 5}, "personalise": {"devices_per_round": 5}}
+    for section in {*base, *sections}:
+        changes = base.get(section, {}) | sections.get(section, {})
+        whole = replace(whole, **{section: replace(getattr(whole, section), **changes)})
+    return whole
+
+
+def test_every_value_reaches_its_object() -> None:
+    settings = {
+        "rounds": 7,
+        "batch_size": 9,
+        "shared_lr": 0.3,
+        "personal_lr": 0.2,
+        "shared_epochs": 2,
+        "personal_steps": 4,
+        "max_grad_norm": 0.5,
+        "weights": "equal",
+        "stateful": False,
+        "momentum": 0.9,
+        "weight_decay": 0.1,
+        "schedule": "linear",
+        "warmup": 0.25,
+    }
+
+    built = build(config(personalise=settings, finetune={"epochs": 3, "personal_lr": 0.7}), Path())
+
+    training = built.plan.personalise
+    assert training is not None
+    update = training.method.update
+    assert (training.rounds, training.devices_per_round, training.schedule) == (7, 5, Linear(warmup=0.25))
+    assert (update.personal, update.shared) == (Pace(lr=0.2, steps=4), Pace(lr=0.3, epochs=2))
+    assert (update.batch_size, update.max_grad_norm, update.weights) == (9, 0.5, "equal")
+    assert not training.method.stateful
+    optimizer: Any = training.method.optimizer([])
+    assert (optimizer.momentum, optimizer.weight_decay) == (0.9, 0.1)
+    assert built.plan.finetune is not None
+    assert built.plan.finetune.work.personal == Pace(lr=0.7, epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "server"),
+    [
+        ({"server_lr": 0.5, "server_momentum": 0.9}, Averaging(lr=0.5, momentum=0.9)),
+        ({"server_optimizer": "fedadam", "server_lr": 0.1}, Adam(lr=0.1)),
+        ({"server_optimizer": "fedadagrad", "server_lr": 0.1}, Adagrad(lr=0.1)),
+        ({"server_optimizer": "fedyogi", "server_lr": 0.1}, Yogi(lr=0.1)),
+    ],
+)
+def test_servers_by_name(settings: dict, server: Any) -> None:
+    built = build(config(pretrain=settings), Path())
+
+    assert built.plan.pretrain is not None
+    assert built.plan.pretrain.server == server
+    assert built.plan.pretrain.method.local is LocalSGD
+
+
+def test_schedules_and_optimizers_by_name() -> None:
+    built = build(
+        config(
+            pretrain={"schedule": "exponential", "halve_every": 3, "optimizer": "adamw", "weight_decay": 0.2}
+        ),
+        Path(),
+    )
+
+    assert built.plan.pretrain is not None
+    assert built.plan.pretrain.schedule == Exponential(halve_every=3)
+    optimizer = built.plan.pretrain.method.optimizer(
+        [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.1}]
+    )
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert optimizer.defaults["weight_decay"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        (
+            {"pretrain": {"shared_lr": -1.0}},
+            "[pretrain] `shared_lr` must be a finite number, 0 or above, got -1.0.",
+        ),
+        (
+            {"personalise": {"personal_lr": float("nan")}},
+            "[personalise] `personal_lr` must be a finite number",
+        ),
+        ({"pretrain": {"server_lr": float("nan")}}, "[pretrain] `server_lr` must be a finite number"),
+        ({"pretrain": {"rounds": -1}}, "[pretrain] `rounds` must be 0 or above, got -1."),
+        ({"pretrain": {"devices_per_round": 15}}, "at most the number of devices, 14, got 15."),
+        ({"pretrain": {"devices_per_round": 0}}, "[pretrain] `devices_per_round` must be at least 1, got 0."),
+        ({"pretrain": {"schedule": "liner"}}, "got 'liner'. Did you mean `linear`?"),
+        (
+            {"pretrain": {"server_optimizer": "adam"}},
+            "must be one of fedavg, fedadam, fedadagrad, fedyogi, got 'adam'",
+        ),
+        ({"pretrain": {"optimizer": "sdg"}}, "Did you mean `sgd`?"),
+        ({"pretrain": {"momentum": -0.5}}, "`momentum` must be a finite number"),
+        ({"pretrain": {"optimizer": "adamw", "momentum": 0.9}}, "[pretrain] `optimizer` = 'adamw' with"),
+        ({"pretrain": {"batch_size": 0}}, "[pretrain] `batch_size` must be at least 1"),
+        ({"personalise": {"method": "fedlat"}}, "Did you mean `fedalt`?"),
+        (
+            {"personalise": {"method": "fedsim", "personal_epochs": 2}},
+            "[personalise] A simultaneous update takes as many",
+        ),
+        (
+            {"personalise": {"method": "no.such:thing"}},
+            "`personalise.method` = 'no.such:thing' does not import: ModuleNotFoundError",
+        ),
+        ({"task": {"kind": "partita.tasks.digits:none"}}, "does not import: AttributeError"),
+        ({"task": {"kind": "collections:UserList"}}, "must return a Task, got []"),
+        ({"task": {"kind": "os:sep"}}, "[task] needs a function, got '/'."),
+        (
+            {"task": {"options": {"share": 0.2}}},
+            "The keys of [task] do not fit digits(*, test_share: float = 0.3)",
+        ),
+        ({"task": {"options": {"test_share": 2}}}, "[task] `test_share` must be between 0 and 1, got 2."),
+        ({"model": {"name": "convnet", "options": {"widht": 3}}}, "The keys of [model] do not fit ConvNet"),
+        ({"model": {"name": "collections:UserList"}}, "must return a module, got []"),
+        ({"model": {"options": {"width": 3}}}, "The keys width of [model] need `model.name`."),
+        ({"model": {"start": "none.safetensors"}}, "Cannot read `model.start`"),
+        (
+            {"partition": {"personal": "middle"}},
+            "ConvNet names no part 'middle'. Known: none, input, output, full",
+        ),
+        (
+            {"partition": {"personal": ["haed.*"]}},
+            "[partition] No tensor of ConvNet matches 'haed.*'. Near names: head.*",
+        ),
+        ({"partition": {"personal": ["*"]}}, "leaves nothing of ConvNet shared"),
+        ({"partition": {"shared": "body"}}, "`shared` must be a list of patterns or 'rest', got 'body'."),
+        ({"partition": {"personal": "full", "proximal": -1.0}}, "`proximal` must be a finite number"),
+        ({"partition": {"personal": "full", "frozen": ["stem.*"]}}, "takes no `shared` and no `frozen`"),
+        ({"evaluate": {"devices": "some"}}, "[evaluate] `devices` must be 'all' or a number, got 'some'."),
+        ({"evaluate": {"devices": 15}}, "at most the number of devices, 14, got 15."),
+        ({"evaluate": {"every": -1}}, "[evaluate] `every` must be 0 or above"),
+        ({"finetune": {"personal_lr": -0.1}}, "[finetune] A learning rate must be"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_names_it(sections: dict, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(config(**sections), Path())
+
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_named_partition_can_have_a_frozen_part() -> None:
+    built = build(config(partition={"personal": "output", "frozen": ["stem.*"]}), Path())
+
+    assert built.partition.names("frozen") == ("stem.weight", "stem.bias")
+    assert built.partition.names("personal") == ("head.weight", "head.bias")
+
+
+def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:
+    plain = build(config(), Path())
+    tensors = {name: tensor + 1 for name, tensor in build_model(plain.task, seed=1).state_dict().items()}
+    (tmp_path / "start.safetensors").write_bytes(to_bytes(tensors))
+
+    built = build(config(model={"start": "start.safetensors"}), tmp_path)
+
+    assert torch.equal(build_model(built.task, seed=1).state_dict()["head.bias"], tensors["head.bias"])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"nonsense", "is not a safetensors file"),
+        (to_bytes({"x": torch.zeros(1)}), "`model.start` does not fit the model: The names differ: missing"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "start.safetensors").write_bytes(content)
+
+    with pytest.raises(ConfigError, match=words):
+        build(config(model={"start": "start.safetensors"}), tmp_path)
+
+
+def test_own_code_is_known_by_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_update.py").write_text("from partita import LocalAlt as Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = config(personalise={"method": "my_own_update:Mine"})
+
+    versions = made_with(mine, beside="..")
+
+    assert versions["my_own_update"].startswith("sha256 ")
+    assert versions["torch"] == torch.__version__
+    assert versions["beside"] == ".."
+    assert "beside" not in made_with(config())

@@ -1,0 +1,113 @@
+"""Configs: what is read, and what is said of what cannot be."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from partita.config.reading import read_config, to_values
+from partita.config.reference import field_docs, reference
+from partita.config.schema import Config, PersonaliseConfig
+from partita.errors import ConfigError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "mine.toml"
+
+
+def test_what_is_left_out_has_its_default(path: Path) -> None:
+    path.write_text("seed = 3\n[personalise]\nrounds = 7\n")
+
+    config = read_config(path)
+
+    assert (config.seed, config.name, config.personalise.rounds) == (3, "mine", 7)
+    assert config.personalise.devices_per_round == 10
+    assert config.personalise.personal_lr is None
+
+
+def test_overrides_come_last(path: Path) -> None:
+    path.write_text("seed = 3\n")
+
+    config = read_config(
+        path,
+        ["seed=4", "personalise.shared_lr=1", "partition.personal=input", "partition.frozen=['a.*','b']"],
+    )
+
+    assert (config.seed, config.personalise.shared_lr, config.partition.personal) == (4, 1.0, "input")
+    assert config.partition.frozen == ["a.*", "b"]
+
+
+def test_further_keys_of_task_and_model_go_to_their_functions(path: Path) -> None:
+    path.write_text('[model]\nname = "convnet"\nwidth = 4\n')
+
+    assert read_config(path).model.options == {"width": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "words"),
+    [
+        (
+            "[personalise]\nsharde_lr = 1",
+            [],
+            "Unknown key `personalise.sharde_lr`. Did you mean `personalise.shared_lr`?",
+        ),
+        ("sede = 1", [], "Unknown key `sede`. Did you mean `seed`?"),
+        ("", ["finetune.zzz=1"], "Unknown key `finetune.zzz`. Known keys: epochs, "),
+        ("seed = 'one'", [], "`seed` must be a whole number, got 'one'."),
+        ("seed = true", [], "`seed` must be a whole number, got True."),
+        ("seed = 1.5", [], "`seed` must be a whole number, got 1.5."),
+        ("[pretrain]\nshared_lr = 'fast'", [], "`pretrain.shared_lr` must be a number, got 'fast'."),
+        ("[pretrain]\nweights = 'all'", [], "`pretrain.weights` must be 'examples' or 'equal', got 'all'."),
+        ("[partition]\npersonal = 3", [], "`partition.personal` must be a text or a list of texts, got 3."),
+        ("[partition]\nuntie = 1", [], "`partition.untie` must be true or false, got 1."),
+        ("pretrain = 3", [], "`pretrain` must be a section, got 3."),
+        ("seed = ", [], "is not valid TOML: Invalid value (at end of document)."),
+        ("", ["seed"], "An override must be `section.key=value`, got 'seed'."),
+        ("seed = 1", ["seed.x=2"], "`seed` is not a section, got `seed.x=2`."),
+    ],
+)
+def test_a_bad_config_is_one_line(path: Path, text: str, overrides: list[str], words: str) -> None:
+    path.write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        read_config(path, overrides)
+
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Cannot read the config .*none.toml.*No such file"):
+        read_config(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        read_config(tmp_path)
+
+
+def test_the_reference_is_a_config_with_every_default(path: Path) -> None:
+    path.write_text(reference())
+
+    assert read_config(path) == Config()
+    assert "personal_lr" in reference()
+
+
+def test_values_read_back_to_the_same_config(path: Path) -> None:
+    import tomli_w
+
+    config = Config(name="a", personalise=PersonaliseConfig(personal_lr=0.5))
+
+    path.write_text(tomli_w.dumps(to_values(config)))
+
+    assert read_config(path) == config
+
+
+def test_every_key_says_what_it_is() -> None:
+    def check(values: dict, kind: type) -> None:
+        docs = field_docs(kind)
+        for key, value in values.items():
+            if isinstance(value, dict):
+                check(value, type(getattr(Config(), key)))
+            else:
+                assert docs[key].endswith((".", ".)")), key
+
+    check(tomllib.loads(reference()), Config)

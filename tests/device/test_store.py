@@ -1,0 +1,115 @@
+"""The personal store: nothing counts before its round is committed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from partita.device.store import DiskStore, MemoryStore, Store, key_of
+
+ONE, TWO, THREE = ({"v": torch.tensor([float(n)])} for n in (1, 2, 3))
+
+
+@pytest.fixture(params=["disk", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return DiskStore(tmp_path) if request.param == "disk" else MemoryStore()
+
+
+def kept(store: Store, device: str) -> float | None:
+    personal = store.load(device)
+    return None if personal is None else personal["v"].item()
+
+
+def test_a_device_that_was_never_counted_has_nothing(store: Store) -> None:
+    store.save("a", "personalised-0", ONE)
+
+    assert kept(store, "a") is None
+
+
+def test_only_counted_devices_keep_what_they_learnt(store: Store) -> None:
+    store.save("a", "personalised-0", ONE)
+    store.save("b", "personalised-0", ONE)
+    store.commit("personalised-0", ["a"])
+
+    assert (kept(store, "a"), kept(store, "b")) == (1.0, None)
+
+    store.save("a", "personalised-1", TWO)
+    store.save("b", "personalised-1", TWO)
+    store.commit("personalised-1", ["b"])
+
+    assert (kept(store, "a"), kept(store, "b")) == (1.0, 2.0)
+
+
+def test_committing_again_does_no_harm(store: Store) -> None:
+    store.save("a", "personalised-0", ONE)
+    store.commit("personalised-0", ["a"])
+    store.save("a", "personalised-1", TWO)
+
+    store.commit("personalised-0", ["a"])
+
+    assert kept(store, "a") == 1.0
+
+
+def test_an_order_can_say_which_round_counted(store: Store) -> None:
+    store.save("a", "personalised-0", ONE)
+    store.commit("personalised-0", ["a"])
+    store.save("a", "personalised-1", TWO)
+
+    personal = store.load("a", counted="personalised-1")
+
+    assert personal is not None
+    assert personal["v"].item() == 2.0
+    assert kept(store, "a") == 2.0
+
+
+def test_what_is_kept_does_not_change_with_what_was_saved(store: Store) -> None:
+    mine = {"v": torch.tensor([1.0])}
+    store.save("a", "r", mine)
+    mine["v"].fill_(9)
+    store.commit("r", ["a"])
+    loaded = store.load("a")
+    assert loaded is not None
+    loaded["v"].fill_(8)
+
+    assert kept(store, "a") == 1.0
+
+
+def test_a_new_process_finishes_the_last_commit(tmp_path: Path) -> None:
+    before = DiskStore(tmp_path)
+    before.save("a", "personalised-4", ONE)
+    before.save("b", "personalised-4", TWO)
+    # Here the process is killed: the commit of round 4 is on disk, the renames are not.
+
+    after = DiskStore(tmp_path)
+    after.commit("personalised-4", ["a"])
+
+    assert (kept(after, "a"), kept(after, "b")) == (1.0, None)
+    assert not list(tmp_path.glob("*.next"))
+
+
+def test_a_file_carries_its_devices_id(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path)
+    store.save("../Ann's phone", "r", ONE)
+    store.commit("r", ["../Ann's phone"])
+
+    (path,) = tmp_path.iterdir()
+
+    with safe_open(str(path), framework="pt") as file:
+        assert file.metadata() == {"device": "../Ann's phone"}
+
+
+@pytest.mark.parametrize("device", ["../../etc/passwd", "", "a" * 500, "CON", "æ/ß\0\n", ".", "x.next"])
+def test_any_id_gives_a_safe_file_name(device: str, tmp_path: Path) -> None:
+    store = DiskStore(tmp_path)
+    store.save(device, "r", ONE)
+    store.commit("r", [device])
+
+    assert kept(store, device) == 1.0
+    assert [path.parent for path in tmp_path.rglob("*")] == [tmp_path]
+
+
+def test_ids_that_look_alike_have_different_keys() -> None:
+    ids = ["a b", "a_b", "A_B", "a-b", "a/b", "a" * 41, "a" * 42]
+
+    assert len({key_of(device).lower() for device in ids}) == len(ids)

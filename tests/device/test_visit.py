@@ -1,0 +1,275 @@
+"""A visit: what it changes, what it replies, and what it leaves alone."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from partita import FedAlt, FedSim, Method, Partition, Stage, Task
+from partita.device.store import MemoryStore
+from partita.device.visit import Role, Visitor
+from partita.params import cloned, digest_of
+from partita.protocol import Evaluate, Failure, Finetune, Order, Pace, Reply, Start, Update
+from partita.tasks.build import build_model
+from small import Affine, Normed, affine_devices, affine_task, same_bits, square_error
+
+UPDATE = FedAlt(shared_lr=0.1, batch_size=4).update
+FINETUNE = Finetune(personal=Pace(lr=0.1, epochs=2), batch_size=3)
+
+
+class Setting:
+    """One stage of one task, and orders in it."""
+
+    def __init__(self, task: Task, method: Method | None = None, **claims: Any) -> None:
+        method = method or FedAlt(shared_lr=0.1)
+        self.partition = Partition(task.model(), **claims)
+        self.parts = self.partition.of(build_model(task, self.partition, seed=1))
+        role = Role(
+            partition=self.partition, local=method.local, optimizer=method.optimizer, stateful=method.stateful
+        )
+        self.store = MemoryStore()
+        self.visitor = Visitor(task, dict.fromkeys(Stage, role), self.store, seed=1)
+        self.shared = cloned(self.parts.shared)
+        self.start = Start(
+            digest=digest_of(self.parts.personal),
+            personal=cloned(self.parts.personal),
+            frozen=digest_of(self.parts.frozen),
+        )
+
+    def order(self, work: Update | Finetune | Evaluate, device: str = "d0", **changes: Any) -> Order:
+        settings = {"stage": Stage.PERSONALISED, "round": 0, "shared": self.shared, "start": self.start}
+        return Order(run="test", device=device, work=work, **(settings | changes))
+
+    def visit(self, work: Update | Finetune | Evaluate, device: str = "d0", **changes: Any) -> Reply:
+        reply = self.visitor(self.order(work, device, **changes))
+        assert isinstance(reply, Reply)
+        return reply
+
+    def filed(self, device: str = "d0", label: str = "personalised-0") -> Mapping[str, Tensor]:
+        self.store.commit(label, [device])
+        personal = self.store.load(device)
+        assert personal is not None
+        return personal
+
+
+def test_an_update_replies_with_exactly_the_shared_names() -> None:
+    setting = Setting(affine_task(), personal="offset")
+
+    reply = setting.visit(UPDATE)
+
+    assert reply.change is not None
+    assert list(reply.change) == ["slope.weight"]
+    assert reply.change["slope.weight"].shape == (1, 3)
+    assert (reply.devices, reply.weight) == (("d0",), 5)
+
+
+@pytest.mark.parametrize("work", [FINETUNE, Evaluate(model="personal"), Evaluate(model="global")])
+def test_finetuning_and_evaluation_reply_with_no_tensor(work: Finetune | Evaluate) -> None:
+    reply = Setting(affine_task(), personal="offset").visit(work)
+
+    assert reply.change is None
+    assert not any(isinstance(getattr(reply, field.name), Tensor) for field in fields(reply))
+    values = [value for measures in reply.metrics.values() for value in measures.values()]
+    assert values
+    assert all(isinstance(value, int | float | None) for value in values)
+
+
+def test_equal_weights_count_every_device_once() -> None:
+    setting = Setting(affine_task(), personal="offset")
+
+    assert setting.visit(FedAlt(shared_lr=0.1, weights="equal").update).weight == 1
+
+
+@pytest.mark.parametrize("work", [FedAlt(shared_lr=0.1, shared_epochs=0).update, FINETUNE])
+def test_a_personal_step_leaves_shared_and_frozen_tensors_bit_for_bit(work: Update | Finetune) -> None:
+    task = affine_task(model=Normed)
+    setting = Setting(task, personal="head.*", frozen="body.0.*")
+    model = setting.visitor._bench(setting.order(work)).model
+
+    reply = setting.visit(work)
+
+    parts = setting.partition.of(model)
+    assert same_bits(parts.shared, setting.shared)
+    assert same_bits(parts.frozen, setting.parts.frozen)
+    assert not same_bits(setting.filed(), setting.start.personal or {})
+    if reply.change is not None:
+        assert not any(change.any() for change in reply.change.values())
+
+
+def test_a_shared_step_leaves_the_personal_part_bit_for_bit() -> None:
+    setting = Setting(affine_task(model=Normed), personal="head.*")
+
+    reply = setting.visit(FedAlt(shared_lr=0.1, personal_epochs=0, batch_size=3).update)
+
+    assert same_bits(setting.filed(), setting.start.personal or {})
+    assert reply.change is not None
+    assert reply.change["body.1.running_mean"].any()
+    assert reply.change["body.1.num_batches_tracked"].item() == 2  # 5 examples in batches of 3
+
+
+def test_one_visit_leaves_no_trace_in_the_next() -> None:
+    class Counting(Affine):
+        """Keeps a count outside of its state, which its output depends on."""
+
+        calls: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(inputs) * self.calls
+
+    setting = Setting(affine_task(model=Counting), personal="offset")
+
+    first, _, again = (setting.visit(UPDATE, device) for device in ("d0", "d1", "d0"))
+
+    assert same_bits(first.change or {}, again.change or {})
+
+
+def test_a_visit_does_not_disturb_the_callers_random_numbers() -> None:
+    setting = Setting(affine_task(), personal="offset")
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+
+    setting.visit(UPDATE)
+
+    assert torch.rand(1) == expected
+
+
+def test_dropout_is_the_same_for_the_same_visit_and_not_for_another() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Dropout(0.5), Affine())
+
+    setting = Setting(affine_task(model=model), personal="1.offset")
+
+    first, again, later = (setting.visit(UPDATE, round=n) for n in (0, 0, 1))
+
+    assert same_bits(first.change or {}, again.change or {})
+    assert not same_bits(first.change or {}, later.change or {})
+
+
+def test_a_stateful_device_goes_on_from_what_it_kept() -> None:
+    setting = Setting(affine_task(), personal="offset")
+    one_step = FedAlt(shared_lr=0.0, personal_lr=0.1, batch_size=100).update
+
+    setting.visit(one_step)
+    first = setting.filed()["offset"].clone()
+    setting.visit(one_step, round=1)
+    second = setting.filed(label="personalised-1")["offset"]
+
+    inputs, targets = affine_devices()["d0"]["train"]
+    slope = setting.shared["slope.weight"].squeeze(0)
+    expected = first - 0.1 * (inputs @ slope + first - targets).mean()
+    assert second.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_a_stateless_device_starts_anew_and_keeps_nothing() -> None:
+    setting = Setting(affine_task(), FedAlt(shared_lr=0.1, stateful=False), personal="offset")
+
+    first, again = (setting.visit(UPDATE) for _ in range(2))
+
+    assert same_bits(first.change or {}, again.change or {})
+    setting.store.commit("personalised-0", ["d0"])
+    assert setting.store.load("d0") is None
+
+
+@pytest.mark.parametrize("method", [FedAlt, FedSim])
+def test_a_loss_that_becomes_nan_is_the_devices_failure(method: Any) -> None:
+    devices = affine_devices()
+    inputs, targets = devices["d0"]["train"]
+    devices["d0"]["train"] = inputs, targets.clone().fill_(float("nan"))
+    setting = Setting(affine_task(devices=devices), method(shared_lr=0.1), personal="offset")
+
+    answer = setting.visitor(setting.order(UPDATE))
+
+    assert isinstance(answer, Failure)
+    assert answer.device == "d0"
+    assert "loss became nan" in answer.reason
+    setting.store.commit("personalised-0", ["d0"])
+    assert setting.store.load("d0") is None
+
+
+def test_a_last_step_that_overflows_is_a_failure_too() -> None:
+    setting = Setting(affine_task(), personal="offset")
+
+    answer = setting.visitor(setting.order(FedAlt(shared_lr=3e38, batch_size=100).update))
+
+    assert isinstance(answer, Failure)
+    assert "not finite" in answer.reason or "became" in answer.reason
+
+
+def test_a_device_without_training_examples_fails() -> None:
+    devices = affine_devices()
+    del devices["d0"]["train"]
+    setting = Setting(affine_task(devices=devices), personal="offset")
+
+    answer = setting.visitor(setting.order(UPDATE))
+
+    assert answer == Failure(device="d0", reason="The device has no training examples.")
+
+
+def test_an_error_in_the_users_code_is_raised_with_the_device() -> None:
+    def broken(model: nn.Module, batch: Any) -> Tensor:
+        raise KeyError("weights")
+
+    setting = Setting(affine_task(loss=broken), personal="offset")
+
+    with pytest.raises(KeyError) as caught:
+        setting.visit(UPDATE, "d3", round=7)
+
+    assert caught.value.__notes__ == ["On device 'd3', in round 7 of `personalised`."]
+
+
+def test_a_frozen_part_that_is_not_the_servers_is_refused() -> None:
+    setting = Setting(affine_task(model=Normed), personal="head.*", frozen="body.0.*")
+    other = Start(digest=setting.start.digest, personal=setting.start.personal, frozen="0" * 64)
+
+    with pytest.raises(ValueError, match="frozen part of this device's model is not the server's"):
+        setting.visitor(setting.order(UPDATE, start=other))
+
+
+def test_the_start_need_not_be_sent_twice() -> None:
+    setting = Setting(affine_task(), personal="offset")
+    first = setting.visit(UPDATE)
+
+    known = Start(digest=setting.start.digest, personal=None, frozen=setting.start.frozen)
+    again = setting.visit(UPDATE, start=known)
+
+    assert same_bits(first.change or {}, again.change or {})
+
+
+def test_the_global_model_is_evaluated_with_the_start() -> None:
+    setting = Setting(affine_task(), personal="offset")
+    before = setting.visit(Evaluate(model="personal"))
+    setting.visit(FINETUNE)
+    setting.filed()
+
+    assert setting.visit(Evaluate(model="global")).metrics == before.metrics
+    assert setting.visit(Evaluate(model="personal")).metrics != before.metrics
+
+
+def test_a_split_that_a_device_lacks_is_not_measured() -> None:
+    devices = affine_devices()
+    del devices["d0"]["test"]
+    setting = Setting(affine_task(devices=devices), personal="offset")
+
+    assert list(setting.visit(Evaluate(model="personal")).metrics) == ["train"]
+
+
+def test_steps_count_batches_and_epochs_keep_the_short_one() -> None:
+    sizes: list[int] = []
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        sizes.append(len(batch[0]))
+        return square_error(model, batch)
+
+    setting = Setting(affine_task(loss=loss), personal="offset")
+    setting.visit(FedAlt(shared_lr=0.1, personal_epochs=2, shared_steps=1, batch_size=2).update)
+
+    assert sizes == [2, 2, 1, 2, 2, 1, 2]

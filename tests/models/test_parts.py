@@ -1,0 +1,64 @@
+"""Partitions by name."""
+
+import pytest
+import torch
+from torch import nn
+
+from partita import full
+from partita.models.convnet import ConvNet
+from partita.models.parts import Full, named_partition, partition_names, proximity
+
+
+def test_counts_by_hand() -> None:
+    # stem 9*16+16, body 9*16*32+32, hidden (32*4*4)*64+64, head 64*10+10
+    stem, body, hidden, head = 160, 4640, 32832, 650
+    total = stem + body + hidden + head
+    model = ConvNet()
+
+    counts = {
+        name: tuple(named_partition(model, name).count(part) for part in ("personal", "shared"))
+        for name in partition_names(model)
+    }
+
+    assert counts == {
+        "none": (0, total),
+        "input": (stem, total - stem),
+        "output": (head, total - head),
+        "full": (total, total),
+    }
+
+
+def test_a_model_that_names_nothing_can_still_be_none_or_full() -> None:
+    assert partition_names(nn.Linear(1, 1)) == ["none", "full"]
+    with pytest.raises(ValueError, match="Linear names no part 'output'. Known: none, full"):
+        named_partition(nn.Linear(1, 1), "output")
+
+
+def test_full_uses_the_devices_copy_and_pulls_it_to_the_shared_one() -> None:
+    partition = full(nn.Linear(1, 1), proximal=3.0)
+    model = partition.prepare(nn.Linear(1, 1))
+    model.personal.weight.data.fill_(2.0)
+    model.shared.weight.data.fill_(0.5)
+    model.personal.bias.data.copy_(model.shared.bias.data)
+
+    assert model(torch.ones(1, 1)).item() == pytest.approx(2.0 + model.personal.bias.item())
+    # 3/2 (2 - 1/2)^2
+    assert partition.penalty is not None
+    assert partition.penalty(model).item() == pytest.approx(3.375)
+    assert proximity(model, strength=1.0).item() == pytest.approx(1.125)
+
+
+def test_full_gives_a_loss_what_the_model_has() -> None:
+    class Encoder(nn.Linear):
+        def encode(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self(inputs) * 2
+
+    model = Full(Encoder(1, 1))
+
+    assert torch.equal(model.encode(torch.ones(1, 1)), model.personal.encode(torch.ones(1, 1)))
+    with pytest.raises(AttributeError, match="decode"):
+        _ = model.decode
+
+
+def test_without_a_pull_there_is_no_penalty() -> None:
+    assert full(nn.Linear(1, 1), proximal=0.0).penalty is None

@@ -1,0 +1,118 @@
+"""A round of the server, with devices that are only numbers."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+import torch
+
+from partita import Adam, Averaging, Stage
+from partita.protocol import Evaluate, Failure, Order, Pace, Reply, Start, Update
+from partita.server.round import Server, ask, run_round
+
+WORK = Update(personal=Pace(lr=0.1), shared=Pace(lr=0.1))
+
+
+class Scripted:
+    """Answers orders with what was written down for each device."""
+
+    def __init__(self, answers: dict[str, Reply | Failure]) -> None:
+        self.answers = answers
+
+    def devices(self) -> Sequence[str]:
+        return list(self.answers)
+
+    def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
+        yield from (self.answers[order.device] for order in reversed(list(orders)))
+
+    def close(self, label: str, counted: Sequence[str]) -> None:
+        raise AssertionError("A round is closed by who commits it.")
+
+
+def reply(device: str, change: float, weight: int = 1, **others: float) -> Reply:
+    tensors = {"u": torch.tensor([change])} | {name: torch.tensor(value) for name, value in others.items()}
+    metrics = {"train": {"loss": change, "examples": weight}}
+    return Reply(devices=(device,), weight=weight, change=tensors, metrics=metrics)
+
+
+def orders(devices: str, shared: dict[str, torch.Tensor], work: Update | Evaluate = WORK) -> list[Order]:
+    start = Start(digest="", personal={}, frozen="")
+    return [
+        Order(run="r", stage=Stage.PERSONALISED, round=0, device=d, work=work, shared=shared, start=start)
+        for d in devices
+    ]
+
+
+def test_the_server_takes_the_weighted_mean_of_who_is_heard() -> None:
+    answers = {"a": reply("a", 1.0, 1), "b": Failure(device="b", reason="No."), "c": reply("c", 5.0, 3)}
+    server = Server(optimizer=Averaging())
+    state = server.begin({"u": torch.tensor([10.0])})
+
+    state, outcome = run_round(state, orders("cba", dict(state.shared)), Scripted(answers), server)
+
+    assert state.shared["u"].item() == 14.0
+    assert outcome.asked == ["c", "b", "a"]
+    assert outcome.heard == ["c", "a"]
+    assert outcome.failed == {"b": "No."}
+    assert outcome.loss == 4.0
+    assert (outcome.bytes_down, outcome.bytes_up) == (12, 8)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (reply("b", float("nan")), "finite"),
+        (reply("b", 1.0, personal=3.0), "unknown \\['personal'\\]"),
+        (Reply(devices=("b",), weight=1, change=None, metrics={}), "no change"),
+    ],
+)
+def test_a_change_that_cannot_be_counted_is_its_devices_failure(bad: Reply, words: str) -> None:
+    server = Server(optimizer=Averaging())
+    state = server.begin({"u": torch.tensor([0.0])})
+
+    after, outcome = run_round(
+        state, orders("ab", dict(state.shared)), Scripted({"a": reply("a", 2.0), "b": bad}), server
+    )
+
+    assert after.shared["u"].item() == 2.0
+    assert outcome.heard == ["a"]
+    with pytest.raises(ValueError, match=words):
+        raise ValueError(outcome.failed["b"])
+
+
+def test_a_round_without_replies_changes_nothing() -> None:
+    server = Server(optimizer=Adam(lr=0.1))
+    state = server.begin({"u": torch.tensor([0.0])})
+
+    after, outcome = run_round(
+        state, orders("a", dict(state.shared)), Scripted({"a": Failure(device="a", reason="Off.")}), server
+    )
+
+    assert after is state
+    assert outcome.loss is None
+
+
+def test_tensors_in_an_evaluation_are_refused() -> None:
+    work = Evaluate(model="personal")
+
+    outcome = ask(orders("a", {}, work), Scripted({"a": reply("a", 1.0)}))
+
+    assert outcome.heard == []
+    assert "none were asked for" in outcome.failed["a"]
+
+
+def test_buffers_are_averaged_past_the_optimizer() -> None:
+    # The mean change is 2; Adam's first step on u has length lr = 1/8, the buffers take the mean itself.
+    server = Server(optimizer=Adam(lr=0.125), buffers=frozenset({"running"}))
+    shared = {"u": torch.tensor([0.0]), "running": torch.tensor(1.0), "seen": torch.tensor(5)}
+    state = server.begin(shared)
+    answers = {
+        "a": reply("a", 1.0, running=3.0, seen=7),
+        "b": reply("b", 3.0, running=1.0, seen=9),
+    }
+
+    state, _ = run_round(state, orders("ba", shared), Scripted(dict(answers)), server)
+
+    assert state.shared["u"].item() == pytest.approx(0.125, rel=1e-5)
+    assert state.shared["running"].item() == 3.0
+    assert state.shared["seen"].item() == 12
+    assert set(state.optimizer) == {"first/u", "second/u", "count"}

@@ -1,0 +1,35 @@
+"""Cohorts: uniform, without replacement, a function of seed, stage and round."""
+
+from collections import Counter
+
+import pytest
+
+from partita import Stage
+from partita.server.sampling import sample_cohort
+
+
+def cohort(round: int, *, devices: int = 10, size: int = 3, seed: int = 1) -> list[int]:
+    return sample_cohort(devices, size, seed=seed, stage=Stage.PERSONALISED, round=round)
+
+
+def test_nobody_is_asked_twice_in_a_round() -> None:
+    assert all(len(set(cohort(t))) == 3 for t in range(100))
+
+
+def test_a_cohort_depends_on_seed_and_round_alone() -> None:
+    assert cohort(5) == cohort(5)
+    assert cohort(5) != cohort(6)
+    assert cohort(5) != cohort(5, seed=2)
+
+
+def test_every_device_is_as_likely_as_another() -> None:
+    # 4,000 rounds of 3 in 10: each device is expected 1,200 times, with a deviation of about 29.
+    counts = Counter(device for t in range(4000) for device in cohort(t))
+
+    assert all(abs(counts[device] - 1200) < 5 * 29 for device in range(10))
+
+
+@pytest.mark.parametrize("size", [0, 11])
+def test_a_cohort_that_cannot_be_drawn_is_an_error(size: int) -> None:
+    with pytest.raises(ValueError, match=f"from 1 to the number of devices, 10, got {size}"):
+        cohort(0, size=size)

@@ -1,0 +1,260 @@
+"""The three stages: what each begins with, does and leaves behind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from partita import (
+    Evaluation,
+    FedAlt,
+    FedAvg,
+    Finetuning,
+    Partition,
+    Plan,
+    Task,
+    Training,
+    full,
+    pipeline,
+)
+from partita.errors import RunFailed
+from partita.params import from_bytes
+from partita.stages.plan import Turn
+from partita.tasks.build import build_model
+from small import affine_devices, affine_task, normed_task, same_bits
+
+
+def plan(**changes: Any) -> Plan:
+    stages = {
+        "pretrain": Training(method=FedAvg(shared_lr=0.1, batch_size=4), rounds=4, devices_per_round=3),
+        "personalise": Training(method=FedAlt(shared_lr=0.1, batch_size=4), rounds=3, devices_per_round=3),
+        "finetune": Finetuning(personal_lr=0.1, epochs=2, batch_size=4),
+    }
+    return Plan(**(stages | changes))
+
+
+def offset(task: Task) -> Partition:
+    return Partition(task.model(), personal="offset")
+
+
+def stage_rows(result: Any, stage: str) -> list[dict]:
+    return [row for row in result.devices.to_pylist() if row["stage"] == stage]
+
+
+def test_all_stages_are_in_the_table_with_their_model() -> None:
+    task = affine_task()
+
+    result = pipeline(task, offset(task), plan())
+
+    rows = result.devices.to_pylist()
+    assert len(rows) == 3 * 6 * 2
+    assert {(row["stage"], row["model"]) for row in rows} == {
+        ("pretrained", "global"),
+        ("personalised", "personal"),
+        ("finetuned", "personal"),
+    }
+    assert [row["examples"] for row in rows if row["split"] == "train"][:6] == [5, 6, 7, 8, 9, 10]
+    assert list(result.summary["stages"]) == ["pretrained", "personalised", "finetuned"]
+
+
+def test_personalisation_begins_with_the_pretrained_model() -> None:
+    task = affine_task()
+    only_pretrained = pipeline(task, offset(task), plan(personalise=None, finetune=None))
+
+    result = pipeline(
+        task,
+        offset(task),
+        plan(
+            personalise=Training(
+                method=FedAlt(shared_lr=0.0, personal_lr=0.0), rounds=2, devices_per_round=2
+            ),
+            finetune=None,
+        ),
+    )
+
+    assert same_bits(result.shared, only_pretrained.shared)
+    assert same_bits(result.personal("d0"), only_pretrained.personal("d0"))
+    assert result.personal("d0")["offset"].item() != 0.0
+    before, after = (
+        [(r["device"], r["split"], r["metric"]) for r in stage_rows(result, stage)]
+        for stage in ("pretrained", "personalised")
+    )
+    assert before == after
+
+
+def normed_plan(finetune: Finetuning | None) -> Plan:
+    return Plan(
+        pretrain=Training(method=FedAvg(shared_lr=0.1, batch_size=3), rounds=2, devices_per_round=2),
+        personalise=Training(method=FedAlt(shared_lr=0.1, batch_size=3), rounds=2, devices_per_round=2),
+        finetune=finetune,
+    )
+
+
+def test_finetuning_leaves_u_alone_and_moves_every_v() -> None:
+    task = normed_task()
+    partition = Partition(task.model(), personal="head.*", frozen="body.0.*")
+
+    before = pipeline(task, partition, normed_plan(None))
+    after = pipeline(task, partition, normed_plan(Finetuning(personal_lr=0.1, batch_size=3)))
+
+    assert same_bits(before.shared, after.shared)
+    assert all(not same_bits(before.personal(device), after.personal(device)) for device in task.devices)
+
+
+def test_frozen_tensors_stay_through_every_stage(tmp_path: Path) -> None:
+    task = normed_task()
+    partition = Partition(task.model(), personal="head.2.*", frozen="body.*")
+
+    result = pipeline(
+        task, partition, normed_plan(Finetuning(personal_lr=0.1, batch_size=3)), out=tmp_path / "run"
+    )
+
+    whole = from_bytes((tmp_path / "run/shared/pretrained.safetensors").read_bytes())
+    start, end = build_model(task, seed=1).state_dict(), result.model("d0").state_dict()
+    assert whole.keys() == start.keys()
+    for name in start:
+        still = torch.equal(whole[name], start[name]) and torch.equal(end[name], start[name])
+        assert still == name.startswith("body")
+
+
+def test_stateless_devices_are_evaluated_and_finetuned_from_the_start() -> None:
+    task = affine_task()
+    method = FedAlt(shared_lr=0.0, personal_lr=0.2, stateful=False)
+    stages = plan(
+        pretrain=None, personalise=Training(method=method, rounds=3, devices_per_round=6), finetune=None
+    )
+
+    without = pipeline(task, offset(task), stages)
+    finetuned = pipeline(task, offset(task), plan(**{**vars(stages), "finetune": plan().finetune}))
+
+    assert [r["metric"] for r in stage_rows(without, "personalised")] == [
+        r["metric"] for r in stage_rows(without, "pretrained")
+    ]
+    assert without.personal("d0")["offset"].item() == 0.0
+    assert finetuned.personal("d0")["offset"].item() != 0.0
+
+
+def test_a_device_that_fails_keeps_its_v_and_the_run_goes_on() -> None:
+    devices = affine_devices()
+    inputs, targets = devices["d2"]["train"]
+    devices["d2"]["train"] = inputs, targets.clone().fill_(float("nan"))
+    task = affine_task(devices=devices)
+    lines: list[Any] = []
+
+    result = pipeline(
+        task,
+        offset(task),
+        Plan(personalise=Training(method=FedAlt(shared_lr=0.1), rounds=3, devices_per_round=6)),
+        watch=lambda line, done, total: lines.append(line),
+    )
+
+    updates = [line for line in lines if line["work"] == "update"]
+    assert all(set(line["failed"]) == {"d2"} and len(line["heard"]) == 5 for line in updates)
+    assert result.personal("d2")["offset"].item() == 0.0
+    assert result.personal("d1")["offset"].item() != 0.0
+    (row,) = [r for r in stage_rows(result, "personalised") if (r["device"], r["split"]) == ("d2", "train")]
+    assert row["loss"] is None
+    assert "the loss is nan" in row["reason"]
+
+
+def test_a_stage_in_which_nobody_is_ever_heard_fails_the_run() -> None:
+    devices = {
+        device: data | {"train": (data["train"][0], data["train"][1] * float("nan"))}
+        for device, data in affine_devices().items()
+    }
+    task = affine_task(devices=devices)
+
+    with pytest.raises(RunFailed, match="No device was heard in any round of `pretrained`.*nan"):
+        pipeline(task, offset(task), plan())
+
+
+def test_a_sample_of_devices_is_evaluated_and_finetuned() -> None:
+    task = affine_task()
+
+    result = pipeline(task, offset(task), plan(evaluate=Evaluation(devices=2)))
+
+    evaluated = {row["device"] for row in result.devices.to_pylist()}
+    assert len(evaluated) == 2
+    assert all(numbers["devices"] == 2 for numbers in result.summary["stages"].values())
+
+
+def test_evaluations_while_training_are_in_the_curves_and_change_nothing() -> None:
+    task = affine_task()
+    lines: list[Any] = []
+
+    often = pipeline(
+        task, offset(task), plan(evaluate=Evaluation(every=2)), watch=lambda line, *_: lines.append(line)
+    )
+    never = pipeline(task, offset(task), plan())
+
+    assert [(r["stage"], r["round"]) for r in lines if r["work"] == "evaluate"] == [
+        ("pretrained", 2),
+        ("pretrained", 4),
+        ("personalised", 2),
+        ("personalised", 3),
+        ("finetuned", 1),
+    ]
+    assert all(r["metric"] < 0 < r["weight"] for r in lines if r["work"] == "evaluate")
+    assert often.devices.equals(never.devices)
+    assert same_bits(often.shared, never.shared)
+
+
+def test_turns_cover_blocks_of_devices() -> None:
+    turns = list(plan(pretrain=None, personalise=None).turns(250))
+
+    blocks = [range(100), range(100, 200), range(200, 250)]
+    assert [turn.block for turn in turns] == blocks * 3
+    assert turns[3] == Turn(turns[3].stage, "finetune", 0, range(100))
+
+
+def test_full_personalisation_runs_with_every_method() -> None:
+    # One device, full batch, one step each at rate 1/2, lambda = 1, w_0 = w_i = 0 and y = 1:
+    #   v <- 0 - 1/2 ((0 - 1) + 1 (0 - 0)) = 1/2 for the offset, then u <- 0 - 1/2 (1 (0 - 1/2)) = 1/4.
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value = nn.Parameter(torch.zeros(1))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.value.expand(len(inputs))
+
+    data = torch.zeros(2, 1), torch.ones(2)
+    task = affine_task(model=Constant, devices={"d": {"train": data, "test": data}})
+
+    result = pipeline(
+        task,
+        full(Constant(), proximal=1.0),
+        Plan(personalise=Training(method=FedAlt(shared_lr=0.5), rounds=1, devices_per_round=1)),
+    )
+
+    assert result.personal("d")["personal.value"].item() == 0.5
+    assert result.shared["shared.value"].item() == 0.25
+    assert result.model("d")(torch.zeros(1, 1)).item() == 0.5
+
+
+def test_the_result_gives_each_devices_whole_model() -> None:
+    task = affine_task()
+    result = pipeline(task, offset(task), plan())
+
+    model = result.model("d3")
+
+    assert torch.equal(model.get_parameter("offset"), result.personal("d3")["offset"])
+    assert torch.equal(model.get_parameter("slope.weight"), result.shared["slope.weight"])
+    assert not model.training
+
+
+def test_more_devices_a_round_than_there_are_is_an_error() -> None:
+    task = affine_task()
+    stages = plan(pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=1, devices_per_round=7))
+
+    with pytest.raises(ValueError, match="at most the number of devices, 6, got 7"):
+        pipeline(task, offset(task), stages)
+
+
+def test_a_folder_that_exists_is_not_overwritten(tmp_path: Path) -> None:
+    task = affine_task()
+
+    with pytest.raises(FileExistsError, match="resume=True"):
+        pipeline(task, offset(task), plan(), out=tmp_path)

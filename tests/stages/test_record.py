@@ -1,0 +1,190 @@
+"""The run's folder: what is in it, and that a run goes on from any moment with the same bits."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partita import Evaluation, FedAlt, FedAvg, Finetuning, Partition, Plan, Training, pipeline
+from partita.errors import InUse
+from partita.server.optimizers import Adam
+from partita.stages.record import FolderRecord
+from small import affine_task
+
+PLAN = Plan(
+    pretrain=Training(
+        method=FedAvg(shared_lr=0.1, batch_size=4), rounds=3, devices_per_round=3, server=Adam(lr=0.05)
+    ),
+    personalise=Training(method=FedAlt(shared_lr=0.1, batch_size=4), rounds=3, devices_per_round=3),
+    finetune=Finetuning(personal_lr=0.1, epochs=1, batch_size=4),
+    evaluate=Evaluation(every=2),
+)
+TURNS = 3 + 2 + 3 + 2 + 1 + 1
+
+
+class Killed(Exception):
+    """Stands for a kill at a certain moment."""
+
+
+def do_run(folder: Path, *, resume: bool = False, watch: Any = None) -> None:
+    task = affine_task()
+    partition = Partition(task.model(), personal="offset")
+    pipeline(task, partition, PLAN, out=folder, resume=resume, watch=watch)
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """What the promise of the same bits covers: every file, `rounds.jsonl` without `seconds`."""
+    files: dict[str, Any] = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "commit.json"
+    }
+    lines = [json.loads(line) for line in files["rounds.jsonl"].splitlines()]
+    files["rounds.jsonl"] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    return files
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    do_run(folder)
+    return folder
+
+
+def test_the_folder_is_as_the_design_says(whole: Path) -> None:
+    assert {path.name for path in whole.iterdir()} == {
+        "rounds.jsonl",
+        "devices.parquet",
+        "summary.json",
+        "shared",
+        "personal",
+        "commit.json",
+    }
+    assert {path.name for path in (whole / "shared").iterdir()} == {
+        "pretrained.safetensors",
+        "personalised.safetensors",
+        "start.safetensors",
+    }
+    assert (
+        len(list((whole / "personal").glob("*.safetensors")))
+        == len(list((whole / "personal").iterdir()))
+        == 6
+    )
+    commit = json.loads((whole / "commit.json").read_text())
+    assert (commit["stage"], commit["finished"]) == ("finetuned", True)
+    assert len(commit["shared"]["digest"]) == len(commit["optimizer"]["digest"]) == 64
+
+
+def test_a_line_says_all_of_a_round(whole: Path) -> None:
+    lines = [json.loads(line) for line in (whole / "rounds.jsonl").read_text().splitlines()]
+
+    assert len(lines) == TURNS
+    update = lines[0]
+    assert update["stage"] == "pretrained"
+    assert update["round"] == 0
+    assert update["shared_lr"] == 0.1
+    assert update["personal_lr"] is None
+    assert len(update["asked"]) == len(update["heard"]) == 3
+    assert update["failed"] == {}
+    assert update["bytes"] == {"down": 3 * 16, "up": 3 * 16}
+    assert update["loss"] > 0
+    assert update["seconds"] >= 0
+
+
+def test_the_same_seed_gives_the_same_folder(whole: Path, tmp_path: Path) -> None:
+    do_run(tmp_path / "again")
+
+    assert contents(tmp_path / "again") == contents(whole)
+
+
+@pytest.mark.parametrize("moment", range(1, TURNS))
+def test_a_run_that_stopped_after_a_commit_goes_on_with_the_same_bits(
+    moment: int, whole: Path, tmp_path: Path
+) -> None:
+    def stop(line: Any, done: int, total: int) -> None:
+        assert total == TURNS
+        if done == moment:
+            raise Killed
+
+    with pytest.raises(Killed):
+        do_run(tmp_path / "run", watch=stop)
+    do_run(tmp_path / "run", resume=True)
+
+    assert contents(tmp_path / "run") == contents(whole)
+
+
+@pytest.mark.parametrize("write", range(1, 60, 3))
+def test_a_run_that_stopped_before_any_write_goes_on_with_the_same_bits(
+    write: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every file is on disk or not when `os.fsync` is called; stopping there leaves all that came before.
+    import os
+
+    calls = 0
+    fsync = os.fsync
+
+    def stop(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == write:
+            raise Killed
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", stop)
+    with pytest.raises(Killed):
+        do_run(tmp_path / "run")
+    monkeypatch.undo()
+
+    do_run(tmp_path / "run", resume=True)
+
+    assert contents(tmp_path / "run") == contents(whole)
+
+
+def test_resuming_a_finished_run_changes_nothing(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "copy")
+
+    do_run(tmp_path / "copy", resume=True)
+
+    assert contents(tmp_path / "copy") == contents(whole)
+
+
+def test_lines_past_the_commit_are_cut(whole: Path, tmp_path: Path) -> None:
+    def stop(line: Any, done: int, total: int) -> None:
+        if done == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        do_run(tmp_path / "run", watch=stop)
+    with (tmp_path / "run/rounds.jsonl").open("a") as file:
+        file.write('{"stage": "pretr')
+    do_run(tmp_path / "run", resume=True)
+
+    assert contents(tmp_path / "run") == contents(whole)
+
+
+def test_a_damaged_checkpoint_is_noticed(tmp_path: Path) -> None:
+    def stop(line: Any, done: int, total: int) -> None:
+        if done == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        do_run(tmp_path / "run", watch=stop)
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*-shared.safetensors")
+    content = bytearray(checkpoint.read_bytes())
+    content[-1] ^= 1
+    checkpoint.write_bytes(content)
+
+    with pytest.raises(ValueError, match="not what was committed"):
+        do_run(tmp_path / "run", resume=True)
+
+
+def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
+    record = FolderRecord(tmp_path / "run")
+
+    with pytest.raises(InUse, match="Another process"):
+        FolderRecord(tmp_path / "run")
+
+    record.close()
+    FolderRecord(tmp_path / "run").close()

@@ -1,0 +1,34 @@
+"""The public names, and what importing them costs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import partita
+
+
+def test_every_public_name_is_there() -> None:
+    assert set(partita.__all__) == set(partita._HOME_OF)
+    for name in partita.__all__:
+        assert getattr(partita, name) is not None
+        assert name in dir(partita)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'FedNone'"):
+        _ = partita.FedNone  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("arguments", ["['--help']", "['run', '--help']", "['config']"])
+def test_help_imports_nothing_heavy(arguments: str) -> None:
+    script = (
+        "import sys\nfrom partita.cli import main\n"
+        f"try:\n    main({arguments})\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'numpy', 'pyarrow', 'sklearn', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
