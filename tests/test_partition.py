@@ -141,11 +141,11 @@ def test_what_is_held_still_keeps_every_bit_buffers_included(moving: tuple) -> N
     before = Parts(*(cloned(getattr(partition.of(model), part)) for part in PARTS))
     inputs = torch.randn(8, 3)
 
-    with partition.moving(model, *moving):
-        model(inputs).square().mean().backward()
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.data.add_(parameter.grad, alpha=-0.1)
+    partition.let_move(model, *moving)
+    model(inputs).square().mean().backward()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.data.add_(parameter.grad, alpha=-0.1)
 
     after = partition.of(model)
     for part in PARTS:
@@ -156,8 +156,8 @@ def test_buffers_of_a_moving_part_do_move() -> None:
     model = Normed()
     partition = Partition(model, personal="head.*")
 
-    with partition.moving(model, "personal"):
-        model(torch.randn(8, 3))
+    partition.let_move(model, "personal")
+    model(torch.randn(8, 3))
 
     assert model.head[1].num_batches_tracked.item() == 1
     assert model.body[1].num_batches_tracked.item() == 0
@@ -168,19 +168,20 @@ def test_a_parameter_that_its_model_has_fixed_stays_fixed() -> None:
     model[0].weight.requires_grad_(False)
     partition = Partition(model, personal="2.*")
 
-    with partition.moving(model, "shared"):
-        assert not model[0].weight.requires_grad
-        assert model[0].bias.requires_grad
+    partition.let_move(model, "shared")
+
+    assert not model[0].weight.requires_grad
+    assert model[0].bias.requires_grad
 
 
 def test_dropout_stays_active_in_a_step() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2), nn.Linear(2, 1))
     partition = Partition(model, personal="3.*")
 
-    with partition.moving(model, "personal"):
-        assert model[1].training
-        assert not model[2].training
-    assert not model[1].training
+    partition.let_move(model, "personal")
+
+    assert model[1].training
+    assert not model[2].training
 
 
 def test_complex_tensors_are_refused() -> None:

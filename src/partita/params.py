@@ -6,7 +6,7 @@ device's integer weight and added up in int64.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import safetensors.torch
 import torch
@@ -49,6 +49,14 @@ def change_of(after: Params, before: Params) -> dict[str, Tensor]:
         else tensor.long() - before[name].long()
         for name, tensor in after.items()
     }
+
+
+def largest_of(tensor: Tensor) -> float:
+    """Return the largest absolute value; NaN where there is one."""
+    if not tensor.numel():
+        return 0.0
+    low, high = tensor.detach().aminmax()
+    return max(-low.item(), high.item())
 
 
 def size_in_bytes(params: Params) -> int:
@@ -113,8 +121,9 @@ class WeightedMean:
         """
         self._check(device, change, weight)
         for name, total in self._totals.items():
-            for sums, values in zip(total.split(_CHUNK), _chunks(change[name]), strict=True):
-                sums.add_(_rounded(values), alpha=weight)
+            values = change[name].detach().reshape(-1)
+            for sums, chunk in zip(total.split(_CHUNK), values.split(_CHUNK), strict=True):
+                sums.add_(chunk.double().mul_(SCALE).round_().long(), alpha=weight)
         self.weight += weight
         self._keep_lowest(device, {n: t for n, t in change.items() if n not in self._totals})
 
@@ -157,27 +166,11 @@ class WeightedMean:
                     f"The change of `{name}` on device {device!r} must have the shape "
                     f"{tuple(self.like[name].shape)}, got {tuple(tensor.shape)}."
                 )
-            if name in self._totals and not _largest(tensor) * SCALE <= limit:
+            if name in self._totals and not largest_of(tensor) * SCALE <= limit:
                 raise ValueError(
                     f"The change of `{name}` on device {device!r} must be finite and at most "
-                    f"{limit / SCALE:.3g}, got {_largest(tensor):.3g}."
+                    f"{limit / SCALE:.3g}, got {largest_of(tensor):.3g}."
                 )
-
-
-def _chunks(tensor: Tensor) -> Iterator[Tensor]:
-    yield from tensor.detach().reshape(-1).split(_CHUNK)
-
-
-def _rounded(values: Tensor) -> Tensor:
-    return values.double().mul_(SCALE).round_().long()
-
-
-def _largest(tensor: Tensor) -> float:
-    """Return the largest absolute value; NaN where there is one."""
-    if not tensor.numel():
-        return 0.0
-    low, high = tensor.detach().aminmax()
-    return max(-low.item(), high.item())
 
 
 def _mismatch(expected: Params, given: Params) -> str:

@@ -7,7 +7,6 @@ several) and belongs to one part. A step on one part leaves the others alone, bi
 import copy
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -154,11 +153,10 @@ class Partition:
         """Return the parts of a prepared model as its own tensors: what is written there is in the model."""
         return self.split(tensors_of(model))
 
-    @contextmanager
-    def moving(self, model: nn.Module, *parts: Part) -> Iterator[None]:
-        """Let only `parts` of a prepared model move, for as long as the block lasts.
+    def let_move(self, model: nn.Module, *parts: Part) -> Parts:
+        """Let only `parts` of a prepared model move from now on, in place, and return all its parts.
 
-        The other parts take no gradient, and modules that own one of their buffers run in eval mode,
+        The other parts take no gradient, and modules that own one of their buffers are put in eval mode,
         so that a BatchNorm held still keeps its statistics.
         """
         model.train()
@@ -169,10 +167,7 @@ class Partition:
                 state[name].requires_grad_(moves)
             if entry.is_buffer and not moves:
                 model.get_submodule(name.rpartition(".")[0]).training = False
-        try:
-            yield
-        finally:
-            model.eval()
+        return self.split(state)
 
     def _check(self, model: nn.Module) -> None:
         if not self.names("shared"):

@@ -60,10 +60,10 @@ class ItemExamples:
 
 def examples_of(split: Any) -> Examples:
     """Return a split's data as examples: already so, a tuple of tensors, a list or a Dataset."""
-    if isinstance(split, Examples):
-        return split
     if isinstance(split, tuple) and split and all(isinstance(field, Tensor) for field in split):
         return TensorExamples(split)
+    if isinstance(split, Examples):
+        return split
     if isinstance(split, Sized) and hasattr(split, "__getitem__"):
         return ItemExamples(split)  # pyright: ignore[reportArgumentType]
     raise TypeError(

@@ -110,7 +110,7 @@ def key_of(device: DeviceId) -> str:
     """Return a file name for any device id: its readable beginning, and a digest that makes it unique.
 
     >>> key_of("../form 3")
-    'form_3-4fdf29c3b1d8e0a1'
+    'form_3-3e9c02f377571278'
     """
     readable = re.sub(r"[^A-Za-z0-9]+", "_", device).strip("_")[:40]
     return f"{readable}-{hashlib.sha256(device.encode()).hexdigest()[:16]}"

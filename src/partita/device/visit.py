@@ -4,6 +4,7 @@ The personal part comes from the device's own store and goes back there. The rep
 of the shared part, a weight and measurements; it has no field in which v could leave.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -15,7 +16,7 @@ from partita.data.examples import Batch, Examples, batches_per_epoch, examples_o
 from partita.device.store import Store
 from partita.local.method import LocalFn
 from partita.local.update import Diverged, OptimizerFn, Steps, descend
-from partita.params import Params, change_of, cloned, copy_into, digest_of
+from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of
 from partita.partition import Part, Partition, Parts
 from partita.protocol import (
     Evaluate,
@@ -55,8 +56,11 @@ class _Bench:
     model: nn.Module
     parts: Parts
     scratch: Params
-    """The buffers that are not in the model's state, as they were when it was built."""
+    """The buffers that are not in the model's state."""
+    scratch_at_first: Params
+    """Their values when the model was built."""
     frozen: str
+    """The digest of the frozen part."""
 
 
 class Visitor:
@@ -81,7 +85,7 @@ class Visitor:
         """Carry out one order."""
         bench = self._bench(order)
         try:
-            with seeded(derive_seed(self.seed, order.stage, order.round, order.device)):
+            with seeded(self._seed(order)):
                 self._load(bench, order)
                 return self._work(bench, order)
         except (Diverged, CannotDo) as error:
@@ -135,7 +139,7 @@ class Visitor:
     def _load(self, bench: _Bench, order: Order) -> None:
         copy_into(bench.parts.shared, order.shared)
         copy_into(bench.parts.personal, self._personal(order))
-        copy_into(_scratch(bench.model), bench.scratch)
+        copy_into(bench.scratch, bench.scratch_at_first)
 
     def _personal(self, order: Order) -> Params:
         if order.start.personal is not None:
@@ -159,8 +163,11 @@ class Visitor:
         return examples
 
     def _batches(self, order: Order, work: Update | Finetune, examples: Examples) -> Iterator[Batch]:
-        seed = derive_seed(self.seed, order.stage, order.round, order.device)
-        return shuffled(examples, work.batch_size, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(self._seed(order))
+        return shuffled(examples, work.batch_size, generator)
+
+    def _seed(self, order: Order) -> int:
+        return derive_seed(self.seed, order.stage, order.round, order.device)
 
     def _loss(self, partition: Partition) -> LossFn:
         penalty = partition.penalty
@@ -174,7 +181,8 @@ class Visitor:
         if bench is None:
             model = build_model(self.task, partition, seed=self.seed)
             parts = partition.of(model)
-            bench = _Bench(model, parts, cloned(_scratch(model)), digest_of(parts.frozen))
+            scratch = _scratch(model)
+            bench = _Bench(model, parts, scratch, cloned(scratch), digest_of(parts.frozen))
             self._benches[id(partition)] = bench
         if bench.frozen != order.start.frozen:
             raise ValueError(
@@ -199,7 +207,7 @@ def _training_measures(examples: Examples, losses: list[float]) -> Measures:
 
 def _check_finite(what: str, params: Params) -> None:
     for name, tensor in params.items():
-        if not tensor.isfinite().all():
+        if not math.isfinite(largest_of(tensor)):
             raise CannotDo(f"The {what} is not finite in `{name}`.")
 
 

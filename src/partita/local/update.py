@@ -78,21 +78,20 @@ def descend(
         Diverged: the loss became infinite or NaN.
     """
     steps = next(iter(moves.values()))
+    parts = partition.let_move(model, *moves)
+    if not any(getattr(parts, part) for part in moves):
+        return []
+    groups = [_group(getattr(parts, part), own.lr) for part, own in moves.items()]
+    moving = [tensor for group in groups for tensor in group["params"]]
+    optimizer = steps.optimizer([group for group in groups if group["params"]]) if moving else None
     losses: list[float] = []
-    with partition.moving(model, *moves):
-        parts = partition.of(model)
-        if not any(getattr(parts, part) for part in moves):
-            return []
-        groups = [_group(getattr(parts, part), own.lr) for part, own in moves.items()]
-        moving = [tensor for group in groups for tensor in group["params"]]
-        optimizer = steps.optimizer([group for group in groups if group["params"]]) if moving else None
-        for _ in range(steps.count):
-            value = loss(model, next(batches))
-            losses.append(value.item())
-            if not math.isfinite(losses[-1]):
-                raise Diverged(f"The loss became {losses[-1]} in step {len(losses)}.")
-            if optimizer and value.requires_grad:
-                _step(optimizer, moving, value, steps.max_grad_norm)
+    for _ in range(steps.count):
+        value = loss(model, next(batches))
+        losses.append(value.item())
+        if not math.isfinite(losses[-1]):
+            raise Diverged(f"The loss became {losses[-1]} in step {len(losses)}.")
+        if optimizer and value.requires_grad:
+            _step(optimizer, moving, value, steps.max_grad_norm)
     return losses
 
 
