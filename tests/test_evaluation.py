@@ -13,7 +13,8 @@ from small import affine_task, negative_error
 def row(
     stage: str, device: str, metric: float | None, weight: int = 1, split: str = "test"
 ) -> dict[str, Any]:
-    return {"stage": stage, "device": device, "split": split, "metric": metric, "weight": weight}
+    measured = {"split": split, "metric": metric, "weight": weight}
+    return {"stage": stage, "device": device, "position": "abcd".index(device), **measured}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -30,7 +31,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def test_means_and_spread() -> None:
-    numbers = summarise(rows(), affine_task())["stages"]["pretrained"]
+    numbers = summarise(rows(), affine_task(), devices=4)["stages"]["pretrained"]
 
     # Values 1/2, 1/2, 1/4, 1 with weights 1, 1, 1, 3.
     assert numbers["weighted_mean"] == pytest.approx(4.25 / 6)
@@ -50,7 +51,7 @@ def test_helped_and_hurt_are_strict_and_leave_out_the_undefined(
 ) -> None:
     task = affine_task(metrics={"error": Metric(negative_error, direction)})
 
-    summary = summarise(rows(), task)
+    summary = summarise(rows(), task, devices=4)
 
     numbers = summary["stages"]["personalised"]
     assert (summary["metric"], summary["direction"]) == ("error", direction)
@@ -61,9 +62,9 @@ def test_a_lower_metric_helps_where_lower_is_better() -> None:
     measured = [row("pretrained", "a", 0.5), row("finetuned", "a", 0.25)]
 
     up, down = (
-        summarise(measured, affine_task(metrics={"m": Metric(negative_error, direction)}))["stages"][
-            "finetuned"
-        ]
+        summarise(measured, affine_task(metrics={"m": Metric(negative_error, direction)}), devices=4)[
+            "stages"
+        ]["finetuned"]
         for direction in ("up", "down")
     )
 

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RunFailed, OSError) as error:
         return _say(1, error)
     except KeyboardInterrupt:
-        return _say(130, "Interrupted. Go on with `partita run --resume RUN_DIR`.")
+        return _say(130, "Interrupted.")
 
 
 def _say(code: int, message: object) -> int:
@@ -49,20 +49,22 @@ def _run(options: argparse.Namespace) -> int:
     from partita.report.progress import Progress
     from partita.report.tables import models_table
 
-    with Progress(Console(stderr=True)) as progress:
-        if options.resume is not None:
-            if options.arguments:
-                raise ConfigError(
-                    "A resumed run takes its config from its folder: leave out "
-                    f"`{' '.join(options.arguments)}`."
-                )
-            done = runner.resume(options.resume, progress.watch)
-        else:
-            path, overrides = _config_of(options.arguments)
-            done = runner.start(read_config(path, overrides), path.parent, progress.watch)
+    if options.resume is None:
+        path, overrides = _config_of(options.arguments)
+        run = runner.prepare(read_config(path, overrides), path.parent)
+    elif options.arguments:
+        given = " ".join(options.arguments)
+        raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
+    else:
+        run = runner.reopen(options.resume)
+    try:
+        with Progress(Console(stderr=True)) as progress:
+            done = runner.finish(run, progress.watch)
+    except KeyboardInterrupt:
+        return _say(130, f"Interrupted. Go on with `partita run --resume {run.folder}`.")
     console = Console()
     console.print(models_table(done.summary, done.models))
-    console.print(f"The run is in {done.folder}", soft_wrap=True, highlight=False)
+    console.print(f"The run is in {run.folder}", soft_wrap=True, highlight=False)
     return 0
 
 

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from partita.protocol import DeviceId, Measures, Stage
-from partita.tasks.metrics import Direction
 from partita.tasks.task import COLUMNS, Task
 
 Row = Mapping[str, Any]
+Column = npt.NDArray[np.float64]
 Summary = dict[str, Any]
 
 MODEL_OF: Mapping[Stage, Literal["global", "personal"]] = {
@@ -41,43 +42,54 @@ def weighted_mean(values: Iterable[float], weights: Iterable[float]) -> float:
     return float(np.average(np.fromiter(values, float), weights=np.fromiter(weights, float)))
 
 
-def summarise(rows: Iterable[Row], task: Task, *, split: str = "test") -> Summary:
+def summarise(rows: Iterable[Row], task: Task, *, devices: int, split: str = "test") -> Summary:
     """Return how each stage's model does over devices, on one split.
 
     Helped and hurt are strict, against the same device's `pretrained` metric. A device on which the
     metric is undefined is left out.
+
+    Args:
+        rows: measurements, each with the `position` of its device among all that were evaluated.
+        task: names the headline metric and its direction.
+        devices: how many were evaluated.
+        split: which rows count.
     """
-    direction = task.metrics[task.headline].direction
-    by_stage: dict[str, dict[DeviceId, tuple[float, float]]] = {}
+    values = {stage: np.full(devices, np.nan) for stage in Stage}
+    weights = np.zeros(devices)
     for row in rows:
         if row["split"] == split and row["metric"] is not None:
-            by_stage.setdefault(row["stage"], {})[row["device"]] = (row["metric"], row["weight"])
-    before = {device: value for device, (value, _) in by_stage.get(Stage.PRETRAINED, {}).items()}
-    stages = {stage: _statistics(by_stage[stage], before, direction) for stage in Stage if stage in by_stage}
+            values[Stage(row["stage"])][row["position"]] = row["metric"]
+            weights[row["position"]] = row["weight"]
+    direction = task.metrics[task.headline].direction
+    gains = {
+        stage: (column - values[Stage.PRETRAINED]) * (1 if direction == "up" else -1)
+        for stage, column in values.items()
+    }
+    stages = {
+        stage: _statistics(column, weights, gains[stage])
+        for stage, column in values.items()
+        if not np.isnan(column).all()
+    }
     return {"metric": task.headline, "direction": direction, "stages": stages}
 
 
-def _statistics(
-    measured: Mapping[DeviceId, tuple[float, float]],
-    before: Mapping[DeviceId, float],
-    direction: Direction,
-) -> dict[str, float | int]:
-    values = np.array([value for value, _ in measured.values()])
-    sign = 1 if direction == "up" else -1
-    gains = np.array(
-        [sign * (value - before[device]) for device, (value, _) in measured.items() if device in before]
-    )
-    quantiles = dict(zip(("q10", "q50", "q90"), np.quantile(values, [0.1, 0.5, 0.9]), strict=True))
-    spread = {
+def _statistics(column: Column, weights: Column, gains: Column) -> dict[str, float | int]:
+    """Return the statistics of the devices whose value is known; comparisons with NaN are false."""
+    known = ~np.isnan(column)
+    values = column[known]
+    q10, q50, q90 = np.quantile(values, [0.1, 0.5, 0.9])
+    numbers = {
+        "weighted_mean": np.average(values, weights=weights[known]),
         "mean": values.mean(),
         "std": values.std(),
         "min": values.min(),
-        **quantiles,
+        "q10": q10,
+        "q50": q50,
+        "q90": q90,
         "max": values.max(),
     }
     return {
-        "weighted_mean": weighted_mean(values, (weight for _, weight in measured.values())),
-        **{name: float(value) for name, value in spread.items()},
+        **{name: float(number) for name, number in numbers.items()},
         "devices": len(values),
         "helped": int((gains > 0).sum()),
         "hurt": int((gains < 0).sum()),

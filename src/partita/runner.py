@@ -29,27 +29,35 @@ _SERVERS = {"fedavg": "FedAvg", "fedadam": "FedAdam", "fedadagrad": "FedAdagrad"
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to begin, or to go on."""
+
+    config: Config
+    built: Built
+    folder: Path
+
+
+@dataclass(frozen=True)
 class Done:
     """A finished run."""
 
-    folder: Path
     summary: Summary
     models: list[tuple[str, Mapping[str, Any]]]
     """The models that the run compares, each with its statistics."""
 
 
-def start(config: Config, beside: Path, watch: Watch | None = None) -> Done:
-    """Run a config in a new folder; files that it names are looked for `beside` it first."""
+def prepare(config: Config, beside: Path) -> Prepared:
+    """Build a config and make its folder; files that it names are looked for `beside` it first."""
     code = _find_code(config, beside)
     built = build(config, beside)
     _warn_of_other_code(config)
     folder = _claim(config)
     _write_config(config, folder, beside=beside, code=code)
-    return _finish(config, built, folder, watch)
+    return Prepared(config, built, folder)
 
 
-def resume(folder: Path, watch: Watch | None = None) -> Done:
-    """Go on with the run in a folder, or return what it gave."""
+def reopen(folder: Path) -> Prepared:
+    """Build the run in a folder again, to go on with it."""
     path = folder / "config.toml"
     if not path.is_file():
         raise ConfigError(f"`{folder}` is no run's folder: it has no `config.toml`.")
@@ -57,30 +65,31 @@ def resume(folder: Path, watch: Watch | None = None) -> Done:
     _find_code(config, folder)
     built = build(config, folder)
     _warn_of_other_code(config)
-    return _finish(config, built, folder, watch)
+    return Prepared(config, built, folder)
 
 
-def _finish(config: Config, built: Built, folder: Path, watch: Watch | None) -> Done:
-    summary = _run(config, built, folder, watch)
+def finish(run: Prepared, watch: Watch | None = None) -> Done:
+    """Do all that is left of a run, its baseline included, and return what came out."""
+    summary = _run(run, watch)
     finetuned: Summary | None = None
-    if config.finetune.baseline:
-        nested, inner = _baseline(config), folder / BASELINE
+    if run.config.finetune.baseline:
+        nested, inner = _baseline(run.config), run.folder / BASELINE
         inner.mkdir(exist_ok=True)
-        _write_config(nested, inner, beside=inner, code=_find_code(config, folder))
-        finetuned = _run(nested, build(nested, inner), inner, watch)
-    return Done(folder, summary, _models(config, summary, finetuned))
+        _write_config(nested, inner, beside=inner, code=_find_code(run.config, run.folder))
+        finetuned = _run(Prepared(nested, build(nested, inner), inner), watch)
+    return Done(summary, _models(run.config, summary, finetuned))
 
 
-def _run(config: Config, built: Built, folder: Path, watch: Watch | None) -> Summary:
-    record = FolderRecord(folder)
+def _run(run: Prepared, watch: Watch | None) -> Summary:
+    record = FolderRecord(run.folder)
     try:
         return Pipeline(
-            built.task,
-            built.partition,
-            built.plan,
-            seed=config.seed,
+            run.built.task,
+            run.built.partition,
+            run.built.plan,
+            seed=run.config.seed,
             record=record,
-            name=config.name,
+            name=run.config.name,
         ).run(watch)
     finally:
         record.close()

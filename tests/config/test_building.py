@@ -154,6 +154,10 @@ def test_schedules_and_optimizers_by_name() -> None:
         ({"evaluate": {"devices": "some"}}, "[evaluate] `devices` must be 'all' or a number, got 'some'."),
         ({"evaluate": {"devices": 15}}, "at most the number of devices, 14, got 15."),
         ({"evaluate": {"every": -1}}, "[evaluate] `every` must be 0 or above"),
+        (
+            {"finetune": {"baseline": True, "epochs": 0}},
+            "`finetune.baseline` needs `finetune.epochs` of at least 1",
+        ),
         ({"finetune": {"personal_lr": -0.1}}, "[finetune] A learning rate must be"),
     ],
 )

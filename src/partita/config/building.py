@@ -53,6 +53,8 @@ def build(config: Config, folder: Path) -> Built:
     task = build_task(config, folder)
     with section("partition"):
         partition = build_partition(config.partition, build_model(task, seed=config.seed))
+    if config.finetune.baseline and not config.finetune.epochs:
+        raise ConfigError("`finetune.baseline` needs `finetune.epochs` of at least 1, got 0.")
     with section("evaluate"):
         evaluate = _evaluation(config.evaluate.devices, config.evaluate.every)
     plan = Plan(

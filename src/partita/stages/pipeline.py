@@ -98,7 +98,7 @@ class Pipeline:
             self._check_heard(scene, turn, line)
         if turns[-1].stage is Stage.PRETRAINED:
             self._stages.open(Stage.FINETUNED)
-        summary = summarise(self.record.rows(), self.task)
+        summary = summarise(self.record.rows(), self.task, devices=len(self._evaluated))
         self.record.finish(columns_of(self.task), summary)
         return summary
 
@@ -174,8 +174,9 @@ class Pipeline:
     def _rows(self, turn: Turn, outcome: Outcome) -> list[Row]:
         if turn.work != "evaluate":
             return []
+        positions = dict(zip(outcome.asked, turn.block, strict=True))
         return [
-            row
+            {**row, "position": positions[device]}
             for device, metrics in outcome.metrics()
             for row in rows_of(self.task, turn.stage, device, metrics)
         ]

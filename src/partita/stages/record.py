@@ -193,7 +193,7 @@ class FolderRecord:
         for checkpoint in self.folder.glob("checkpoint-*"):
             if checkpoint.name not in named:
                 checkpoint.unlink()
-        for scratch in self.folder.glob("**/*.tmp"):
+        for scratch in (*self.folder.glob("*.tmp"), *self.folder.glob("shared/*.tmp")):
             scratch.unlink()
         if self._committed.get("finished"):
             self._journal("devices").unlink(missing_ok=True)
