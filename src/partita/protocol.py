@@ -98,6 +98,7 @@ class Evaluate:
     model: Literal["global", "personal"]
     """The shared part with the personal part's start, or with the device's own."""
     splits: tuple[str, ...] = ("train", "test")
+    """Of the device's data; a split that it lacks is not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

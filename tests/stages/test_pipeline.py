@@ -159,6 +159,25 @@ def test_a_device_that_fails_keeps_its_v_and_the_run_goes_on() -> None:
     assert "the loss is nan" in row["reason"]
 
 
+def test_a_device_whose_change_is_refused_keeps_its_v() -> None:
+    # Finite, but beyond what the exact mean can count with six devices: the device has filed a new v already.
+    devices = affine_devices()
+    inputs, targets = devices["d2"]["train"]
+    devices["d2"]["train"] = inputs, targets + 1e15
+    task = affine_task(devices=devices)
+    lines: list[Any] = []
+
+    result = pipeline(
+        task,
+        offset(task),
+        Plan(personalise=Training(method=FedAlt(shared_lr=0.1), rounds=2, devices_per_round=6)),
+        watch=lambda line, done, total: lines.append(line),
+    )
+
+    assert "must be finite and at most" in lines[1]["failed"]["d2"]
+    assert result.personal("d2")["offset"].item() == 0.0
+
+
 def test_a_stage_in_which_nobody_is_ever_heard_fails_the_run() -> None:
     devices = {
         device: data | {"train": (data["train"][0], data["train"][1] * float("nan"))}

@@ -169,7 +169,8 @@ class Pipeline:
             return training.method.update.scaled(training.schedule(turn.round, training.rounds))
         if turn.work == "finetune" and self.plan.finetune is not None:
             return self.plan.finetune.work
-        return Evaluate(model=MODEL_OF[turn.stage])
+        splits = ("train", "test") if turn.final else ("test",)
+        return Evaluate(model=MODEL_OF[turn.stage], splits=splits)
 
     def _rows(self, turn: Turn, outcome: Outcome) -> list[Row]:
         if turn.work != "evaluate":

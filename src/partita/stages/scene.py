@@ -8,7 +8,7 @@ from partita.device.visit import Role
 from partita.local.plain import LocalSGD
 from partita.local.sgd import SGD
 from partita.params import Params, cloned, digest_of
-from partita.partition import Partition, Parts
+from partita.partition import Partition, Parts, tensors_of
 from partita.protocol import Stage, Start
 from partita.server.optimizers import Averaging
 from partita.server.round import Server, State
@@ -55,9 +55,8 @@ class Stages:
         self.record = record
         self.partition = partition
         model = build_model(task, seed=seed)
-        plain = set(Partition(model).names("shared"))
-        frozen = [name for name in partition.names("frozen") if name in plain]
-        self.everything = Partition(model, frozen=frozen)
+        frozen = set(partition.names("frozen")) & tensors_of(model).keys()
+        self.everything = Partition(model, frozen=(lambda name, _: name in frozen) if frozen else ())
 
     def roles(self) -> dict[Stage, Role]:
         """Return what devices do in each stage."""
