@@ -114,6 +114,60 @@ def test_untie_gives_each_its_own_copy() -> None:
     assert not torch.equal(parts.personal["head.weight"], parts.shared["embedding.weight"])
 
 
+class Twice(nn.Module):
+    """One module in two places, and a third name for its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+        self.b = self.a
+        self.c = nn.Linear(3, 3, bias=False)
+        self.c.weight = self.a.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.c(self.b(self.a(inputs)))
+
+
+def test_untie_takes_apart_a_module_that_stands_in_two_places() -> None:
+    partition = Partition(Twice(), personal="b.*", untie=True)
+    model = partition.prepare(Twice())
+
+    parts = partition.of(model)
+    parts.personal["b.weight"].data.fill_(1)
+    parts.personal["b.bias"].data.fill_(1)
+
+    assert model.b is not model.a
+    assert not (model.a.weight == 1).any()
+    assert not (model.a.bias == 1).any()
+    assert model.c.weight is model.a.weight
+    assert set(parts.shared) == {"a.weight", "a.bias"}
+
+
+def test_untie_keeps_ties_inside_each_part() -> None:
+    partition = Partition(Twice(), personal=["b.weight", "c.*"], untie=True)
+    model = partition.prepare(Twice())
+
+    assert partition.names("personal") == ("b.weight",)
+    assert partition.names("shared") == ("a.weight", "a.bias")
+    assert model.c.weight is model.b.weight
+    assert model.b.bias is model.a.bias
+    assert model.b.weight is not model.a.weight
+
+
+def test_a_module_without_a_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="`weight` has no shape yet"):
+        Partition(nn.LazyLinear(3))
+
+
+def test_only_a_module_can_be_split() -> None:
+    with pytest.raises(TypeError, match="must be a module, got"):
+        Partition(Normed)
+
+
+def test_a_partition_shows_its_counts() -> None:
+    assert repr(Partition(small(), personal="2.*")) == "Partition(shared=21, personal=8, frozen=0)"
+
+
 def test_the_model_that_names_are_read_from_stays_as_it_is() -> None:
     model = Tied()
 

@@ -6,11 +6,12 @@ never leave it. FedAlt updates v_i first and u after it; FedSim updates both at 
 Names are imported when they are first used, so that `partita --help` does not wait for torch.
 """
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from partita.data.devices import Devices
+    from partita.errors import CannotDo
     from partita.local.alternating import LocalAlt
     from partita.local.method import FedAlt, FedAvg, FedSim, Method
     from partita.local.plain import LocalSGD
@@ -31,6 +32,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "Averaging",
+    "CannotDo",
     "Devices",
     "Evaluation",
     "Exponential",
@@ -63,6 +65,7 @@ __all__ = [
 
 _HOMES = {
     "partita.data.devices": ("Devices",),
+    "partita.errors": ("CannotDo",),
     "partita.local.alternating": ("LocalAlt",),
     "partita.local.method": ("FedAlt", "FedAvg", "FedSim", "Method"),
     "partita.local.plain": ("LocalSGD",),
@@ -83,6 +86,8 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
+    if name == "__version__":
+        return metadata.version("partita")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'partita' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)

@@ -1,14 +1,18 @@
 """The commands. No logic here: each imports what it needs when it runs, so that `--help` is quick."""
 
 import argparse
+import errno
 import logging
 import sys
 from collections.abc import Sequence
 from importlib import metadata, resources
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from partita.errors import ConfigError, InUse, RunFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,7 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.command(options)
     except (ConfigError, InUse) as error:
         return _say(2, error)
-    except (RunFailed, OSError) as error:
+    except RunFailed as error:
+        return _say(1, error)
+    except OSError as error:
+        if error.errno != errno.ENOSPC and getattr(error, "__notes__", None):
+            raise
         return _say(1, error)
     except KeyboardInterrupt:
         return _say(130, "Interrupted.")
@@ -48,6 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     from partita.config.reading import read_config
     from partita.report.progress import Progress
     from partita.report.tables import models_table
+    from partita.report.troubles import troubles_of
 
     if options.resume is None:
         path, overrides = _config_of(options.arguments)
@@ -57,21 +66,21 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
     else:
         run = runner.reopen(options.resume)
+    print(f"Running in {run.folder}", file=sys.stderr)
     try:
         with Progress(Console(stderr=True)) as progress:
             done = runner.finish(run, progress.watch)
     except KeyboardInterrupt:
         return _say(130, f"Interrupted. Go on with `partita run --resume {run.folder}`.")
-    console = Console()
-    console.print(models_table(done.summary, done.models))
-    console.print(f"The run is in {run.folder}", soft_wrap=True, highlight=False)
+    _wide_console().print(models_table(done.summary, done.models))
+    for trouble in troubles_of(run.folder, done.summary):
+        print(f"Mind: {trouble}.")
+    print(f"The run is in {run.folder}")
     return 0
 
 
 def _describe(options: argparse.Namespace) -> int:
     import json
-
-    from rich.console import Console
 
     from partita.config.reading import read_config
     from partita.describe import describe
@@ -82,7 +91,7 @@ def _describe(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"partitions": partitions}, indent=1))
     else:
-        Console().print(counts_table(partitions))
+        _wide_console().print(counts_table(partitions))
     return 0
 
 
@@ -91,6 +100,15 @@ def _config(_: argparse.Namespace) -> int:
 
     print(reference(), end="")
     return 0
+
+
+def _wide_console() -> "Console":
+    """Return a console that shows every digit of a table, however narrow the terminal."""
+    from rich.console import Console
+
+    console = Console()
+    console.width = max(console.width, 80)
+    return console
 
 
 def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:

@@ -1,22 +1,39 @@
 """What each partition of a config's model makes personal, shared and frozen."""
 
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from partita.config.building import build_partition, build_task, section
-from partita.config.imports import import_from
+from partita.config.imports import find_code
 from partita.config.schema import Config
 from partita.models.parts import named_partition, partition_names
-from partita.partition import PARTS
+from partita.partition import Partition
 from partita.tasks.build import build_model
 
 
-def describe(config: Config, beside: Path) -> dict[str, dict[str, int]]:
-    """Return the number of parameters in each part, for every named partition and the config's own."""
-    import_from(str(Path.cwd()), str(beside))
+def describe(config: Config, beside: Path) -> dict[str, dict[str, Any]]:
+    """Return the number of parameters in each part, for every named partition and the config's own.
+
+    A named partition that cannot be made of this model has an `error` instead.
+    """
+    find_code(config, beside)
     model = build_model(build_task(config, beside), seed=config.seed)
+    partitions = {name: _counts(model, name) for name in partition_names(model)}
     with section("partition"):
         own = build_partition(config.partition, model)
-    partitions = {name: named_partition(model, name) for name in partition_names(model)}
     chosen = config.partition.personal
-    partitions[chosen if isinstance(chosen, str) else ", ".join(chosen)] = own
-    return {name: {part: partition.count(part) for part in PARTS} for name, partition in partitions.items()}
+    partitions[chosen if isinstance(chosen, str) else ", ".join(chosen)] = _counts_of(own)
+    return partitions
+
+
+def _counts(model: nn.Module, name: str) -> dict[str, Any]:
+    try:
+        return _counts_of(named_partition(model, name))
+    except ValueError as error:
+        return {"error": str(error)}
+
+
+def _counts_of(partition: Partition) -> dict[str, Any]:
+    return {part: partition.count(part) for part in ("personal", "shared", "frozen")}

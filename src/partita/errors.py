@@ -11,3 +11,10 @@ class InUse(Exception):
 
 class RunFailed(Exception):
     """The run cannot go on."""
+
+
+class CannotDo(Exception):
+    """A device cannot do what was asked; the message says why.
+
+    Raised in a loss, or while a device's data is loaded, it is a failure of that device, not of the run.
+    """

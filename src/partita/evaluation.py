@@ -66,7 +66,7 @@ def summarise(rows: Iterable[Row], task: Task, *, devices: int, split: str = "te
         for stage, column in values.items()
     }
     stages = {
-        stage: _statistics(column, weights, gains[stage])
+        str(stage): _statistics(column, weights, gains[stage])
         for stage, column in values.items()
         if not np.isnan(column).all()
     }

@@ -110,7 +110,7 @@ class WeightedMean:
             for name, tensor in like.items()
             if tensor.is_floating_point()
         }
-        self._lowest = ""
+        self._lowest: str | None = None
         self._whole: Params = {}
 
     def add(self, device: str, change: Params, weight: int) -> None:
@@ -132,7 +132,7 @@ class WeightedMean:
         for name, total in self._totals.items():
             total.add_(other._totals[name])  # noqa: SLF001
         self.weight += other.weight
-        if other.weight:
+        if other._lowest is not None:  # noqa: SLF001
             self._keep_lowest(other._lowest, other._whole)  # noqa: SLF001
 
     def value(self) -> dict[str, Tensor]:
@@ -148,7 +148,7 @@ class WeightedMean:
         return mean.to(self.like[name].dtype).view(self.like[name].shape)
 
     def _keep_lowest(self, device: str, whole: Params) -> None:
-        if not self._lowest or device < self._lowest:
+        if self._lowest is None or device < self._lowest:
             self._lowest, self._whole = device, cloned(whole)
 
     def _check(self, device: str, change: Params, weight: int) -> None:

@@ -80,11 +80,13 @@ class Partition:
         penalty: Callable[[nn.Module], Tensor] | None = None,
         untie: bool = False,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"`model` must be a module, got {model!r}.")
         self.penalty = penalty
         self._prepare = prepare
-        self._untied: tuple[str, ...] = ()
         if prepare is not None:
             model = prepare(copy.deepcopy(model))
+        _check_built(model)
         state = tensors_of(model)
         part_of = _assign(model, {"shared": shared, "personal": personal, "frozen": frozen})
         ties = _ties(state)
@@ -95,7 +97,10 @@ class Partition:
                 f"`{first}` ({part_of[first]}) and `{name}` ({part_of[name]}) are one tensor under two "
                 "names: put both in one part, or give each its own copy with `untie=true`."
             )
-        self._untied = tuple(torn)
+        # What stays tied inside a part it was torn into is one tensor there, under its first name.
+        heads: dict[tuple[str, Part], str] = {}
+        self._untied = {name: heads.setdefault((first, part_of[name]), name) for name, first in torn.items()}
+        first_of = {**ties, **self._untied}
         self._entries = {
             name: _Entry(
                 part_of[name],
@@ -104,18 +109,22 @@ class Partition:
                 is_trained=tensor.requires_grad,
             )
             for name, tensor in state.items()
-            if name not in ties or name in torn or not _same_memory(tensor, state[ties[name]])
+            if first_of.get(name, name) == name or not _same_memory(tensor, state[first_of[name]])
         }
         self._check(model)
+
+    def __repr__(self) -> str:
+        return f"Partition({', '.join(f'{part}={self.count(part):,}' for part in PARTS)})"
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """Return the model that this partition splits; may change `model` in place."""
         if self._prepare is not None:
             model = self._prepare(model)
-        for name in self._untied:
-            owner, _, attribute = name.rpartition(".")
-            module = model.get_submodule(owner)
-            setattr(module, attribute, copy.deepcopy(getattr(module, attribute)))
+        for name, head in self._untied.items():
+            module, attribute = _own_module(model, name)
+            tensor = getattr(module, attribute)
+            setattr(module, attribute, copy.deepcopy(tensor) if name == head else model.get_parameter(head))
+        self._check_apart(model)
         return model
 
     def names(self, part: Part) -> tuple[str, ...]:
@@ -169,11 +178,19 @@ class Partition:
                 model.get_submodule(name.rpartition(".")[0]).training = False
         return self.split(state)
 
+    def _check_apart(self, model: nn.Module) -> None:
+        """Raise where a tensor of one part shares memory with a tensor of another."""
+        state = tensors_of(model)
+        part_of = {name: entry.part for name, entry in self._entries.items()}
+        for name, first in _ties({name: state[name] for name in part_of}).items():
+            if part_of[name] != part_of[first]:
+                raise ValueError(f"`{first}` and `{name}` could not be given their own copies.")
+
     def _check(self, model: nn.Module) -> None:
         if not self.names("shared"):
             raise ValueError(
-                f"The partition leaves nothing of {type(model).__name__} shared. To give every device a "
-                "whole model of its own, use the partition `full`, which keeps a shared copy beside it."
+                f"The partition leaves nothing of {type(model).__name__} shared: leave something out of the "
+                "other parts, or, to give every device a whole model of its own, use the partition `full`."
             )
         for name, tensor in tensors_of(model).items():
             if tensor.is_complex():
@@ -184,6 +201,29 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the model's own tensors under all their names, in `state_dict` order."""
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def _check_built(model: nn.Module) -> None:
+    for name, tensor in tensors_of(model).items():
+        if nn.parameter.is_lazy(tensor):
+            raise ValueError(
+                f"`{name}` has no shape yet: let the function that builds the model run a batch through it."
+            )
+
+
+def _own_module(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """Return the module that owns a tensor, apart from any other place that the same module has.
+
+    A module that stands in two places is copied in this one, in place, with all its tensors still shared.
+    """
+    path, _, attribute = name.rpartition(".")
+    module = model.get_submodule(path)
+    if sum(other is module for _, other in model.named_modules(remove_duplicate=False)) > 1:
+        module = copy.copy(module)
+        module._parameters, module._buffers = dict(module._parameters), dict(module._buffers)  # noqa: SLF001
+        above, _, place = path.rpartition(".")
+        setattr(model.get_submodule(above), place, module)
+    return module, attribute
 
 
 def _assign(model: nn.Module, claims: Mapping[str, Selection]) -> dict[str, Part]:

@@ -171,7 +171,7 @@ class Executor(Protocol):
 
 
 def label_of(stage: Stage, round: int) -> str:
-    """Return the name of a round that is unique in its run."""
+    """Return the name of a round, unique among those of a run that move personal parts."""
     return f"{stage}-{round}"
 
 

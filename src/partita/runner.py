@@ -1,5 +1,7 @@
 """A run from a config: its folder, its baseline beside it, and going on where it stopped."""
 
+import contextlib
+import itertools
 import logging
 import os
 from collections.abc import Mapping
@@ -10,7 +12,7 @@ from typing import Any
 import tomli_w
 
 from partita.config.building import Built, build
-from partita.config.imports import import_from, made_with
+from partita.config.imports import changed_code, find_code, made_with
 from partita.config.reading import read_config, to_values
 from partita.config.schema import Config, PartitionConfig
 from partita.durable import replace_file
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 BASELINE = "finetune"
 """The folder of the Finetune baseline inside a run's folder."""
-_TITLES = {"fedavg": "FedAvg", "fedalt": "FedAlt", "fedsim": "FedSim"}
+_TITLES = {"fedavg": "FedAvg, continued", "fedalt": "FedAlt", "fedsim": "FedSim"}
 _SERVERS = {"fedavg": "FedAvg", "fedadam": "FedAdam", "fedadagrad": "FedAdagrad", "fedyogi": "FedYogi"}
 
 
@@ -47,12 +49,10 @@ class Done:
 
 
 def prepare(config: Config, beside: Path) -> Prepared:
-    """Build a config and make its folder; files that it names are looked for `beside` it first."""
-    code = _find_code(config, beside)
-    built = build(config, beside)
-    _warn_of_other_code(config)
+    """Build a config and make its folder; files that it names are looked for `beside` it."""
+    built = _build(config, beside)
     folder = _claim(config)
-    _write_config(config, folder, beside=beside, code=code)
+    _write_config(config, beside, folder)
     return Prepared(config, built, folder)
 
 
@@ -60,12 +60,20 @@ def reopen(folder: Path) -> Prepared:
     """Build the run in a folder again, to go on with it."""
     path = folder / "config.toml"
     if not path.is_file():
-        raise ConfigError(f"`{folder}` is no run's folder: it has no `config.toml`.")
+        raise ConfigError(
+            f"`{folder}` holds no run to go on with: it has no `config.toml`. A run made from Python goes on "
+            "from there, with `resume=True`."
+        )
     config = read_config(path)
-    _find_code(config, folder)
-    built = build(config, folder)
-    _warn_of_other_code(config)
-    return Prepared(config, built, folder)
+    return Prepared(config, _build(config, folder), folder)
+
+
+def _build(config: Config, beside: Path) -> Built:
+    find_code(config, beside)
+    built = build(config, beside)
+    for sentence in changed_code(config, beside):
+        logger.warning(sentence)
+    return built
 
 
 def finish(run: Prepared, watch: Watch | None = None) -> Done:
@@ -75,8 +83,9 @@ def finish(run: Prepared, watch: Watch | None = None) -> Done:
     if run.config.finetune.baseline:
         nested, inner = _baseline(run.config), run.folder / BASELINE
         inner.mkdir(exist_ok=True)
-        _write_config(nested, inner, beside=inner, code=_find_code(run.config, run.folder))
-        finetuned = _run(Prepared(nested, build(nested, inner), inner), watch)
+        _write_config(nested, inner, inner)
+        baseline = watch and (lambda line, *counts: watch({**line, "run": BASELINE}, *counts))
+        finetuned = _run(Prepared(nested, build(nested, inner), inner), baseline)
     return Done(summary, _models(run.config, summary, finetuned))
 
 
@@ -111,57 +120,49 @@ def _baseline(config: Config) -> Config:
 def _models(
     config: Config, summary: Summary, finetuned: Summary | None
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    method = _TITLES.get(config.personalise.method, config.personalise.method.partition(":")[2])
-    pretrained = _SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start"
-    last = f"{method}, finetuned" if config.personalise.rounds else "Finetune (part.)"
-    names = {Stage.PRETRAINED: pretrained, Stage.PERSONALISED: method, Stage.FINETUNED: last}
+    own = config.personalise.method.partition(":")[2]
+    method = _TITLES.get(config.personalise.method, own)
+    alone = "Finetune" if config.partition.personal == "full" else "Finetune (part.)"
+    names = {
+        Stage.PRETRAINED: _SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start",
+        Stage.PERSONALISED: method,
+        Stage.FINETUNED: f"{method}, finetuned" if config.personalise.rounds else alone,
+    }
     models = [(names[Stage(stage)], numbers) for stage, numbers in summary["stages"].items()]
-    if finetuned:
+    if finetuned and Stage.FINETUNED in finetuned["stages"]:
         models.insert(1, ("Finetune", finetuned["stages"][Stage.FINETUNED]))
     return models
 
 
 def _claim(config: Config) -> Path:
     """Make the run's folder: the one asked for, or the next free one."""
+    if Path(config.name).name != config.name:
+        raise ConfigError(f"`name` must be a name that a folder can have, got {config.name!r}.")
     try:
         if config.out:
-            folder = Path(config.out)
-            folder.mkdir(parents=True)
-            return folder
-        for number in range(1, 1_000_000):
-            folder = Path("runs") / f"{config.name}-{number}"
-            if not folder.exists():
-                folder.mkdir(parents=True)
-                return folder
+            return _made(Path(config.out))
+        for number in itertools.count(1):
+            with contextlib.suppress(FileExistsError):
+                return _made(Path("runs") / f"{config.name}-{number}")
     except FileExistsError:
         raise ConfigError(
             f"`{config.out}` exists already: give another `out`, or go on with `--resume {config.out}`."
         ) from None
-    except OSError as error:
-        raise ConfigError(f"Cannot make the run's folder `{error.filename}`: {error.strerror}.") from None
-    raise ConfigError(f"No folder `runs/{config.name}-N` is free.")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Cannot make the folder of the run, `{config.out or 'runs'}`: {reason}.") from None
+    raise AssertionError("Counting has no end.")
 
 
-def _find_code(config: Config, beside: Path) -> Path:
-    """Let import paths name modules here, beside the config, or where a recorded run found them."""
-    code = beside / config.made_with.get("beside", ".")
-    import_from(str(Path.cwd()), str(code))
-    return code
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
 
 
-def _write_config(config: Config, folder: Path, *, beside: Path, code: Path) -> None:
+def _write_config(config: Config, beside: Path, folder: Path) -> None:
     """Write the resolved run, with paths that hold from its folder."""
     start = config.model.start and os.path.relpath(beside / config.model.start, folder)
-    made = made_with(config, beside=os.path.relpath(code, folder))
-    resolved = replace(config, model=replace(config.model, start=start), made_with=made)
-    values = to_values(resolved)
+    model = replace(config.model, start=start)
+    values = to_values(replace(config, model=model, made_with=made_with(config, folder)))
     del values["out"]
     replace_file(folder / "config.toml", tomli_w.dumps(values).encode())
-
-
-def _warn_of_other_code(config: Config) -> None:
-    """Warn where a config was made with other code than there is now."""
-    now = made_with(config)
-    for name, was in config.made_with.items():
-        if name in now and now[name] != was:
-            logger.warning("The run was made with %s %s; now it is %s.", name, was, now[name])

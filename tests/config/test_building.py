@@ -134,7 +134,10 @@ def test_schedules_and_optimizers_by_name() -> None:
             {"task": {"options": {"share": 0.2}}},
             "The keys of [task] do not fit digits(*, test_share: float = 0.3)",
         ),
-        ({"task": {"options": {"test_share": 2}}}, "[task] `test_share` must be between 0 and 1, got 2."),
+        (
+            {"task": {"options": {"test_share": 2}}},
+            "[task] digits: `test_share` must be between 0 and 1, got 2.",
+        ),
         ({"model": {"name": "convnet", "options": {"widht": 3}}}, "The keys of [model] do not fit ConvNet"),
         ({"model": {"name": "collections:UserList"}}, "must return a module, got []"),
         ({"model": {"options": {"width": 3}}}, "The keys width of [model] need `model.name`."),
@@ -205,9 +208,9 @@ def test_own_code_is_known_by_its_hash(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(tmp_path)
     mine = config(personalise={"method": "my_own_update:Mine"})
 
-    versions = made_with(mine, beside="..")
+    versions = made_with(mine, tmp_path / "runs")
 
     assert versions["my_own_update"].startswith("sha256 ")
     assert versions["torch"] == torch.__version__
-    assert versions["beside"] == ".."
-    assert "beside" not in made_with(config())
+    assert versions["code"] == ".."
+    assert "code" not in made_with(config(), tmp_path)

@@ -53,6 +53,12 @@ def test_further_keys_of_task_and_model_go_to_their_functions(path: Path) -> Non
             "Unknown key `personalise.sharde_lr`. Did you mean `personalise.shared_lr`?",
         ),
         ("sede = 1", [], "Unknown key `sede`. Did you mean `seed`?"),
+        (
+            "",
+            ["personal_lr=1"],
+            "Unknown key `personal_lr`. Did you mean `personalise.personal_lr` or `finetune.personal_lr`?",
+        ),
+        ("made_with = {torch = 3}", [], "`made_with` must be"),
         ("", ["finetune.zzz=1"], "Unknown key `finetune.zzz`. Known keys: epochs, "),
         ("seed = 'one'", [], "`seed` must be a whole number, got 'one'."),
         ("seed = true", [], "`seed` must be a whole number, got True."),
@@ -87,7 +93,7 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 def test_the_reference_is_a_config_with_every_default(path: Path) -> None:
     path.write_text(reference())
 
-    assert read_config(path) == Config()
+    assert read_config(path) == Config(name="mine")
     assert "personal_lr" in reference()
 
 

@@ -1,16 +1,19 @@
 """A visit: what it changes, what it replies, and what it leaves alone."""
 
+import random
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from partita import FedAlt, FedSim, Method, Partition, Stage, Task
+from partita import CannotDo, Devices, FedAlt, FedSim, Method, Partition, Stage, Task
 from partita.device.store import MemoryStore
 from partita.device.visit import Role, Visitor
+from partita.executors.serial import SerialExecutor
 from partita.params import cloned, digest_of
 from partita.protocol import Evaluate, Failure, Finetune, Order, Pace, Reply, Start, Update
 from partita.tasks.build import build_model
@@ -129,6 +132,112 @@ def test_one_visit_leaves_no_trace_in_the_next() -> None:
     first, _, again = (setting.visit(UPDATE, device) for device in ("d0", "d1", "d0"))
 
     assert same_bits(first.change or {}, again.change or {})
+
+
+def test_a_buffer_that_the_model_replaces_is_still_loaded_anew() -> None:
+    class Averaging(Affine):
+        """Keeps a moving average by assignment, as people write it."""
+
+        average: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("average", torch.zeros(()))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.average = 0.5 * self.average + 0.5 * inputs.mean().detach()
+            return super().forward(inputs) + self.average
+
+    setting = Setting(affine_task(model=Averaging), personal="offset")
+
+    first, _, again = (setting.visit(UPDATE, device) for device in ("d0", "d1", "d0"))
+
+    assert same_bits(first.change or {}, again.change or {})
+    assert (first.change or {})["average"].item() != 0.0
+
+
+def test_random_numbers_of_numpy_and_python_are_the_visits_own() -> None:
+    def noisy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return square_error(model, batch) * (1 + random.random() + np.random.rand())
+
+    setting = Setting(affine_task(loss=noisy), personal="offset")
+    random.seed(5)
+    np.random.seed(5)
+    expected = random.random(), np.random.rand()
+    random.seed(5)
+    np.random.seed(5)
+
+    first, again = (setting.visit(UPDATE) for _ in range(2))
+
+    assert same_bits(first.change or {}, again.change or {})
+    assert (random.random(), np.random.rand()) == expected
+
+
+def test_a_visit_runs_on_one_thread() -> None:
+    seen: set[int] = set()
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        seen.add(torch.get_num_threads())
+        return square_error(model, batch)
+
+    setting = Setting(affine_task(loss=loss), personal="offset")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    list(SerialExecutor(setting.visitor).ask([setting.order(UPDATE)]))
+    after = torch.get_num_threads()
+    torch.set_num_threads(threads)
+
+    assert (seen, after) == ({1}, 2)
+
+
+def test_finetuning_uses_its_optimizer_its_clipping_and_the_penalty() -> None:
+    # Full batch, one step: Adam moves v by its rate; clipped SGD by rate times norm, whatever the gradient.
+    def moved(work: Finetune, **role: Any) -> float:
+        setting = Setting(affine_task(), personal="offset")
+        setting.visitor.roles = {Stage.FINETUNED: replace(setting.visitor.roles[Stage.FINETUNED], **role)}
+        setting.visit(work, stage=Stage.FINETUNED)
+        return abs(setting.filed(label="finetuned-0")["offset"].item())
+
+    step = {"personal": Pace(lr=0.125, steps=1), "batch_size": 100}
+    assert moved(Finetune(**step), optimizer=torch.optim.Adam) == pytest.approx(0.125, rel=1e-4)
+    assert moved(Finetune(**step, max_grad_norm=0.5)) == pytest.approx(0.0625, rel=1e-4)
+
+
+def test_the_penalty_counts_in_training_and_not_in_evaluation() -> None:
+    task = affine_task()
+    plain = Setting(task, personal="offset")
+    pulled = Setting(task, personal="offset", penalty=lambda model: 1e3 * (model.offset - 7).square().sum())
+    step = Finetune(personal=Pace(lr=1e-4, steps=1), batch_size=100)
+
+    for setting in (plain, pulled):
+        setting.visit(step)
+    without, within = (setting.filed()["offset"].item() for setting in (plain, pulled))
+
+    # The penalty's gradient at 0 is 2e3 (0 - 7) = -14,000: a step of 1e-4 goes 1.4 further.
+    assert within - without == pytest.approx(1.4, rel=1e-4)
+    before, after = (setting.visit(Evaluate(model="global")).metrics for setting in (plain, pulled))
+    assert before == after
+
+
+def test_a_loss_may_take_gradients_of_its_own() -> None:
+    def with_gradient_penalty(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs = batch[0].clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+        return square_error(model, batch) + gradient.square().mean()
+
+    setting = Setting(affine_task(loss=with_gradient_penalty), personal="offset")
+
+    setting.visit(UPDATE)
+    assert setting.visit(Evaluate(model="personal")).metrics["test"]["loss"]
+
+
+def test_a_device_can_say_that_it_cannot() -> None:
+    def load(device: str) -> dict:
+        raise CannotDo("The disk is asleep.")
+
+    setting = Setting(affine_task(devices=Devices(["d0"], load)), personal="offset")
+
+    assert setting.visitor(setting.order(UPDATE)) == Failure(device="d0", reason="The disk is asleep.")
 
 
 def test_a_visit_does_not_disturb_the_callers_random_numbers() -> None:

@@ -19,7 +19,7 @@ QUICK = [
     "evaluate.devices=3",
 ]
 
-TASK = '''
+TASK = """
 import torch
 from torch import nn
 from partita import Task, LocalAlt, accuracy
@@ -48,7 +48,7 @@ def wide(width=3):
 
 class Mine(LocalAlt):
     pass
-'''
+"""
 
 CONFIG = """
 seed = 5
@@ -88,7 +88,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def said(capsys: pytest.CaptureFixture[str]) -> str:
     """What was said on the error stream: exactly one line."""
     captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
+    (line,) = [line for line in captured.err.splitlines() if not line.startswith("Running in ")]
     assert line.startswith("partita: ")
     return line
 
@@ -216,7 +216,10 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["run", "none.toml"], "Cannot read the config `none.toml`: No such file or directory."),
         (["run", "broken.toml"], "`broken.toml` is not valid TOML"),
-        (["run", "mine.toml", "persnalise.rounds=3"], "Unknown key `persnalise`. Did you mean `personalise`?"),
+        (
+            ["run", "mine.toml", "persnalise.rounds=3"],
+            "Unknown key `persnalise`. Did you mean `personalise`?",
+        ),
         (["run", "mine.toml", "personalise.shared_lr=nan"], "`shared_lr` must be a finite number"),
         (["run", "mine.toml", "personalise.shared_lr=-1"], "`shared_lr` must be a finite number"),
         (["run", "mine.toml", "personalise.devices_per_round=6"], "number of devices, 5, got 6"),
@@ -224,10 +227,13 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "mine.toml", "model.name=my_task:Tied", "model.width=1"], "do not fit Tied"),
         (["run", "tied.toml"], "`body.weight` (shared) and `head.weight` (personal) are one tensor"),
         (["run", "mine.toml", "task.kind=my_task:absent"], "does not import: AttributeError"),
-        (["run", "mine.toml", "out=taken"], "`taken` exists already: give another `out`, or go on with `--resume taken`."),
-        (["run", "mine.toml", "out=my_task.py/x"], "Cannot make the run's folder"),
-        (["run", "mine.toml", "out=/proc/x/y"], "Cannot make the run's folder"),
-        (["run", "--resume", "nowhere"], "`nowhere` is no run's folder"),
+        (
+            ["run", "mine.toml", "out=taken"],
+            "`taken` exists already: give another `out`, or go on with `--resume taken`.",
+        ),
+        (["run", "mine.toml", "out=my_task.py/x"], "Cannot make the folder of the run"),
+        (["run", "mine.toml", "out=/proc/x/y"], "Cannot make the folder of the run"),
+        (["run", "--resume", "nowhere"], "`nowhere` holds no run to go on with"),
         (["run", "mine.toml", "--resume", "taken"], "leave out `mine.toml`"),
         (["run", "mine.toml", "other.toml"], "An override must be `section.key=value`, got 'other.toml'."),
         (["describe", "none.toml"], "Cannot read the config"),
@@ -278,9 +284,7 @@ def test_the_installed_command_runs(here: Path) -> None:
     command = Path(sys.executable).parent / "partita"
 
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
-    failed = subprocess.run(
-        [command, "run", "seed=x"], capture_output=True, text=True, check=False, cwd=here
-    )
+    failed = subprocess.run([command, "run", "seed=x"], capture_output=True, text=True, check=False, cwd=here)
 
     assert done.stdout == "partita 0.1.0\n"
     assert (failed.returncode, failed.stdout) == (2, "")

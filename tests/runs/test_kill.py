@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 COMMAND = Path(sys.executable).parent / "partita"
-SETTINGS = ["pretrain.rounds=40", "personalise.rounds=40", "evaluate.every=7", "model.width=4"]
+SETTINGS = ["pretrain.rounds=15", "personalise.rounds=25", "evaluate.every=7", "model.width=4"]
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -32,13 +32,16 @@ def contents(folder: Path) -> dict[str, Any]:
 def test_ten_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run([COMMAND, "run", *SETTINGS, f"out={whole}"], check=True, capture_output=True)
-    moments = random.Random(20261115)
+    rounds = rounds_of(whole)
+    draw = random.Random(20261115)
     command = [COMMAND, "run", *SETTINGS, f"out={killed}"]
 
-    for _ in range(10):
+    for moment in sorted(draw.sample(range(rounds), 10)):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for_progress(killed, process)
-        time.sleep(moments.uniform(0, 0.2))
+        while rounds_of(killed) < moment or not (killed / "config.toml").exists():
+            assert process.poll() is None, "The run ended before it was killed."
+            time.sleep(0.002)
+        time.sleep(draw.uniform(0, 0.03))
         process.kill()
         assert process.wait() == -signal.SIGKILL, "The run ended before it was killed."
         command = [COMMAND, "run", "--resume", str(killed)]
@@ -47,14 +50,7 @@ def test_ten_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
     assert contents(killed) == contents(whole)
 
 
-def wait_for_progress(folder: Path, process: subprocess.Popen) -> None:
-    """Wait until a new run has its folder, or a resumed one has committed a round."""
-    before = progress(folder)
-    while progress(folder) == before:
-        assert process.poll() is None, "The run ended before it was killed."
-        time.sleep(0.005)
-
-
-def progress(folder: Path) -> list[bytes]:
-    """What tells one moment of a run from another."""
-    return [path.read_bytes() for path in (folder / "config.toml", folder / "commit.json") if path.exists()]
+def rounds_of(folder: Path) -> int:
+    """How many rounds a run has written down so far, its baseline's included."""
+    journals = [folder / "rounds.jsonl", folder / "finetune" / "rounds.jsonl"]
+    return sum(journal.read_bytes().count(b"\n") for journal in journals if journal.exists())

@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from partita import (
+    Averaging,
     Evaluation,
     FedAlt,
     FedAvg,
     Finetuning,
+    Linear,
     Partition,
     Plan,
     Task,
@@ -23,7 +25,7 @@ from partita.errors import RunFailed
 from partita.params import from_bytes
 from partita.stages.plan import Turn
 from partita.tasks.build import build_model
-from small import affine_devices, affine_task, normed_task, same_bits
+from small import Affine, affine_devices, affine_task, normed_task, same_bits, square_error
 
 
 def plan(**changes: Any) -> Plan:
@@ -187,6 +189,164 @@ def test_a_stage_in_which_nobody_is_ever_heard_fails_the_run() -> None:
 
     with pytest.raises(RunFailed, match="No device was heard in any round of `pretrained`.*nan"):
         pipeline(task, offset(task), plan())
+
+
+def test_a_failed_run_does_not_become_a_success_when_resumed(tmp_path: Path) -> None:
+    devices = {
+        device: data | {"train": (data["train"][0], data["train"][1] * float("nan"))}
+        for device, data in affine_devices().items()
+    }
+    task = affine_task(devices=devices)
+
+    for resume in (False, True, True):
+        with pytest.raises(RunFailed):
+            pipeline(task, offset(task), plan(), out=tmp_path / "run", resume=resume)
+
+
+def test_a_run_is_given_up_after_ten_rounds_without_a_reply() -> None:
+    devices = {
+        device: data | {"train": (data["train"][0], data["train"][1] * float("nan"))}
+        for device, data in affine_devices().items()
+    }
+    task = affine_task(devices=devices)
+    lines: list[Any] = []
+    stages = plan(pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=50, devices_per_round=3))
+
+    with pytest.raises(RunFailed, match="10 rounds of `pretrained`: The loss became nan.*max_grad_norm"):
+        pipeline(task, offset(task), stages, watch=lambda line, *_: lines.append(line))
+
+    assert len(lines) == 10
+
+
+def test_the_schedule_and_the_servers_optimizer_are_used() -> None:
+    task = normed_task()
+    method = FedAvg(shared_lr=0.1, batch_size=3)
+    still = Averaging(lr=0.0)
+    schedule = Linear(warmup=0.5)
+    lines: list[Any] = []
+
+    result = pipeline(
+        task,
+        Partition(task.model()),
+        Plan(
+            pretrain=Training(method=method, rounds=4, devices_per_round=2, schedule=schedule, server=still)
+        ),
+        watch=lambda line, *_: lines.append(line),
+    )
+
+    assert [line["shared_lr"] for line in lines[:4]] == pytest.approx([0.05, 0.1, 0.1, 0.05])
+    start = build_model(task, seed=1).state_dict()
+    moved = {name for name in start if not torch.equal(start[name], result.shared[name])}
+    # A server rate of 0 holds the parameters; buffers take their mean past the optimizer.
+    assert moved == {name for name in start if "running" in name or "tracked" in name}
+
+
+def test_threads_outside_do_not_change_the_bits() -> None:
+    def orthogonal() -> nn.Module:
+        model = nn.Sequential(nn.Linear(3, 300), nn.Linear(300, 300), nn.Linear(300, 1), nn.Flatten(0))
+        nn.init.orthogonal_(model[1].weight)
+        return model
+
+    task = affine_task(model=orthogonal)
+    partition = Partition(task.model(), personal="2.*", frozen="1.*")
+    stages = Plan(personalise=Training(method=FedAlt(shared_lr=0.01), rounds=1, devices_per_round=2))
+    threads = torch.get_num_threads()
+
+    results = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        results.append(pipeline(task, partition, stages))
+    torch.set_num_threads(threads)
+
+    assert same_bits(results[0].shared, results[1].shared)
+
+
+def test_a_task_that_hands_out_one_model_is_not_trained_behind_its_back() -> None:
+    net = Affine()
+    task = affine_task(model=lambda: net)
+
+    first, second = (pipeline(task, Partition(net, personal="offset"), plan()) for _ in range(2))
+
+    assert same_bits(first.shared, second.shared)
+    assert net.offset.item() == 0.0
+
+
+def test_tied_tensors_can_be_frozen_together() -> None:
+    class Tied(Affine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.again = self.slope
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs) * self.scale
+
+    task = affine_task(model=Tied)
+
+    result = pipeline(task, Partition(Tied(), personal="offset", frozen=["slope.*", "again.*"]), plan())
+
+    assert list(result.shared) == ["scale"]
+
+
+def test_an_unknown_device_has_no_model() -> None:
+    task = affine_task()
+    result = pipeline(task, offset(task), plan())
+
+    with pytest.raises(ValueError, match="There is no device 'd33'. Near ids: d3"):
+        result.model("d33")
+
+
+def test_full_hands_out_the_devices_own_model() -> None:
+    task = affine_task()
+    result = pipeline(task, full(task.model()), plan())
+
+    assert isinstance(result.model("d0"), Affine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"loss": lambda model, batch: 3.0}, TypeError, "`loss` must return a tensor, got float"),
+        (
+            {"loss": lambda model, batch: model(batch[0])},
+            ValueError,
+            r"mean over a batch, got the shape \(5,\)",
+        ),
+        ({"loss": lambda m, b: square_error(m, b).detach()}, ValueError, "`loss` must have a gradient"),
+        (
+            {"predict": lambda model, batch: model(batch[0])},
+            TypeError,
+            "`predict` must return predictions and",
+        ),
+        ({"devices": {"a": (1, 2)}}, TypeError, "must be a mapping of splits.*got tuple on device 'a'"),
+        ({"devices": {"a": {"train": 3}}}, TypeError, "A split must be a tuple"),
+    ],
+)
+def test_a_task_that_cannot_work_is_refused_before_its_folder_is_made(
+    changes: dict, kind: type, words: str, tmp_path: Path
+) -> None:
+    task = affine_task(**changes)
+
+    with pytest.raises(kind, match=words):
+        pipeline(task, offset(task), Plan(evaluate=Evaluation()), out=tmp_path / "run")
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_batches_may_be_dicts() -> None:
+    devices = {
+        device: {name: {"x": split[0].numpy(), "y": split[1]} for name, split in data.items()}
+        for device, data in affine_devices().items()
+    }
+    task = affine_task(
+        devices=devices,
+        loss=lambda model, batch: square_error(model, (batch["x"], batch["y"])),
+        predict=lambda model, batch: (model(batch["x"]), batch["y"]),
+    )
+
+    by_name, by_place = (pipeline(t, offset(t), plan()) for t in (task, affine_task()))
+
+    assert same_bits(by_name.shared, by_place.shared)
 
 
 def test_a_sample_of_devices_is_evaluated_and_finetuned() -> None:

@@ -1,17 +1,21 @@
 """The run's folder: what is in it, and that a run goes on from any moment with the same bits."""
 
+import itertools
 import json
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from partita import Evaluation, FedAlt, FedAvg, Finetuning, Partition, Plan, Training, pipeline
-from partita.errors import InUse
+from partita import Evaluation, FedAlt, FedAvg, FedSim, Finetuning, Partition, Plan, Training, pipeline
+from partita.device.store import DiskStore
+from partita.errors import ConfigError, InUse
 from partita.server.optimizers import Adam
 from partita.stages.record import FolderRecord
-from small import affine_task
+from small import affine_devices, affine_task
 
 PLAN = Plan(
     pretrain=Training(
@@ -28,10 +32,18 @@ class Killed(Exception):
     """Stands for a kill at a certain moment."""
 
 
-def do_run(folder: Path, *, resume: bool = False, watch: Any = None) -> None:
-    task = affine_task()
-    partition = Partition(task.model(), personal="offset")
-    pipeline(task, partition, PLAN, out=folder, resume=resume, watch=watch)
+def do_run(
+    folder: Path,
+    *,
+    plan: Plan = PLAN,
+    personal: str = "offset",
+    count: int = 6,
+    seed: int = 1,
+    **options: Any,
+) -> None:
+    task = affine_task(devices=affine_devices(count))
+    partition = Partition(task.model(), personal=personal)
+    pipeline(task, partition, plan, seed=seed, out=folder, **options)
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -115,31 +127,119 @@ def test_a_run_that_stopped_after_a_commit_goes_on_with_the_same_bits(
     assert contents(tmp_path / "run") == contents(whole)
 
 
-@pytest.mark.parametrize("write", range(1, 60, 3))
-def test_a_run_that_stopped_before_any_write_goes_on_with_the_same_bits(
-    write: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Every file is on disk or not when `os.fsync` is called; stopping there leaves all that came before.
-    import os
-
+def stop_at(name: str, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop before the n-th call of a function of `os` that makes a change last: what came before is done."""
     calls = 0
-    fsync = os.fsync
+    real = getattr(os, name)
 
-    def stop(descriptor: int) -> None:
+    def counted(*arguments: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == write:
+        if calls == call:
             raise Killed
-        fsync(descriptor)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(os, "fsync", stop)
+    monkeypatch.setattr(os, name, counted)
+
+
+def resumes_with_the_same_bits(
+    function: str, call: int, whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Stop a run at one call, resume it and compare; return whether the run got that far."""
+    stop_at(function, call, monkeypatch)
+    try:
+        do_run(folder)
+        return False
+    except Killed:
+        monkeypatch.undo()
+    do_run(folder, resume=True)
+    assert contents(folder) == contents(whole)
+    return True
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace", "unlink"])
+@pytest.mark.parametrize("call", [1, 2, 3, 5, 8, 13, 34])
+def test_a_run_that_stopped_in_the_middle_of_a_commit_goes_on_with_the_same_bits(
+    function: str, call: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumes_with_the_same_bits(function, call, whole, tmp_path / "run", monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("function", ["fsync", "replace", "unlink"])
+def test_every_place_at_which_a_run_can_stop(
+    function: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.takewhile(
+        lambda call: resumes_with_the_same_bits(function, call, whole, tmp_path / f"{call}", monkeypatch),
+        itertools.count(1),
+    )
+
+    assert len(list(calls)) >= 15
+
+
+def test_a_commit_whose_personal_parts_have_not_moved_is_finished_first(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Stopped right after the commit of a personalising round, before any `.next` is in its place.
+    commits = 0
+    commit = DiskStore.commit
+
+    def stop(self: DiskStore, label: str, counted: Any) -> None:
+        nonlocal commits
+        commits += label.startswith("personalised") and bool(counted)
+        if commits == 2:
+            raise Killed
+        commit(self, label, counted)
+
+    monkeypatch.setattr(DiskStore, "commit", stop)
     with pytest.raises(Killed):
         do_run(tmp_path / "run")
     monkeypatch.undo()
+    assert list((tmp_path / "run/personal").glob("*.personalised-1.next"))
 
     do_run(tmp_path / "run", resume=True)
 
     assert contents(tmp_path / "run") == contents(whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seed": 2}, "other values of `seed`"),
+        ({"plan": replace(PLAN, finetune=None)}, "other values of `finetune`"),
+        (
+            {"plan": replace(PLAN, personalise=replace(PLAN.personalise, method=FedSim(shared_lr=0.1)))},
+            "other values of `personalise`",
+        ),
+        ({"personal": "slope.*"}, "other values of `partition`"),
+        ({"count": 5}, "other values of `devices`"),
+    ],
+)
+def test_another_run_is_no_continuation(changes: dict, words: str, whole: Path, tmp_path: Path) -> None:
+    def stop(line: Any, done: int, total: int) -> None:
+        if done == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        do_run(tmp_path / "run", watch=stop)
+    shutil.copytree(whole, tmp_path / "finished")
+
+    for folder in ("run", "finished"):
+        with pytest.raises(ConfigError, match=words):
+            do_run(tmp_path / folder, resume=True, **changes)
+
+
+def test_a_record_that_lost_its_commit_is_not_gone_on_with(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "copy")
+    (tmp_path / "copy/commit.json").write_text('{"number": ')
+    with pytest.raises(ConfigError, match="commit.json` is damaged"):
+        do_run(tmp_path / "copy", resume=True)
+
+    (tmp_path / "copy/commit.json").unlink()
+    with pytest.raises(ConfigError, match="`commit.json` is gone"):
+        do_run(tmp_path / "copy", resume=True)
 
 
 def test_resuming_a_finished_run_changes_nothing(whole: Path, tmp_path: Path) -> None:
@@ -176,7 +276,7 @@ def test_a_damaged_checkpoint_is_noticed(tmp_path: Path) -> None:
     content[-1] ^= 1
     checkpoint.write_bytes(content)
 
-    with pytest.raises(ValueError, match="not what was committed"):
+    with pytest.raises(ConfigError, match="not what was committed"):
         do_run(tmp_path / "run", resume=True)
 
 

@@ -67,14 +67,15 @@ def test_predictions_may_be_lists() -> None:
     assert measure(task, Identity(), DATA)["count"] == 1200
 
 
-def test_a_model_is_measured_in_eval_mode_without_gradients() -> None:
+def test_a_model_is_measured_in_eval_mode_and_its_parameters_take_no_gradient() -> None:
     class Checking(Identity):
         def forward(self, inputs: Tensor) -> Tensor:
             assert not self.training
-            assert not torch.is_grad_enabled()
+            assert not self.weight.requires_grad
             return super().forward(inputs)
 
     model = Checking().train()
+    model.weight = nn.Parameter(torch.ones(1))
 
     measure(affine_task(metrics={"m": negative_error}), model, DATA)
 
@@ -82,7 +83,7 @@ def test_a_model_is_measured_in_eval_mode_without_gradients() -> None:
 def test_examples_come_in_many_forms() -> None:
     items = [(torch.tensor([float(n)]), n) for n in range(3)]
     for split in (items, torch.utils.data.TensorDataset(torch.arange(3.0).view(-1, 1), torch.arange(3))):
-        inputs, targets = examples_of(split).batch(torch.tensor([2, 0]))
+        inputs, targets = examples_of(split).batch_at(torch.tensor([2, 0]))
         assert inputs.tolist() == [[2.0], [0.0]]
         assert targets.tolist() == [2, 0]
     assert examples_of(DATA) is DATA

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from partita.config.imports import METHODS, MODELS, OPTIMIZERS, TASKS, call, load
+from partita.config.imports import METHODS, MODELS, OPTIMIZERS, TASKS, call, load, own_code
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
     Config,
@@ -21,8 +21,8 @@ from partita.config.schema import (
     PretrainConfig,
 )
 from partita.errors import ConfigError
-from partita.local.method import Method
-from partita.local.update import OptimizerFn
+from partita.local.method import LocalFn, Method
+from partita.local.update import OptimizerFn, Steps
 from partita.models.parts import named_partition
 from partita.params import Params, copy_into, from_bytes
 from partita.partition import REST, Partition, Selection
@@ -30,9 +30,14 @@ from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer,
 from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.stages.plan import Evaluation, Finetuning, Plan, Training
 from partita.tasks.build import build_model
+from partita.tasks.check import check_task
 from partita.tasks.task import Task
 
 Choice = TypeVar("Choice")
+_NO_METHOD = (
+    "`method` must be fedalt, fedsim, fedavg or the import path of an update of `personal` and `shared` "
+    "steps, such as 'partita:LocalAlt', got {!r}: {}."
+)
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,10 @@ def build(config: Config, folder: Path) -> Built:
     """
     task = build_task(config, folder)
     with section("partition"):
-        partition = build_partition(config.partition, build_model(task, seed=config.seed))
-    if config.finetune.baseline and not config.finetune.epochs:
-        raise ConfigError("`finetune.baseline` needs `finetune.epochs` of at least 1, got 0.")
+        with own_code("The model"):
+            model = build_model(task, seed=config.seed)
+        partition = build_partition(config.partition, model)
+    _check_baseline(config)
     with section("evaluate"):
         evaluate = _evaluation(config.evaluate.devices, config.evaluate.every)
     plan = Plan(
@@ -63,11 +69,17 @@ def build(config: Config, folder: Path) -> Built:
         finetune=_finetuning(config.finetune),
         evaluate=evaluate,
     )
-    try:
+    with own_code("The task"):
         plan.check(len(task.devices))
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+        check_task(task, seed=config.seed)
     return Built(task, partition, plan)
+
+
+def _check_baseline(config: Config) -> None:
+    if config.finetune.baseline and not config.finetune.epochs:
+        raise ConfigError("`finetune.baseline` needs `finetune.epochs` of at least 1, got 0.")
+    if config.finetune.baseline and config.partition.frozen:
+        raise ConfigError("`finetune.baseline` trains all of the model: leave out `partition.frozen`, or it.")
 
 
 def build_task(config: Config, folder: Path) -> Task:
@@ -137,12 +149,24 @@ def _method(key: str, config: PretrainConfig) -> Method:
     if not isinstance(config, PersonaliseConfig):
         return method(local=load("method", "fedavg", METHODS), personal_epochs=0)
     return method(
-        local=load(f"{key}.method", config.method, METHODS),
+        local=_local(load(f"{key}.method", config.method, METHODS), config.method),
         personal_lr=config.personal_lr,
         personal_epochs=config.personal_epochs,
         personal_steps=config.personal_steps,
         stateful=config.stateful,
     )
+
+
+def _local(function: Any, name: str) -> LocalFn:
+    """Return a method's update, once it has been seen to take steps."""
+    steps = Steps(count=1, lr=0.0)
+    try:
+        callable_update = callable(function(personal=steps, shared=steps))
+    except Exception as error:
+        raise ValueError(_NO_METHOD.format(name, f"{type(error).__name__}: {error}")) from error
+    if not callable_update:
+        raise ValueError(_NO_METHOD.format(name, "it gives nothing to call"))
+    return function
 
 
 def _finetuning(config: FinetuneConfig) -> Finetuning:
@@ -163,11 +187,15 @@ def _optimizer(key: str, config: PretrainConfig | FinetuneConfig) -> OptimizerFn
     given = {name: value for name, value in settings.items() if value}
     if config.optimizer == "adamw":
         given["weight_decay"] = config.weight_decay
-    optimizer = partial(function, **given)
+    parameter = nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
     try:
-        optimizer([{"params": [nn.Parameter(torch.zeros(1))], "lr": 0.1}])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`optimizer` = {config.optimizer!r} with {given}: {error}.") from None
+        optimizer = partial(function, **given)
+        made = optimizer([{"params": [parameter], "lr": 0.1}])
+        made.zero_grad()
+        made.step()
+    except Exception as error:
+        raise ValueError(f"`optimizer` = {config.optimizer!r} with {given} is unfit: {error}.") from error
     return optimizer
 
 

@@ -3,14 +3,17 @@
 import hashlib
 import importlib
 import inspect
+import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from partita.config.reading import did_you_mean
+from partita.config.reading import check_type, did_you_mean
 from partita.config.schema import Config
 from partita.errors import ConfigError
 
@@ -21,6 +24,8 @@ METHODS = {
     "fedalt": "partita.local.alternating:LocalAlt",
     "fedsim": "partita.local.simultaneous:LocalSim",
 }
+_CODE = "code"
+"""The key under which a recorded run says in which folders its own code was."""
 OPTIMIZERS = {"sgd": "partita.local.sgd:SGD", "adamw": "torch.optim:AdamW"}
 
 
@@ -45,40 +50,79 @@ def load(key: str, value: str, known: Mapping[str, str]) -> Any:
 
 
 def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Return what a function of the user's gives for the keys of its section."""
+    """Return what a function of the user's gives for the keys of its section.
+
+    Raises:
+        ConfigError: the keys do not fit, or the function fails.
+    """
     if not callable(function):
         raise ConfigError(f"[{key}] needs a function, got {function!r}.")
     signature = inspect.signature(function)
+    name = getattr(function, "__name__", key)
     try:
         signature.bind(**options)
     except TypeError as error:
-        name = getattr(function, "__name__", key)
         raise ConfigError(f"The keys of [{key}] do not fit {name}{signature}: {error}.") from None
-    try:
+    for option, value in options.items():
+        kind = signature.parameters[option].annotation if option in signature.parameters else Any
+        if kind in (int, float, bool, str):
+            check_type(value, kind, f"{key}.{option}")
+    with own_code(f"[{key}] {name}"):
         return function(**options)
-    except ValueError as error:
-        raise ConfigError(f"[{key}] {error}") from error
 
 
-def made_with(config: Config, *, beside: str = "") -> dict[str, str]:
-    """Return the versions of what makes a run; of own code also the file's hash and what it lies `beside`."""
+@contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Turn what goes wrong in code that a config names into one line, with the place where it did."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        places = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, TypeError | ValueError) and _is_ours(places[-1].filename):
+            raise ConfigError(f"{what}: {reason}") from error
+        own = [p for p in places if "site-packages" not in p.filename and not _is_ours(p.filename)]
+        place = (own or places)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        raise ConfigError(f"{what} failed: {type(error).__name__}: {reason} ({where}).") from error
+
+
+def _is_ours(file: str) -> bool:
+    return Path(__file__).parents[1] in Path(file).parents
+
+
+def made_with(config: Config, folder: Path) -> dict[str, str]:
+    """Return the versions of what makes a run, and of own code the file's hash and where it was found."""
     versions = {"python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("partita", "torch", "numpy")}
     paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
     paths += [config.personalise.method, config.personalise.optimizer, config.finetune.optimizer]
-    own = sorted({path.partition(":")[0] for path in paths if ":" in path})
-    owners = metadata.packages_distributions() if own else {}
-    for module in own:
-        file = inspect.getsourcefile(importlib.import_module(module))
-        if file is None:
-            continue
-        package = owners.get(module.partition(".")[0], [""])[0]
-        version = f"{package} {metadata.version(package)}, " if package else ""
-        with Path(file).open("rb") as source:
-            versions[module] = f"{version}sha256 {hashlib.file_digest(source, 'sha256').hexdigest()}"
-    return versions | ({"beside": beside} if own else {})
+    places: set[str] = set()
+    for module in sorted({path.partition(":")[0] for path in paths if ":" in path}):
+        source = inspect.getsourcefile(importlib.import_module(module))
+        if source is not None:
+            file = Path(source).resolve()
+            versions[module] = f"sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
+            root = file.parents[module.count(".") + (file.name == "__init__.py")]
+            if "site-packages" not in root.parts and "lib" not in root.parts:
+                places.add(os.path.relpath(root, folder))
+    return versions | ({_CODE: os.pathsep.join(sorted(places))} if places else {})
 
 
-def import_from(*folders: str) -> None:
-    """Let import paths name modules in these folders, the first one first."""
-    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+def find_code(config: Config, beside: Path) -> None:
+    """Let import paths name modules here, beside the config, or where a recorded run found them."""
+    recorded = config.made_with.get(_CODE, "")
+    places = [str(beside / place) for place in recorded.split(os.pathsep) if place]
+    sys.path[:0] = [p for p in (str(Path.cwd()), str(beside), *places) if p not in sys.path]
+
+
+def changed_code(config: Config, folder: Path) -> list[str]:
+    """Return a sentence for each thing that a recorded run was made with and that is another one now."""
+    now = made_with(config, folder)
+    return [
+        f"The run was made with {name} {was}; now it is {now[name]}."
+        for name, was in config.made_with.items()
+        if name != _CODE and now.get(name, was) != was
+    ]

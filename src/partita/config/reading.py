@@ -22,7 +22,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"`{path}` is not valid TOML: {error}.") from None
     for override in overrides:
         _override(values, override)
-    values.setdefault("name", path.stem)
+    values["name"] = values.get("name") or path.stem
     return _read(Config, values, "")
 
 
@@ -50,7 +50,8 @@ def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:
     unknown = {name: value for name, value in values.items() if name not in known}
     if unknown and "options" not in hints:
         key = next(iter(unknown))
-        hint = did_you_mean(key, list(known), prefix) or f" Known keys: {', '.join(known)}."
+        hint = _elsewhere(kind, key) or did_you_mean(key, list(known), prefix)
+        hint = hint or f" Known keys: {', '.join(known)}."
         raise ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
     taken = {
         name: _value(value, known[name], prefix + name) for name, value in values.items() if name in known
@@ -63,6 +64,11 @@ def _value(value: Any, hint: Any, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(f"`{key}` must be a section, got {value!r}.")
         return _read(hint, value, f"{key}.")
+    return check_type(value, hint, key)
+
+
+def check_type(value: Any, hint: Any, key: str) -> Any:
+    """Return the value of a key where it is of the type that it should be, whole numbers as floats too."""
     options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for option in options:
         if _fits(value, option):
@@ -81,7 +87,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind == list[str]:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     if kind == Mapping[str, str]:
-        return isinstance(value, dict)
+        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
     return isinstance(kind, type) and isinstance(value, kind)
 
 
@@ -90,6 +96,13 @@ def _name_of(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(map(repr, get_args(kind)))
     return names.get(kind, "a list of texts")
+
+
+def _elsewhere(kind: type, key: str) -> str:
+    """Return where a key belongs that was given without its section."""
+    sections = {name: hint for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
+    homes = [f"`{name}.{key}`" for name, hint in sections.items() if key in get_type_hints(hint)]
+    return f" Did you mean {' or '.join(homes)}?" if homes else ""
 
 
 def did_you_mean(value: str, known: Sequence[str], prefix: str = "") -> str:

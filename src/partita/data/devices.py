@@ -37,4 +37,8 @@ class Devices(Mapping[DeviceId, Splits]):
 
 def devices_of(devices: Mapping[DeviceId, Splits]) -> Devices:
     """Return any mapping of devices with its ids by position."""
-    return devices if isinstance(devices, Devices) else Devices(devices, devices.__getitem__)
+    if isinstance(devices, Devices):
+        return devices
+    if wrong := [device for device in devices if not isinstance(device, str)]:
+        raise TypeError(f"Device ids must be texts, got {wrong[0]!r}: {type(wrong[0]).__name__}.")
+    return Devices(devices, devices.__getitem__)

@@ -1,5 +1,7 @@
 """The one door to Arrow: device ids in one array, and tables of rows on disk as Parquet."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -49,6 +51,13 @@ class Ids(Sequence[str]):
 
     def __contains__(self, device: object) -> bool:
         return isinstance(device, str) and pc.index(self._array, device).as_py() >= 0
+
+    def digest(self) -> str:
+        """Return a digest of all ids in their order."""
+        digest = hashlib.sha256()
+        for begin in range(0, len(self), _ROWS_AT_A_TIME):
+            digest.update(json.dumps(self[begin : begin + _ROWS_AT_A_TIME]).encode())
+        return digest.hexdigest()[:16]
 
     @property
     def nbytes(self) -> int:

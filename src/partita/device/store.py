@@ -84,6 +84,7 @@ class DiskStore:
         """Write a `.next` file beside the device's own and wait until the disk has it."""
         path = self._next(device, label)
         write_file(path, to_bytes(personal, device=device))
+        sync_folder(self.folder)
         self._filed.add(path)
 
     def commit(self, label: str, counted: Sequence[DeviceId]) -> None:

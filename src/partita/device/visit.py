@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from partita.data.examples import Batch, Examples, batches_per_epoch, examples_of, shuffled
 from partita.device.store import Store
+from partita.errors import CannotDo
 from partita.local.method import LocalFn
 from partita.local.update import Diverged, OptimizerFn, Steps, descend
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of
-from partita.partition import Part, Partition, Parts
+from partita.partition import Part, Partition, Parts, tensors_of
 from partita.protocol import (
     Evaluate,
     Failure,
@@ -35,10 +36,6 @@ from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task
 
 
-class CannotDo(Exception):
-    """The device cannot do what was asked; the message says why."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Role:
     """What devices know of a stage beforehand: how its model is split and how they learn."""
@@ -54,13 +51,16 @@ class _Bench:
     """A model that one visit after another uses: everything that a visit can change is loaded anew."""
 
     model: nn.Module
-    parts: Parts
+    partition: Partition
     scratch: Params
-    """The buffers that are not in the model's state."""
-    scratch_at_first: Params
-    """Their values when the model was built."""
+    """The buffers that are not in the model's state, as they were when it was built."""
     frozen: str
     """The digest of the frozen part."""
+
+    @property
+    def parts(self) -> Parts:
+        """The model's own tensors, looked up anew: a model may put another tensor in a buffer's place."""
+        return self.partition.of(self.model)
 
 
 class Visitor:
@@ -137,9 +137,10 @@ class Visitor:
         return Reply(devices=(order.device,), weight=1, change=None, metrics=metrics)
 
     def _load(self, bench: _Bench, order: Order) -> None:
-        copy_into(bench.parts.shared, order.shared)
-        copy_into(bench.parts.personal, self._personal(order))
-        copy_into(bench.scratch, bench.scratch_at_first)
+        parts = bench.parts
+        copy_into(parts.shared, order.shared)
+        copy_into(parts.personal, self._personal(order))
+        copy_into(_scratch(bench.model), bench.scratch)
 
     def _personal(self, order: Order) -> Params:
         if order.start.personal is not None:
@@ -152,9 +153,10 @@ class Visitor:
         return start if kept is None else kept
 
     def _file(self, bench: _Bench, order: Order) -> None:
-        if bench.parts.personal:
-            _check_finite("personal part", bench.parts.personal)
-            self.store.save(order.device, order.label, bench.parts.personal)
+        personal = bench.parts.personal
+        if personal:
+            _check_finite("personal part", personal)
+            self.store.save(order.device, order.label, personal)
 
     def _training(self, order: Order) -> Examples:
         examples = examples_of(self.task.devices[order.device].get("train", ()))
@@ -180,9 +182,8 @@ class Visitor:
         bench = self._benches.get(id(partition))
         if bench is None:
             model = build_model(self.task, partition, seed=self.seed)
-            parts = partition.of(model)
-            scratch = _scratch(model)
-            bench = _Bench(model, parts, scratch, cloned(scratch), digest_of(parts.frozen))
+            frozen = digest_of(partition.of(model).frozen)
+            bench = _Bench(model, partition, cloned(_scratch(model)), frozen)
             self._benches[id(partition)] = bench
         if bench.frozen != order.start.frozen:
             raise ValueError(
@@ -213,5 +214,5 @@ def _check_finite(what: str, params: Params) -> None:
 
 def _scratch(model: nn.Module) -> dict[str, Tensor]:
     """Return the buffers that are not in the model's state."""
-    state = model.state_dict(keep_vars=True)
-    return {name: buffer for name, buffer in model.named_buffers() if name not in state}
+    buffers = dict(model.named_buffers())
+    return {name: buffers[name] for name in buffers.keys() - tensors_of(model).keys()} if buffers else {}

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
-
 from partita.device.visit import Visitor
 from partita.protocol import DeviceId, Failure, Order, Reply
+from partita.tasks.build import one_thread
 
 
 class SerialExecutor:
-    """Carries out orders one by one, on one thread: other numbers of threads give other bits."""
+    """Carries out orders one by one, on one thread."""
 
     def __init__(self, visitor: Visitor) -> None:
         self.visitor = visitor
@@ -21,12 +20,8 @@ class SerialExecutor:
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         """Visit one device after the other."""
         for order in orders:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)
-            try:
+            with one_thread():
                 answer = self.visitor(order)
-            finally:
-                torch.set_num_threads(threads)
             yield answer
 
     def close(self, label: str, counted: Sequence[DeviceId]) -> None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from partita.local.alternating import LocalAlt
 from partita.local.plain import LocalSGD
@@ -47,10 +46,22 @@ class Method:
 
     def __post_init__(self) -> None:
         update = self.update
-        self.local(
-            personal=Steps(count=update.personal.epochs or update.personal.steps, lr=0.0),
-            shared=Steps(count=update.shared.epochs or update.shared.steps, lr=0.0),
-        )
+        if not any((self.personal_epochs, self.personal_steps, self.shared_epochs, self.shared_steps)):
+            raise ValueError("Nothing would move: all epochs and steps are 0.")
+        if not callable(self.optimizer):
+            raise TypeError(f"`optimizer` must be a function of parameter groups, got {self.optimizer!r}.")
+        self._try_local(update.personal, update.shared)
+
+    def _try_local(self, personal: Pace, shared: Pace) -> None:
+        """Raise where the update would not take these numbers of steps on any device."""
+        # An epoch has a different number of steps on every device: as many as 1 here, as many as 2 there.
+        for batches in (1, 2):
+            counts = [pace.steps or pace.epochs * batches for pace in (personal, shared)]
+            update = self.local(
+                personal=Steps(count=counts[0], lr=0.0), shared=Steps(count=counts[1], lr=0.0)
+            )
+            if not callable(update):
+                raise TypeError(f"`local` must give a function of a model, as LocalAlt does, got {update!r}.")
 
     @property
     def update(self) -> Update:
@@ -66,12 +77,30 @@ class Method:
         )
 
 
-FedAvg = partial(Method, local=LocalSGD, personal_epochs=0)
-"""All devices train one model; with a partition, its shared part."""
-FedAlt = partial(Method, local=LocalAlt)
-"""Devices update the personal part first, then the shared one."""
-FedSim = partial(Method, local=LocalSim)
-"""Devices update both parts in every step."""
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Method):
+    """All devices train one model; with a partition, its shared part. Takes the settings of `Method`."""
+
+    local: LocalFn = LocalSGD
+    """LocalSGD: steps on the shared part alone."""
+    personal_epochs: int = 0
+    """None: the personal part stays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAlt(Method):
+    """Devices update the personal part first, then the shared one. Takes the settings of `Method`."""
+
+    local: LocalFn = LocalAlt
+    """LocalAlt: v with u held still, then u with the new v held still."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSim(Method):
+    """Devices update both parts in every step. Takes the settings of `Method`."""
+
+    local: LocalFn = LocalSim
+    """LocalSim: both gradients at the same point."""
 
 
 def _pace(part: str, lr: float, epochs: int, steps: int) -> Pace:

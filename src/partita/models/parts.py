@@ -79,7 +79,7 @@ def named_partition(model: nn.Module, name: str, *, proximal: float = 0.1, **oth
         return Partition(model, **others)
     if name == "full":
         return full(model, proximal=proximal)
-    parts = model.parts if isinstance(model, NamesParts) else {}
+    parts = _parts_of(model)
     if name not in parts:
         raise ValueError(
             f"{type(model).__name__} names no part {name!r}. Known: {', '.join(partition_names(model))}; "
@@ -90,4 +90,8 @@ def named_partition(model: nn.Module, name: str, *, proximal: float = 0.1, **oth
 
 def partition_names(model: nn.Module) -> list[str]:
     """Return the names that `named_partition` takes for a model."""
-    return ["none", *(model.parts if isinstance(model, NamesParts) else ()), "full"]
+    return ["none", *_parts_of(model), "full"]
+
+
+def _parts_of(model: nn.Module) -> Mapping[str, Sequence[str]]:
+    return model.parts if isinstance(model, NamesParts) and isinstance(model.parts, Mapping) else {}

@@ -8,9 +8,15 @@ from rich import progress as bars
 from rich.console import Console
 
 from partita.evaluation import Row
+from partita.protocol import Stage
 
 _SECONDS = 5.0
 """Between plain lines."""
+_DOING = {
+    Stage.PRETRAINED: "pretraining",
+    Stage.PERSONALISED: "personalising",
+    Stage.FINETUNED: "finetuning",
+}
 
 
 class Progress:
@@ -44,8 +50,12 @@ class Progress:
 
     def watch(self, line: Row, done: int, total: int) -> None:
         """Show that a round has ended."""
+        which = f"{line['run']} baseline, " if "run" in line else ""
+        doing = f"{_DOING[line['stage']]}, round {line['round'] + 1}"
+        if line["work"] == "evaluate":
+            doing = f"evaluating the {line['stage']} model"
         loss = "" if line["loss"] is None else f", loss {line['loss']:.4f}"
-        text = f"{line['stage']}: {line['work']} {line['round']}{loss}"
+        text = f"{which}{doing}{loss}"
         self._bar.update(self._task, description=text, completed=done, total=total)
         if self._console.is_terminal or (time.monotonic() - self._said < _SECONDS and done < total):
             return

@@ -1,14 +1,17 @@
 """Runs from Python: `run` for training a split model, `pipeline` for all three stages."""
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from torch import Tensor, nn
 
 from partita.data.table import Table
 from partita.evaluation import Summary
 from partita.local.method import Method
+from partita.models.parts import Full
 from partita.params import copy_into
 from partita.partition import Partition
 from partita.protocol import DeviceId, Stage
@@ -16,6 +19,7 @@ from partita.stages.pipeline import Pipeline, Watch
 from partita.stages.plan import Plan, Training
 from partita.stages.record import FolderRecord, MemoryRecord, Record
 from partita.tasks.build import build_model
+from partita.tasks.check import check_task
 from partita.tasks.task import Task
 
 
@@ -36,6 +40,9 @@ class Result:
 
     def personal(self, device: DeviceId) -> dict[str, Tensor]:
         """Return v_i, the personal part of a device; its start where the device was never counted."""
+        if device not in self._task.devices:
+            near = difflib.get_close_matches(device, self._task.devices.ids[:10_000], n=3)
+            raise ValueError(f"There is no device {device!r}. Near ids: {', '.join(near) or 'none'}.")
         kept = self._record.store.load(device)
         return self._record.load_shared("start") if kept is None else kept
 
@@ -45,7 +52,16 @@ class Result:
         parts = self._partition.of(model)
         copy_into(parts.shared, self.shared)
         copy_into(parts.personal, self.personal(device))
-        return model.eval()
+        return (model.personal if isinstance(model, Full) else model).eval()
+
+
+class RunSettings(TypedDict, total=False):
+    """Where a run begins and where it is kept."""
+
+    seed: int
+    out: str | Path | None
+    resume: bool
+    watch: Watch | None
 
 
 def pipeline(
@@ -69,6 +85,10 @@ def pipeline(
         resume: go on with the run that `out` holds.
         watch: told of every round.
     """
+    if not isinstance(partition, Partition):
+        raise TypeError(f"`partition` must be a Partition, got {partition!r}.")
+    check_task(task, seed=seed)
+    plan.check(len(task.devices))
     record = _record(out, resume=resume)
     try:
         summary = Pipeline(task, partition, plan, seed=seed, record=record).run(watch)
@@ -84,13 +104,22 @@ def run(
     method: Method,
     *,
     rounds: int,
-    devices_per_round: int = 10,
-    seed: int = 1,
-    out: str | Path | None = None,
+    devices_per_round: int | None = None,
+    **settings: Unpack[RunSettings],
 ) -> Result:
-    """Train a split model from its initial values with one method, and return what came out."""
-    training = Training(method=method, rounds=rounds, devices_per_round=devices_per_round)
-    return pipeline(task, partition, Plan(personalise=training), seed=seed, out=out)
+    """Train a split model from its initial values with one method, and return what came out.
+
+    Args:
+        task: what is learnt.
+        partition: how the model is split.
+        method: what a device does in a round; `FedAlt(shared_lr=0.1)`, say.
+        rounds: how many.
+        devices_per_round: how many devices are asked in each; left out, 10, or all where there are fewer.
+        settings: `seed`, `out`, `resume` and `watch`, as in `pipeline`.
+    """
+    cohort = devices_per_round or min(10, len(task.devices))
+    training = Training(method=method, rounds=rounds, devices_per_round=cohort)
+    return pipeline(task, partition, Plan(personalise=training), **settings)
 
 
 def _record(out: str | Path | None, *, resume: bool) -> Record:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from partita.device.visit import Visitor
-from partita.errors import RunFailed
+from partita.errors import ConfigError, RunFailed
 from partita.evaluation import MODEL_OF, Row, Summary, columns_of, rows_of, summarise, weighted_mean
 from partita.executors.serial import SerialExecutor
 from partita.partition import Partition
@@ -27,12 +27,16 @@ from partita.protocol import (
 )
 from partita.server.round import Outcome, ask, run_round
 from partita.server.sampling import sample_cohort
+from partita.stages.identity import identity_of
 from partita.stages.plan import Plan, Turn
 from partita.stages.record import Commit, Record
 from partita.stages.scene import Scene, Stages
 from partita.tasks.task import Task
 
 logger = logging.getLogger(__name__)
+
+_MOST_UNHEARD = 10
+"""Training rounds in a row without a reply, after which a run is given up."""
 
 Watch = Callable[[Row, int, int], None]
 """Told of every round: its line in `rounds.jsonl`, how many rounds are done, how many there are."""
@@ -70,6 +74,10 @@ class Pipeline:
         visitor = Visitor(task, self._stages.roles(), record.store, seed=seed)
         self._executor: Executor = SerialExecutor(visitor)
         self._devices = self._executor.devices()
+        self._identity = identity_of(task, partition, plan, seed=seed)
+        self._heard = False
+        self._unheard = 0
+        self._reason = "`rounds.jsonl` says why."
         positions = plan.evaluate.positions(len(self._devices), seed=seed)
         self._evaluated: Sequence[DeviceId] = (
             self._devices
@@ -79,9 +87,11 @@ class Pipeline:
 
     def run(self, watch: Watch | None = None) -> Summary:
         """Do every round that is not committed yet, and return the summary."""
+        last = self.record.last()
+        if last is not None:
+            self._check_same(last)
         if (summary := self.record.summary()) is not None:
             return summary
-        last = self.record.last()
         if last is not None:
             self._executor.close(last.label, last.counted)
         turns = list(self.plan.turns(len(self._evaluated)))
@@ -92,10 +102,11 @@ class Pipeline:
             if scene is None or scene.stage is not turn.stage:
                 goes_on = scene is None and last is not None and last.stage == turn.stage
                 scene = self._stages.open(turn.stage, self.record.state() if goes_on else None)
+                self._heard = last.heard if goes_on and last is not None else False
             scene, line = self._take(scene, turn, number)
             if watch is not None:
                 watch(line, number + 1, len(turns))
-            self._check_heard(scene, turn, line)
+            self._check_heard(turn, line)
         if turns[-1].stage is Stage.PRETRAINED:
             self._stages.open(Stage.FINETUNED)
         summary = summarise(self.record.rows(), self.task, devices=len(self._evaluated))
@@ -105,13 +116,14 @@ class Pipeline:
     def _take(self, scene: Scene, turn: Turn, number: int) -> tuple[Scene, Row]:
         """Do one round and commit it."""
         begin = time.perf_counter()
-        if turn.final and turn.block.start == 0 and turn.stage is not Stage.FINETUNED:
-            self.record.save_shared(turn.stage, scene.left_behind)
+        if turn.final and turn.block.start == 0:
+            self._end_training(scene)
         orders = self._orders(scene, turn)
         if turn.work == "update":
             state, outcome = run_round(scene.state, orders, self._executor, scene.server)
         else:
             state, outcome = scene.state, ask(orders, self._executor)
+        self._heard |= turn.work == "update" and bool(outcome.replies)
         rows = self._rows(turn, outcome)
         line = {
             **_line(turn, orders, outcome),
@@ -120,20 +132,52 @@ class Pipeline:
         }
         moved = [] if turn.work == "evaluate" else outcome.heard
         label = label_of(turn.stage, turn.round)
-        commit = Commit(number=number, stage=turn.stage, round=turn.round, label=label, counted=moved)
+        commit = Commit(
+            number=number,
+            stage=turn.stage,
+            round=turn.round,
+            label=label,
+            counted=moved,
+            heard=self._heard,
+            identity=self._identity,
+        )
         self.record.commit(commit, state, line, rows if turn.final else [])
         self._executor.close(label, moved)
         return replace(scene, state=state), line
 
-    def _check_heard(self, scene: Scene, turn: Turn, line: Row) -> None:
-        """Warn of a round in which all devices failed; a whole stage of such rounds ends the run."""
-        if line["heard"]:
+    def _end_training(self, scene: Scene) -> None:
+        """Keep what a stage's training leaves behind, unless there was none."""
+        if self.plan.training(scene.stage) and not self._heard:
+            raise RunFailed(f"No device was heard in any round of `{scene.stage}`: {self._reason}")
+        if scene.stage is not Stage.FINETUNED:
+            self.record.save_shared(scene.stage, scene.left_behind)
+
+    def _check_same(self, last: Commit) -> None:
+        """Raise where a record was begun by another run than this one."""
+        other = [name for name, text in self._identity.items() if last.identity.get(name) != text]
+        if other:
+            raise ConfigError(
+                f"The run to go on with was begun with other values of {', '.join(f'`{n}`' for n in other)}: "
+                "go on with the same ones, or begin a new run."
+            )
+
+    def _check_heard(self, turn: Turn, line: Row) -> None:
+        """Warn of a training round in which all devices failed; too many of them end the run."""
+        if turn.work != "update":
             return
-        reason = next(iter(line["failed"].values()), "no device was asked")
-        logger.warning("No device was heard in round %d of %s: %s", turn.round, turn.stage, reason)
-        training = self.plan.training(turn.stage)
-        if turn.work == "update" and training and turn.round + 1 == training.rounds and scene.unmoved:
-            raise RunFailed(f"No device was heard in any round of `{turn.stage}`: {reason}")
+        self._unheard = 0 if line["heard"] else self._unheard + 1
+        if not self._unheard:
+            return
+        self._reason = next(iter(line["failed"].values()), self._reason)
+        if self._unheard == 1:
+            logger.warning(
+                "No device was heard in round %d of `%s`: %s", turn.round, turn.stage, self._reason
+            )
+        if self._unheard == _MOST_UNHEARD:
+            raise RunFailed(
+                f"No device was heard in {_MOST_UNHEARD} rounds of `{turn.stage}`: {self._reason} "
+                "Where losses diverge, lower learning rates or `max_grad_norm` help."
+            )
 
     def _orders(self, scene: Scene, turn: Turn) -> list[Order]:
         work = self._work(turn)
@@ -190,6 +234,7 @@ def _line(turn: Turn, orders: Sequence[Order], outcome: Outcome) -> dict[str, An
         "stage": turn.stage,
         "work": turn.work,
         "round": turn.round,
+        "final": turn.final,
         "loss": None if turn.work == "evaluate" else outcome.loss,
         "personal_lr": None if isinstance(work, Evaluate) else _rate(work.personal),
         "shared_lr": _rate(work.shared) if isinstance(work, Update) else None,

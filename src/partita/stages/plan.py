@@ -63,7 +63,9 @@ class Finetuning:
         )
 
     def __post_init__(self) -> None:
-        _ = self.work
+        if not callable(self.optimizer):
+            raise TypeError(f"`optimizer` must be a function of parameter groups, got {self.optimizer!r}.")
+        _ = self.work  # Raises where a setting makes no sense.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +128,12 @@ class Plan:
 
     def check(self, devices: int) -> None:
         """Raise where the plan asks for more devices than there are."""
-        for training in map(self.training, Stage):
+        for name, stage in (("pretrain", Stage.PRETRAINED), ("personalise", Stage.PERSONALISED)):
+            training = self.training(stage)
             if training and training.devices_per_round > devices:
                 raise ValueError(
-                    "`devices_per_round` must be at most the number of devices, "
-                    f"{devices}, got {training.devices_per_round}."
+                    f"`{name}.devices_per_round` must be at most the number of devices, {devices}, "
+                    f"got {training.devices_per_round}."
                 )
         self.evaluate.positions(devices, seed=0)
 

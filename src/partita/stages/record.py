@@ -19,7 +19,7 @@ from torch import Tensor
 from partita.data.table import Table, read_table, table_of, write_table
 from partita.device.store import DiskStore, MemoryStore, Store
 from partita.durable import replace_file, sync_file, write_file
-from partita.errors import InUse
+from partita.errors import ConfigError, InUse
 from partita.evaluation import Row, Summary
 from partita.params import Params, cloned, from_bytes, to_bytes
 from partita.protocol import DeviceId
@@ -41,6 +41,10 @@ class Commit:
     """What personal parts were filed under in it."""
     counted: Sequence[DeviceId]
     """Whose personal parts moved."""
+    heard: bool
+    """Whether any device was heard in a training round of this stage."""
+    identity: Mapping[str, str]
+    """What a run that goes on from here must have in common with this one."""
 
 
 class Record(Protocol):
@@ -101,11 +105,14 @@ class FolderRecord:
         self._lock = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._committed = self._read_commit()
         except BlockingIOError:
-            os.close(self._lock)
+            self.close()
             raise InUse(f"Another process is writing the run in `{folder}`.") from None
+        except ConfigError:
+            self.close()
+            raise
         self.store = DiskStore(folder / "personal")
-        self._committed = self._read_commit()
         self._state: State | None = None
         for journal in _JOURNALS:
             self._cut(journal)
@@ -154,6 +161,8 @@ class FolderRecord:
         """Write `devices.parquet` and `summary.json`, and remove what only an unfinished run needs."""
         scratch = self.folder / "devices.parquet.tmp"
         write_table(scratch, self.rows(), columns)
+        with scratch.open("rb") as written:
+            sync_file(written.fileno())
         scratch.replace(self.folder / "devices.parquet")
         replace_file(self.folder / "summary.json", json.dumps(summary, indent=1).encode())
         digests = {kind: {"digest": self._committed[kind]["digest"]} for kind in _CHECKPOINTS}
@@ -164,7 +173,10 @@ class FolderRecord:
         """Read `summary.json`, None where the run is not finished."""
         if not self._committed.get("finished"):
             return None
-        return json.loads((self.folder / "summary.json").read_bytes())
+        try:
+            return json.loads((self.folder / "summary.json").read_bytes())
+        except ValueError:
+            raise ConfigError(f"`{self.folder / 'summary.json'}` is damaged: it is not JSON.") from None
 
     def devices(self) -> Table:
         """Read `devices.parquet`."""
@@ -178,7 +190,16 @@ class FolderRecord:
 
     def _read_commit(self) -> dict[str, Any]:
         path = self.folder / "commit.json"
-        return json.loads(path.read_bytes()) if path.exists() else {}
+        try:
+            return json.loads(path.read_bytes())
+        except FileNotFoundError:
+            if any((self.folder / "personal").glob("*.safetensors")):
+                raise ConfigError(
+                    f"`{self.folder}` has personal parts, but its `commit.json` is gone."
+                ) from None
+            return {}
+        except ValueError:
+            raise ConfigError(f"`{path}` is damaged: it is not JSON.") from None
 
     def _write_commit(self, content: dict[str, Any]) -> None:
         before, self._committed = self._committed, content
@@ -229,7 +250,7 @@ class FolderRecord:
         entry = self._committed[kind]
         content = (self.folder / entry["file"]).read_bytes()
         if hashlib.sha256(content).hexdigest() != entry["digest"]:
-            raise ValueError(f"`{self.folder / entry['file']}` is not what was committed.")
+            raise ConfigError(f"`{self.folder / entry['file']}` is damaged: it is not what was committed.")
         return from_bytes(content)
 
 

@@ -26,14 +26,7 @@ class Scene:
     server: Server
     start: Start
     state: State
-    begin: State
-    """The state at the beginning of the stage."""
     frozen: Params
-
-    @property
-    def unmoved(self) -> bool:
-        """Whether no round of the stage has moved the shared part yet."""
-        return self.state is self.begin
 
     @property
     def left_behind(self) -> dict[str, torch.Tensor]:
@@ -55,8 +48,9 @@ class Stages:
         self.record = record
         self.partition = partition
         model = build_model(task, seed=seed)
-        frozen = set(partition.names("frozen")) & tensors_of(model).keys()
-        self.everything = Partition(model, frozen=(lambda name, _: name in frozen) if frozen else ())
+        state = tensors_of(model)
+        frozen = {id(state[name]) for name in partition.names("frozen") if name in state}
+        self.everything = Partition(model, frozen=(lambda _, tensor: id(tensor) in frozen) if frozen else ())
 
     def roles(self) -> dict[Stage, Role]:
         """Return what devices do in each stage."""
@@ -84,13 +78,11 @@ class Stages:
             personal=parts.personal,
             frozen=digest_of(parts.frozen),
         )
-        begin = server.begin(parts.shared)
         return Scene(
             stage=stage,
             server=server,
             start=start,
-            state=begin if state is None else state,
-            begin=begin,
+            state=server.begin(parts.shared) if state is None else state,
             frozen=parts.frozen,
         )
 

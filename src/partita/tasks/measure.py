@@ -19,18 +19,20 @@ _BATCH_SIZE = 256
 def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
     """Return the number of examples, the loss and every metric of the task, in eval mode.
 
+    The parameters take no gradient, but gradients are not switched off: a loss may take some of its own.
     What is undefined is None, and `reason` says why.
     """
-    model.eval()
+    model.eval().requires_grad_(False)
     losses: list[float] = []
     predictions: list[Any] = []
     targets: list[Any] = []
-    with torch.no_grad():
-        for batch, size in in_order(examples, _BATCH_SIZE):
-            losses.append(task.loss(model, batch).item() * size)
+    for batch, size in in_order(examples, _BATCH_SIZE):
+        losses.append(task.loss(model, batch).item() * size)
+        with torch.no_grad():
             predicted, target = task.predict(model, batch)
-            predictions.append(predicted)
-            targets.append(target)
+        predictions.append(predicted)
+        targets.append(target)
+    with torch.no_grad():
         values: dict[str, float | None] = {"loss": sum(losses) / len(examples)}
         reasons: list[str] = []
         for name, metric in task.metrics.items():

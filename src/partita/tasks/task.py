@@ -21,6 +21,8 @@ COLUMNS = ("stage", "model", "device", "split", "examples", "weight", "loss", "m
 
 def first_predicts_second(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
     """Return the model's output for the batch's first field, and its second field as the target."""
+    if not (isinstance(batch, tuple | list) and len(batch) == 2):
+        raise TypeError(f"A batch that is not a pair needs `predict`, got a batch of {type(batch).__name__}.")
     inputs, targets = batch
     return model(inputs), targets
 
@@ -30,10 +32,15 @@ class Task:
 
     Args:
         model: builds the model, freshly initialised from torch's random numbers.
-        loss: see `LossFn`.
-        metrics: by name, the first one the headline; a bare function is better when higher.
-        devices: each device's splits by id: a dict, or `Devices` where data is loaded when visited.
-        predict: see `PredictFn`.
+        loss: `loss(model, batch)` is the mean loss over a batch, a tensor with a gradient; it may be a whole
+            training step of your own.
+        metrics: by name, the first one the headline; `metric(predictions, targets)` of a whole device is a
+            number. A bare function is better when higher; `Metric(function, "down")` when lower.
+        devices: each device's splits by id, `{"ann": {"train": (inputs, targets), "test": ...}}`: a dict, or
+            `Devices` where data is loaded when visited. A split is a tuple or a dict of tensors or arrays,
+            a list of examples, a map-style Dataset, or anything with `__len__` and `batch_at(positions)`.
+        predict: `predict(model, batch)` is a pair of predictions and targets, tensors or lists with an entry
+            an example; without it, the batch's first field goes in and its second is the target.
     """
 
     def __init__(
@@ -45,6 +52,8 @@ class Task:
         devices: Mapping[DeviceId, Splits],
         predict: PredictFn = first_predicts_second,
     ) -> None:
+        if isinstance(model, nn.Module):
+            raise TypeError("`model` must be a function that builds the model, got the model itself.")
         if not metrics:
             raise ValueError("`metrics` must name at least one metric, got none.")
         if taken := sorted(set(COLUMNS) & set(metrics)):

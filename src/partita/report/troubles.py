@@ -1,0 +1,44 @@
+"""What went wrong in a finished run without ending it: devices that failed, or could not be measured."""
+
+import json
+from pathlib import Path
+
+from partita.data.table import read_table
+from partita.evaluation import Summary
+from partita.protocol import Stage
+
+_SHOWN = 3
+
+
+def troubles_of(folder: Path, summary: Summary) -> list[str]:
+    """Return a sentence for each kind of trouble in a run's folder; none where all went well."""
+    failed: dict[str, str] = {}
+    evaluated = 0
+    with (folder / "rounds.jsonl").open() as lines:
+        for line in map(json.loads, lines):
+            failed |= line["failed"]
+            if line["stage"] == Stage.PRETRAINED and line["work"] == "evaluate" and line["final"]:
+                evaluated += len(line["asked"])
+    troubles: list[str] = []
+    if failed:
+        shown = "; ".join(f"{device}: {reason}" for device, reason in list(failed.items())[:_SHOWN])
+        more = "; and more in `rounds.jsonl`" if len(failed) > _SHOWN else ""
+        troubles.append(f"{_devices(len(failed))} failed in some round ({shown}{more})")
+    measured = min((numbers["devices"] for numbers in summary["stages"].values()), default=0)
+    if measured < evaluated:
+        why = _reason(folder)
+        troubles.append(f"{_devices(evaluated - measured)} without a test {summary['metric']} ({why})")
+    return troubles
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
+
+
+def _reason(folder: Path) -> str:
+    """Return why a device has no test metric, by the first of them."""
+    table = read_table(folder / "devices.parquet").select(["device", "split", "metric", "reason"])
+    for row in table.to_pylist():
+        if row["split"] == "test" and row["metric"] is None:
+            return f"{row['device']}: {row['reason']}"
+    return "no test examples"

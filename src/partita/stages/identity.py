@@ -1,0 +1,43 @@
+"""What makes a run the run it is, so that another one is not mistaken for its continuation."""
+
+import dataclasses
+import hashlib
+from functools import partial
+from typing import Any
+
+from partita.partition import PARTS, Partition
+from partita.protocol import Stage
+from partita.stages.plan import Plan
+from partita.tasks.task import Task
+
+
+def identity_of(task: Task, partition: Partition, plan: Plan, *, seed: int) -> dict[str, str]:
+    """Return a text for each thing that a resumed run must have in common with its beginning."""
+    return {
+        "seed": str(seed),
+        "devices": f"{len(task.devices)} devices, {task.devices.ids.digest()}",
+        "metrics": ", ".join(task.metrics),
+        "partition": _digest(*(f"{part}: {' '.join(partition.names(part))}" for part in PARTS)),
+        "pretrain": _text(plan.training(Stage.PRETRAINED)),
+        "personalise": _text(plan.training(Stage.PERSONALISED)),
+        "finetune": _text(plan.finetune),
+        "evaluate": _text(plan.evaluate),
+    }
+
+
+def _text(value: Any) -> str:
+    """Return a text that is the same in another process: functions by their names, values by their fields."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return _text(partial(type(value), **fields))
+    if isinstance(value, partial):
+        settings = ", ".join(f"{name}={_text(setting)}" for name, setting in value.keywords.items())
+        return f"{_text(value.func)}({settings})"
+    if callable(value):
+        named = value if hasattr(value, "__qualname__") else type(value)
+        return f"{named.__module__}.{named.__qualname__}"
+    return repr(value)
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
