@@ -1,5 +1,6 @@
 """From a config to objects, and what is said of values that make no sense."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,11 @@ def test_schedules_and_optimizers_by_name() -> None:
     )
     assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.defaults["weight_decay"] == 0.2
+    plain = build(config(pretrain={"optimizer": "adamw"}), Path()).plan.pretrain
+    assert plain is not None
+    made = plain.method.optimizer([{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.1}])
+    assert isinstance(made, torch.optim.AdamW)
+    assert made.defaults["weight_decay"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -161,6 +167,25 @@ def test_schedules_and_optimizers_by_name() -> None:
             {"finetune": {"baseline": True, "epochs": 0}},
             "`finetune.baseline` needs `finetune.epochs` of at least 1",
         ),
+        (
+            {"finetune": {"baseline": True}, "partition": {"frozen": ["stem.*"]}},
+            "leave out `partition.frozen`",
+        ),
+        ({"personalise": {"method": "fedsim", "personal_steps": 1}}, "takes as many steps"),
+        ({"personalise": {"method": "partita:FedAlt"}}, "such as 'partita:LocalAlt', got 'partita:FedAlt'"),
+        ({"personalise": {"method": "builtins:dict"}}, "it gives nothing to call"),
+        ({"personalise": {"personal_epochs": 0, "shared_epochs": 0}}, "Nothing would move"),
+        (
+            {"pretrain": {"optimizer": "torch.optim:LBFGS"}},
+            "`optimizer` = 'torch.optim:LBFGS' with {} is unfit",
+        ),
+        ({"pretrain": {"optimizer": "os:sep"}}, "`optimizer` = 'os:sep' with {} is unfit"),
+        ({"model": {"name": "convnet", "options": {"width": -1}}}, "[model] ConvNet failed: RuntimeError"),
+        (
+            {"model": {"name": "convnet", "options": {"width": "a"}}},
+            "`model.width` must be a whole number, got 'a'.",
+        ),
+        ({"model": {"name": "convnet", "options": {"classes": 3}}}, "The task failed: IndexError"),
         ({"finetune": {"personal_lr": -0.1}}, "[finetune] A learning rate must be"),
     ],
 )
@@ -201,6 +226,53 @@ def test_a_file_that_does_not_fit_is_refused(content: bytes, words: str, tmp_pat
 
     with pytest.raises(ConfigError, match=words):
         build(config(model={"start": "start.safetensors"}), tmp_path)
+
+
+def test_a_task_that_draws_its_data_draws_the_same_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "drawn_task.py").write_text(
+        "import torch\nfrom partita.tasks.digits import digits\nfrom partita import Task\n"
+        "def make():\n    task = digits()\n    task.drawn = torch.rand(1).item()\n    return task\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    one, again, other = (
+        build(replace(config(task={"kind": "drawn_task:make"}), seed=seed), Path()).task.drawn
+        for seed in (1, 1, 2)
+    )
+
+    assert one == again != other
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise KeyError('x')", "[task] make failed: KeyError: 'x' (bad_task.py, line 2)."),
+        ("raise ValueError('one\\ntwo')", "[task] make failed: ValueError: one two (bad_task.py, line 2)."),
+        ("open('/no/such/file')", "[task] make failed: FileNotFoundError: "),
+        (
+            "import partita; partita.Task(model=None, loss=None, metrics={}, devices={})",
+            "[task] make: `metrics` must",
+        ),
+        (
+            "import partita; partita.Task(model=None, loss=None, metrics={'m': len}, devices={1: {}})",
+            "must be texts, got 1",
+        ),
+    ],
+)
+def test_what_goes_wrong_in_own_code_is_one_line_with_its_place(
+    body: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "bad_task", raising=False)
+    (tmp_path / "bad_task.py").write_text(f"def make():\n    {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ConfigError) as caught:
+        build(config(task={"kind": "bad_task:make"}), Path())
+
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_own_code_is_known_by_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,6 +265,62 @@ def test_a_mistyped_command_is_one_line(arguments: list[str], capsys: pytest.Cap
     said(capsys)
 
 
+def test_trouble_is_said_below_the_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "my_task.py").write_text(
+        TASK.replace(
+            "    return Task(", "    trouble = data(0)[0] * float('nan'), data(0)[1]\n    return Task("
+        ).replace("for n in range(devices)}", "for n in range(devices)} | {'x': {'train': trouble}}")
+    )
+
+    assert main(["run", "mine.toml", "pretrain.devices_per_round=6"]) == 0
+
+    out = capsys.readouterr().out
+    assert "Mind: 1 device failed in some round (x: The loss became nan in step 1.)." in out
+    assert "Mind: 1 device without a test accuracy (no test examples)." in out
+
+
+def test_an_edited_run_is_not_gone_on_with(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "mine.toml", "out=a"])
+    config = here / "a/config.toml"
+    config.write_text(config.read_text().replace("seed = 5", "seed = 6"))
+    capsys.readouterr()
+
+    assert main(["run", "--resume", "a"]) == 2
+
+    assert "begun with other values of `seed`" in said(capsys)
+
+
+def test_a_config_printed_by_the_command_can_be_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["config"])
+    (here / "whole.toml").write_text(capsys.readouterr().out)
+
+    assert main(["run", "whole.toml", *QUICK[:3], "evaluate.devices=2"]) == 0
+
+    assert (here / "runs/whole-1").is_dir()
+
+
+def test_fedavg_continued_is_not_mistaken_for_the_start(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "mine.toml", "personalise.method=fedavg", "personalise.optimizer=sgd"])
+
+    rows = [line.split("  ")[1] for line in capsys.readouterr().out.splitlines() if "0." in line]
+    assert rows == ["FedAvg", "FedAvg, continued", "FedAvg, continued, finetuned"]
+
+
+def test_ctrl_c_names_the_way_to_go_on(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("partita.runner.finish", interrupt)
+
+    assert main(["run", "mine.toml"]) == 130
+
+    assert said(capsys) == "partita: Interrupted. Go on with `partita run --resume runs/mine-1`."
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
 def test_an_unwritable_folder_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here.chmod(0o500)

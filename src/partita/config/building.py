@@ -26,10 +26,11 @@ from partita.local.update import OptimizerFn, Steps
 from partita.models.parts import named_partition
 from partita.params import Params, copy_into, from_bytes
 from partita.partition import REST, Partition, Selection
+from partita.protocol import derive_seed
 from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
 from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.stages.plan import Evaluation, Finetuning, Plan, Training
-from partita.tasks.build import build_model
+from partita.tasks.build import build_model, seeded
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
 
@@ -85,7 +86,8 @@ def _check_baseline(config: Config) -> None:
 def build_task(config: Config, folder: Path) -> Task:
     """Return the task, with the model that the config names."""
     function = load("task.kind", config.task.kind, TASKS)
-    task = call("task", function, config.task.options)
+    with seeded(derive_seed(config.seed, "task")):
+        task = call("task", function, config.task.options)
     if not isinstance(task, Task):
         raise ConfigError(f"`task.kind` = {config.task.kind!r} must return a Task, got {task!r}.")
     if config.model.name:

@@ -57,8 +57,17 @@ def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> 
     """
     if not callable(function):
         raise ConfigError(f"[{key}] needs a function, got {function!r}.")
-    signature = inspect.signature(function)
     name = getattr(function, "__name__", key)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # Some built-in functions have none to look at.
+        signature = inspect.Signature([inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)])
+    _check_options(key, name, signature, options)
+    with own_code(f"[{key}] {name}"):
+        return function(**options)
+
+
+def _check_options(key: str, name: str, signature: inspect.Signature, options: Mapping[str, Any]) -> None:
     try:
         signature.bind(**options)
     except TypeError as error:
@@ -67,8 +76,6 @@ def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> 
         kind = signature.parameters[option].annotation if option in signature.parameters else Any
         if kind in (int, float, bool, str):
             check_type(value, kind, f"{key}.{option}")
-    with own_code(f"[{key}] {name}"):
-        return function(**options)
 
 
 @contextmanager

@@ -95,6 +95,8 @@ def _name_of(kind: Any) -> str:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     if get_origin(kind) is Literal:
         return " or ".join(map(repr, get_args(kind)))
+    if kind == Mapping[str, str]:
+        return "a table of texts"
     return names.get(kind, "a list of texts")
 
 

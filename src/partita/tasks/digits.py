@@ -49,5 +49,5 @@ def _split(images: Tensor, labels: Tensor, test_share: float) -> dict[str, tuple
     digests = [hashlib.sha256(image.numpy().tobytes()).digest() for image in images]
     order = sorted(range(len(digests)), key=digests.__getitem__)
     held_out = round(test_share * len(order))
-    test, train = torch.tensor(sorted(order[:held_out])), torch.tensor(sorted(order[held_out:]))
-    return {"train": (images[train], labels[train]), "test": (images[test], labels[test])}
+    rows = {"train": sorted(order[held_out:]), "test": sorted(order[:held_out])}
+    return {name: (images[chosen], labels[chosen]) for name, chosen in rows.items()}
