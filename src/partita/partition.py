@@ -111,6 +111,9 @@ class Partition:
             for name, tensor in state.items()
             if first_of.get(name, name) == name or not _same_memory(tensor, state[first_of[name]])
         }
+        self._names: dict[Part, tuple[str, ...]] = {
+            part: tuple(name for name, entry in self._entries.items() if entry.part == part) for part in PARTS
+        }
         self._check(model)
 
     def __repr__(self) -> str:
@@ -129,7 +132,7 @@ class Partition:
 
     def names(self, part: Part) -> tuple[str, ...]:
         """Return the names of `part`, in `state_dict` order."""
-        return tuple(name for name, entry in self._entries.items() if entry.part == part)
+        return self._names[part]
 
     def buffers(self, part: Part) -> frozenset[str]:
         """Return the names of `part` that are buffers: no gradient step moves them."""

@@ -167,8 +167,10 @@ def test_random_numbers_of_numpy_and_python_are_the_visits_own() -> None:
     random.seed(5)
     np.random.seed(5)
 
-    first, again = (setting.visit(UPDATE) for _ in range(2))
+    first, again = SerialExecutor(setting.visitor).ask([setting.order(UPDATE)] * 2)
 
+    assert isinstance(first, Reply)
+    assert isinstance(again, Reply)
     assert same_bits(first.change or {}, again.change or {})
     assert (random.random(), np.random.rand()) == expected
 
@@ -240,13 +242,13 @@ def test_a_device_can_say_that_it_cannot() -> None:
     assert setting.visitor(setting.order(UPDATE)) == Failure(device="d0", reason="The disk is asleep.")
 
 
-def test_a_visit_does_not_disturb_the_callers_random_numbers() -> None:
+def test_visits_do_not_disturb_the_callers_random_numbers() -> None:
     setting = Setting(affine_task(), personal="offset")
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
 
-    setting.visit(UPDATE)
+    list(SerialExecutor(setting.visitor).ask([setting.order(UPDATE)]))
 
     assert torch.rand(1) == expected
 

@@ -105,6 +105,17 @@ def test_finetuning_leaves_u_alone_and_moves_every_v() -> None:
     assert all(not same_bits(before.personal(device), after.personal(device)) for device in task.devices)
 
 
+def test_finetuning_uses_its_own_optimizer() -> None:
+    # From offset 0, one step of Adam moves every v by the rate, whatever its gradient.
+    task = affine_task()
+    finetune = Finetuning(personal_lr=0.125, epochs=1, batch_size=100, optimizer=torch.optim.Adam)
+
+    result = pipeline(task, offset(task), Plan(finetune=finetune))
+
+    for device in task.devices:
+        assert abs(result.personal(device)["offset"].item()) == pytest.approx(0.125, rel=1e-4)
+
+
 def test_frozen_tensors_stay_through_every_stage(tmp_path: Path) -> None:
     task = normed_task()
     partition = Partition(task.model(), personal="head.2.*", frozen="body.*")

@@ -31,7 +31,7 @@ from partita.protocol import (
     Update,
     derive_seed,
 )
-from partita.tasks.build import build_model, seeded
+from partita.tasks.build import build_model, seed_everything
 from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task
 
@@ -82,12 +82,12 @@ class Visitor:
         self._starts: dict[str, Params] = {}
 
     def __call__(self, order: Order) -> Reply | Failure:
-        """Carry out one order."""
+        """Carry out one order, with random numbers of its own: the caller's are the caller's to keep."""
         bench = self._bench(order)
         try:
-            with seeded(self._seed(order)):
-                self._load(bench, order)
-                return self._work(bench, order)
+            seed_everything(self._seed(order))
+            self._load(bench, order)
+            return self._work(bench, order)
         except (Diverged, CannotDo) as error:
             return Failure(device=order.device, reason=str(error))
         except Exception as error:
@@ -112,10 +112,11 @@ class Visitor:
         )
         batches = self._batches(order, work, examples)
         losses = update(bench.model, role.partition, batches, self._loss(role.partition))
-        change = change_of(bench.parts.shared, order.shared)
+        parts = bench.parts
+        change = change_of(parts.shared, order.shared)
         _check_finite("change of the shared part", change)
         if role.stateful:
-            self._file(bench, order)
+            self._file(parts.personal, order)
         weight = len(examples) if work.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
@@ -125,7 +126,7 @@ class Visitor:
         moves: dict[Part, Steps] = {"personal": _steps(work, work.personal, examples, role.optimizer)}
         batches = self._batches(order, work, examples)
         losses = descend(moves, bench.model, role.partition, batches, self._loss(role.partition))
-        self._file(bench, order)
+        self._file(bench.parts.personal, order)
         return _reply(order, len(examples), _training_measures(examples, losses))
 
     def _evaluate(self, bench: _Bench, order: Order, work: Evaluate) -> Reply:
@@ -152,8 +153,7 @@ class Visitor:
         kept = self.store.load(order.device, order.counted)
         return start if kept is None else kept
 
-    def _file(self, bench: _Bench, order: Order) -> None:
-        personal = bench.parts.personal
+    def _file(self, personal: Params, order: Order) -> None:
         if personal:
             _check_finite("personal part", personal)
             self.store.save(order.device, order.label, personal)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from partita.device.visit import Visitor
 from partita.protocol import DeviceId, Failure, Order, Reply
-from partita.tasks.build import one_thread
+from partita.tasks.build import one_thread, random_numbers_kept
 
 
 class SerialExecutor:
@@ -19,10 +19,11 @@ class SerialExecutor:
 
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         """Visit one device after the other."""
-        for order in orders:
-            with one_thread():
-                answer = self.visitor(order)
-            yield answer
+        with random_numbers_kept():
+            for order in orders:
+                with one_thread():
+                    answer = self.visitor(order)
+                yield answer
 
     def close(self, label: str, counted: Sequence[DeviceId]) -> None:
         """Commit what the counted devices filed."""

@@ -36,10 +36,22 @@ def build_model(
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Draw the random numbers of torch, NumPy and Python from `seed` in this block, and go on as before."""
-    states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    with random_numbers_kept():
+        seed_everything(seed)
+        yield
+
+
+def seed_everything(seed: int) -> None:
+    """Draw the random numbers of torch, NumPy and Python from `seed` from now on."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+@contextmanager
+def random_numbers_kept() -> Iterator[None]:
+    """Go on with the caller's random numbers after this block, whatever is drawn in it."""
+    states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
