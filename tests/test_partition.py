@@ -154,6 +154,53 @@ def test_untie_keeps_ties_inside_each_part() -> None:
     assert model.b.weight is not model.a.weight
 
 
+def test_untie_reaches_into_a_container_that_stands_in_two_places() -> None:
+    def make() -> nn.Module:
+        model = nn.Module()
+        model.first = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
+        model.second = model.first
+        return model
+
+    partition = Partition(make(), personal="second.*", untie=True)
+    model = partition.prepare(make())
+
+    parts = partition.of(model)
+    for tensor in parts.personal.values():
+        tensor.data.fill_(7)
+    assert set(parts.personal) == {f"second.{n}" for n in ("0.weight", "0.bias", "1.0.weight", "1.0.bias")}
+    assert not any((tensor == 7).any() for tensor in parts.shared.values())
+
+
+def test_untie_keeps_tied_buffers_tied_inside_a_part() -> None:
+    def make() -> nn.Module:
+        model = nn.Module()
+        model.weight = nn.Parameter(torch.zeros(1))
+        for name in ("x", "y", "z"):
+            model.register_buffer(name, model.x if name != "x" else torch.ones(2))
+        return model
+
+    partition = Partition(make(), personal=["y", "z"], untie=True)
+    model = partition.prepare(make())
+
+    assert partition.names("personal") == ("y",)
+    assert model.z is model.y
+    assert model.y is not model.x
+
+
+def test_a_type_selects_a_module_under_all_its_names() -> None:
+    model = nn.Module()
+    model.body = nn.Linear(2, 2)
+    model.norm = nn.LayerNorm(2)
+    model.again = model.norm
+
+    assert Partition(model, personal=nn.LayerNorm).names("personal") == ("norm.weight", "norm.bias")
+
+
+def test_a_partition_of_another_model_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="lacks `body.0.weight`"):
+        Partition(Normed(), personal="head.*").prepare(small())
+
+
 def test_a_module_without_a_shape_is_refused() -> None:
     with pytest.raises(ValueError, match="`weight` has no shape yet"):
         Partition(nn.LazyLinear(3))

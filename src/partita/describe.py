@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from partita.config.building import build_partition, build_task, section
-from partita.config.imports import find_code
+from partita.config.imports import find_code, own_code
 from partita.config.schema import Config
 from partita.models.parts import named_partition, partition_names
 from partita.partition import Partition
@@ -19,7 +19,9 @@ def describe(config: Config, beside: Path) -> dict[str, dict[str, Any]]:
     A named partition that cannot be made of this model has an `error` instead.
     """
     find_code(config, beside)
-    model = build_model(build_task(config, beside), seed=config.seed)
+    task = build_task(config, beside)
+    with own_code("The model"):
+        model = build_model(task, seed=config.seed)
     partitions = {name: _counts(model, name) for name in partition_names(model)}
     with section("partition"):
         own = build_partition(config.partition, model)

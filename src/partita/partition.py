@@ -126,7 +126,7 @@ class Partition:
         for name, head in self._untied.items():
             module, attribute = _own_module(model, name)
             tensor = getattr(module, attribute)
-            setattr(module, attribute, copy.deepcopy(tensor) if name == head else model.get_parameter(head))
+            setattr(module, attribute, copy.deepcopy(tensor) if name == head else tensors_of(model)[head])
         self._check_apart(model)
         return model
 
@@ -152,7 +152,7 @@ class Partition:
         """Return the parts of `state`, which may also name tied tensors again."""
         missing = [name for name in self._entries if name not in state]
         if missing:
-            raise ValueError(f"The state lacks {', '.join(f'`{name}`' for name in missing)}.")
+            raise ValueError(f"The model or state lacks {', '.join(f'`{name}`' for name in missing[:5])}.")
         shared, personal, frozen = ({name: state[name] for name in self.names(part)} for part in PARTS)
         return Parts(shared, personal, frozen)
 
@@ -183,9 +183,9 @@ class Partition:
 
     def _check_apart(self, model: nn.Module) -> None:
         """Raise where a tensor of one part shares memory with a tensor of another."""
-        state = tensors_of(model)
+        state = self.combine(self.of(model))
         part_of = {name: entry.part for name, entry in self._entries.items()}
-        for name, first in _ties({name: state[name] for name in part_of}).items():
+        for name, first in _ties(state).items():
             if part_of[name] != part_of[first]:
                 raise ValueError(f"`{first}` and `{name}` could not be given their own copies.")
 
@@ -217,15 +217,18 @@ def _check_built(model: nn.Module) -> None:
 def _own_module(model: nn.Module, name: str) -> tuple[nn.Module, str]:
     """Return the module that owns a tensor, apart from any other place that the same module has.
 
-    A module that stands in two places is copied in this one, in place, with all its tensors still shared.
+    Modules on the way that stand in two places are copied in this one, with all their tensors still shared.
     """
-    path, _, attribute = name.rpartition(".")
-    module = model.get_submodule(path)
-    if sum(other is module for _, other in model.named_modules(remove_duplicate=False)) > 1:
-        module = copy.copy(module)
-        module._parameters, module._buffers = dict(module._parameters), dict(module._buffers)  # noqa: SLF001
-        above, _, place = path.rpartition(".")
-        setattr(model.get_submodule(above), place, module)
+    *path, attribute = name.split(".")
+    module = model
+    for place in path:
+        child = module.get_submodule(place)
+        if sum(other is child for _, other in model.named_modules(remove_duplicate=False)) > 1:
+            child = copy.copy(child)
+            for registry in ("_parameters", "_buffers", "_modules"):
+                child.__dict__[registry] = dict(child.__dict__[registry])
+            setattr(module, place, child)
+        module = child
     return module, attribute
 
 
@@ -269,7 +272,8 @@ def _matches(model: nn.Module, state: Params, selector: Selector) -> list[str]:
     if isinstance(selector, str):
         return [name for name in state if fnmatchcase(name, selector)]
     if isinstance(selector, type):
-        owners = [name for name, module in model.named_modules() if isinstance(module, selector)]
+        modules = model.named_modules(remove_duplicate=False)
+        owners = [name for name, module in modules if isinstance(module, selector)]
         prefixes = tuple(f"{owner}." if owner else "" for owner in owners)
         return [name for name in state if name.startswith(prefixes)]
     return [name for name in state if selector(name, state[name])]

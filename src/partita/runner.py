@@ -65,6 +65,8 @@ def reopen(folder: Path) -> Prepared:
             "from there, with `resume=True`."
         )
     config = read_config(path)
+    if not config.made_with:
+        raise ConfigError(f"`{folder}` is no run's folder: no run has written its `config.toml`.")
     return Prepared(config, _build(config, folder), folder)
 
 
@@ -161,7 +163,8 @@ def _made(folder: Path) -> Path:
 
 def _write_config(config: Config, beside: Path, folder: Path) -> None:
     """Write the resolved run, with paths that hold from its folder."""
-    start = config.model.start and os.path.relpath(beside / config.model.start, folder)
+    folder = folder.resolve()
+    start = config.model.start and os.path.relpath((beside / config.model.start).resolve(), folder)
     model = replace(config.model, start=start)
     values = to_values(replace(config, model=model, made_with=made_with(config, folder)))
     del values["out"]

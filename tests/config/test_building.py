@@ -218,7 +218,7 @@ def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"nonsense", "is not a safetensors file"),
-        (to_bytes({"x": torch.zeros(1)}), "`model.start` does not fit the model: The names differ: missing"),
+        (to_bytes({"x": torch.zeros(1)}), "`model.start`: The names differ: missing"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(content: bytes, words: str, tmp_path: Path) -> None:

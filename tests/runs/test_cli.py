@@ -279,6 +279,49 @@ def test_trouble_is_said_below_the_table(here: Path, capsys: pytest.CaptureFixtu
     assert "Mind: 1 device without a test accuracy (no test examples)." in out
 
 
+def test_a_resumed_run_takes_the_code_it_was_made_with(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["run", "mine.toml", "out=a"])
+    capsys.readouterr()
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere/my_task.py").write_text("raise RuntimeError('the wrong one')")
+    monkeypatch.chdir(here / "elsewhere")
+    monkeypatch.delitem(sys.modules, "my_task")
+
+    assert main(["run", "--resume", "../a"]) == 0
+
+
+def test_paths_hold_when_runs_is_a_link(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "far/away").mkdir(parents=True)
+    (here / "runs").symlink_to(here / "far/away")
+    main(["run", "mine.toml", "finetune.baseline=true"])
+
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.startswith(str(here))])
+    monkeypatch.delitem(sys.modules, "my_task")
+    assert main(["run", "--resume", str(here / "runs/mine-1")]) == 0
+    assert main(["describe", str(here / "runs/mine-1/finetune/config.toml")]) == 0
+
+
+def test_a_folder_with_a_config_is_not_yet_a_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.toml").rename(here / "config.toml")
+    (here / "checkpoint-best.pt").write_text("mine")
+
+    assert main(["run", "--resume", "."]) == 2
+
+    assert "no run has written its `config.toml`" in said(capsys)
+    assert (here / "checkpoint-best.pt").exists()
+
+
+def test_describe_shows_patterns_as_they_are(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "mine.toml", "partition.personal=['[2].*']"]) == 0
+
+    assert "[2].*" in capsys.readouterr().out
+
+
 def test_an_edited_run_is_not_gone_on_with(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "mine.toml", "out=a"])
     config = here / "a/config.toml"

@@ -9,6 +9,8 @@ from torch import nn
 
 from partita import (
     Averaging,
+    CannotDo,
+    Devices,
     Evaluation,
     FedAlt,
     FedAvg,
@@ -342,6 +344,60 @@ def test_a_task_that_cannot_work_is_refused_before_its_folder_is_made(
         pipeline(task, offset(task), Plan(evaluate=Evaluation()), out=tmp_path / "run")
 
     assert not (tmp_path / "run").exists()
+
+
+def test_a_first_device_that_cannot_is_only_its_own_failure() -> None:
+    devices = affine_devices()
+
+    def load(device: str) -> Any:
+        if device == "d0":
+            raise CannotDo("Asleep.")
+        return devices[device]
+
+    task = affine_task(devices=Devices(devices, load))
+    lines: list[Any] = []
+
+    pipeline(task, offset(task), plan(), watch=lambda line, *_: lines.append(line))
+
+    assert {device for line in lines for device in line["failed"]} == {"d0"}
+
+
+def test_a_backbone_that_only_adapters_make_trainable_passes_the_look_before_the_run() -> None:
+    def frozen() -> nn.Module:
+        return Affine().requires_grad_(False)
+
+    def adapt(model: nn.Module) -> nn.Module:
+        model.register_parameter("offset", nn.Parameter(torch.zeros(1)))
+        return model
+
+    task = affine_task(model=frozen)
+    partition = Partition(frozen(), personal="offset", prepare=adapt)
+
+    result = pipeline(task, partition, Plan(personalise=plan().personalise))
+
+    assert any(result.personal(device)["offset"].item() for device in task.devices)
+
+
+def test_a_frozen_tensor_that_prepare_renames_cannot_be_pretrained() -> None:
+    task = affine_task()
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.by = nn.Parameter(torch.ones(1))
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return values * self.by
+
+    partition = Partition(
+        task.model(),
+        personal="0.offset",
+        frozen="0.slope.*",
+        prepare=lambda plain: nn.Sequential(plain, Scale()),
+    )
+
+    with pytest.raises(ValueError, match="`0.slope.weight` is frozen and has no such name before `prepare`"):
+        pipeline(task, partition, plan())
 
 
 def test_batches_may_be_dicts() -> None:

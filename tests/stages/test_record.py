@@ -33,16 +33,16 @@ class Killed(Exception):
 
 
 def do_run(
-    folder: Path,
+    folder: Path | None,
     *,
     plan: Plan = PLAN,
-    personal: str = "offset",
     count: int = 6,
     seed: int = 1,
+    claims: Any = None,
     **options: Any,
 ) -> None:
     task = affine_task(devices=affine_devices(count))
-    partition = Partition(task.model(), personal=personal)
+    partition = Partition(task.model(), **({"personal": "offset"} | (claims or {})))
     pipeline(task, partition, plan, seed=seed, out=folder, **options)
 
 
@@ -213,7 +213,8 @@ def test_a_commit_whose_personal_parts_have_not_moved_is_finished_first(
             {"plan": replace(PLAN, personalise=replace(PLAN.personalise, method=FedSim(shared_lr=0.1)))},
             "other values of `personalise`",
         ),
-        ({"personal": "slope.*"}, "other values of `partition`"),
+        ({"claims": {"personal": "slope.*"}}, "other values of `partition`"),
+        ({"claims": {"penalty": lambda model: model.offset.square().sum()}}, "other values of `partition`"),
         ({"count": 5}, "other values of `devices`"),
     ],
 )
@@ -278,6 +279,23 @@ def test_a_damaged_checkpoint_is_noticed(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="not what was committed"):
         do_run(tmp_path / "run", resume=True)
+
+
+def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
+    for name in ("checkpoint-best.pt", "notes.tmp", "rounds.jsonl"):
+        (tmp_path / name).write_text("mine")
+
+    with pytest.raises(ConfigError, match="is no run's folder: it holds `checkpoint-best.pt`"):
+        do_run(tmp_path, resume=True)
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("checkpoint-best.pt", "notes.tmp", "rounds.jsonl"), "mine"
+    )
+
+
+def test_going_on_needs_a_folder() -> None:
+    with pytest.raises(ValueError, match="`resume=True` needs the folder"):
+        do_run(None, resume=True)
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def build(config: Config, folder: Path) -> Built:
     )
     with own_code("The task"):
         plan.check(len(task.devices))
-        check_task(task, seed=config.seed)
+        check_task(task, partition, seed=config.seed)
     return Built(task, partition, plan)
 
 
@@ -153,8 +153,8 @@ def _method(key: str, config: PretrainConfig) -> Method:
     return method(
         local=_local(load(f"{key}.method", config.method, METHODS), config.method),
         personal_lr=config.personal_lr,
-        personal_epochs=config.personal_epochs,
-        personal_steps=config.personal_steps,
+        personal_epochs=0 if config.method == "fedavg" else config.personal_epochs,
+        personal_steps=0 if config.method == "fedavg" else config.personal_steps,
         stateful=config.stateful,
     )
 
@@ -249,10 +249,8 @@ def _started(model: Callable[[], nn.Module], tensors: Params) -> Callable[[], nn
         copy_into(Partition(built).of(built).shared, tensors)
         return built
 
-    try:
+    with own_code("`model.start`"):
         build_started()
-    except ValueError as error:
-        raise ConfigError(f"`model.start` does not fit the model: {error}") from None
     return build_started
 
 

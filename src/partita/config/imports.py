@@ -24,9 +24,10 @@ METHODS = {
     "fedalt": "partita.local.alternating:LocalAlt",
     "fedsim": "partita.local.simultaneous:LocalSim",
 }
+OPTIMIZERS = {"sgd": "partita.local.sgd:SGD", "adamw": "torch.optim:AdamW"}
+
 _CODE = "code"
 """The key under which a recorded run says in which folders its own code was."""
-OPTIMIZERS = {"sgd": "partita.local.sgd:SGD", "adamw": "torch.optim:AdamW"}
 
 
 def load(key: str, value: str, known: Mapping[str, str]) -> Any:
@@ -46,7 +47,10 @@ def load(key: str, value: str, known: Mapping[str, str]) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        raise ConfigError(f"`{key}` = {value!r} does not import: {type(error).__name__}: {error}.") from error
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"`{key}` = {value!r} does not import: {type(error).__name__}: {reason}."
+        ) from error
 
 
 def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
@@ -101,7 +105,7 @@ def _is_ours(file: str) -> bool:
 
 
 def made_with(config: Config, folder: Path) -> dict[str, str]:
-    """Return the versions of what makes a run, and of own code the file's hash and where it was found."""
+    """Return the versions of what makes a run, and of own code its version, the file's hash and its place."""
     versions = {"python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("partita", "torch", "numpy")}
     paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
@@ -109,20 +113,28 @@ def made_with(config: Config, folder: Path) -> dict[str, str]:
     places: set[str] = set()
     for module in sorted({path.partition(":")[0] for path in paths if ":" in path}):
         source = inspect.getsourcefile(importlib.import_module(module))
-        if source is not None:
-            file = Path(source).resolve()
-            versions[module] = f"sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
-            root = file.parents[module.count(".") + (file.name == "__init__.py")]
-            if "site-packages" not in root.parts and "lib" not in root.parts:
-                places.add(os.path.relpath(root, folder))
+        if source is None:
+            continue
+        file = Path(source).resolve()
+        versions[module] = f"{_version(module)}sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
+        root = file.parents[module.count(".") + (file.name == "__init__.py")]
+        if not any(root.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix)):
+            places.add(os.path.relpath(root, folder.resolve()))
     return versions | ({_CODE: os.pathsep.join(sorted(places))} if places else {})
 
 
+def _version(module: str) -> str:
+    """Return the name and version of the installed package that a module belongs to, if one does."""
+    owners = metadata.packages_distributions().get(module.partition(".")[0], [])
+    return f"{owners[0]} {metadata.version(owners[0])}, " if owners else ""
+
+
 def find_code(config: Config, beside: Path) -> None:
-    """Let import paths name modules here, beside the config, or where a recorded run found them."""
+    """Let import paths name modules where a recorded run found them, here, or beside the config."""
     recorded = config.made_with.get(_CODE, "")
-    places = [str(beside / place) for place in recorded.split(os.pathsep) if place]
-    sys.path[:0] = [p for p in (str(Path.cwd()), str(beside), *places) if p not in sys.path]
+    places = [beside.resolve() / place for place in recorded.split(os.pathsep) if place]
+    folders = [str(folder) for folder in (*places, Path.cwd(), beside)]
+    sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
 
 
 def changed_code(config: Config, folder: Path) -> list[str]:

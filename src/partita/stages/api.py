@@ -87,8 +87,8 @@ def pipeline(
     """
     if not isinstance(partition, Partition):
         raise TypeError(f"`partition` must be a Partition, got {partition!r}.")
-    check_task(task, seed=seed)
     plan.check(len(task.devices))
+    check_task(task, partition, seed=seed)
     record = _record(out, resume=resume)
     try:
         summary = Pipeline(task, partition, plan, seed=seed, record=record).run(watch)
@@ -124,6 +124,8 @@ def run(
 
 def _record(out: str | Path | None, *, resume: bool) -> Record:
     if out is None:
+        if resume:
+            raise ValueError("`resume=True` needs the folder to go on with, as `out`.")
         return MemoryRecord()
     folder = Path(out)
     if folder.exists() and not resume:

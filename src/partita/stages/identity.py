@@ -17,7 +17,9 @@ def identity_of(task: Task, partition: Partition, plan: Plan, *, seed: int) -> d
         "seed": str(seed),
         "devices": f"{len(task.devices)} devices, {task.devices.ids.digest()}",
         "metrics": ", ".join(task.metrics),
-        "partition": _digest(*(f"{part}: {' '.join(partition.names(part))}" for part in PARTS)),
+        "partition": _digest(
+            *(f"{part}: {' '.join(partition.names(part))}" for part in PARTS), _text(partition.penalty)
+        ),
         "pretrain": _text(plan.training(Stage.PRETRAINED)),
         "personalise": _text(plan.training(Stage.PERSONALISED)),
         "finetune": _text(plan.finetune),
@@ -33,7 +35,7 @@ def _text(value: Any) -> str:
     if isinstance(value, partial):
         settings = ", ".join(f"{name}={_text(setting)}" for name, setting in value.keywords.items())
         return f"{_text(value.func)}({settings})"
-    if callable(value):
+    if callable(value) or type(value).__repr__ is object.__repr__:
         named = value if hasattr(value, "__qualname__") else type(value)
         return f"{named.__module__}.{named.__qualname__}"
     return repr(value)

@@ -229,14 +229,14 @@ class Pipeline:
 
 def _line(turn: Turn, orders: Sequence[Order], outcome: Outcome) -> dict[str, Any]:
     """Return what `rounds.jsonl` says of a round."""
-    work = orders[0].work
+    work, start = orders[0].work, orders[0].start
     return {
         "stage": turn.stage,
         "work": turn.work,
         "round": turn.round,
         "final": turn.final,
         "loss": None if turn.work == "evaluate" else outcome.loss,
-        "personal_lr": None if isinstance(work, Evaluate) else _rate(work.personal),
+        "personal_lr": None if isinstance(work, Evaluate) or not start.personal else _rate(work.personal),
         "shared_lr": _rate(work.shared) if isinstance(work, Update) else None,
         "asked": list(outcome.asked),
         "heard": outcome.heard,

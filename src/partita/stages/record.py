@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ from partita.server.round import State
 
 _JOURNALS = ("rounds", "devices")
 _CHECKPOINTS = ("shared", "optimizer")
+_CHECKPOINT = re.compile(r"checkpoint-\d+-(shared|optimizer)\.safetensors")
+_FILES = {"config.toml", "commit.json", "summary.json", "devices.parquet", "rounds.jsonl", "devices.jsonl"}
+_FOLDERS = {"shared", "personal", "finetune"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,22 +105,23 @@ class FolderRecord:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "shared").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(folder, os.O_RDONLY)
+        self._state: State | None = None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._committed = self._read_commit()
+            (folder / "shared").mkdir(exist_ok=True)
+            self.store = DiskStore(folder / "personal")
+            for journal in _JOURNALS:
+                self._cut(journal)
+            self._tidy()
         except BlockingIOError:
             self.close()
             raise InUse(f"Another process is writing the run in `{folder}`.") from None
-        except ConfigError:
+        except BaseException:
             self.close()
             raise
-        self.store = DiskStore(folder / "personal")
-        self._state: State | None = None
-        for journal in _JOURNALS:
-            self._cut(journal)
-        self._tidy()
 
     def close(self) -> None:
         """Let other processes write the folder."""
@@ -193,6 +198,7 @@ class FolderRecord:
         try:
             return json.loads(path.read_bytes())
         except FileNotFoundError:
+            self._check_new()
             if any((self.folder / "personal").glob("*.safetensors")):
                 raise ConfigError(
                     f"`{self.folder}` has personal parts, but its `commit.json` is gone."
@@ -200,6 +206,13 @@ class FolderRecord:
             return {}
         except ValueError:
             raise ConfigError(f"`{path}` is damaged: it is not JSON.") from None
+
+    def _check_new(self) -> None:
+        """Raise where a folder without a commit holds what no run writes: it is somebody else's."""
+        ours = _FILES | _FOLDERS | {f"{name}.tmp" for name in _FILES}
+        names = {path.name for path in self.folder.iterdir()}
+        if foreign := sorted(name for name in names - ours if not _CHECKPOINT.fullmatch(name)):
+            raise ConfigError(f"`{self.folder}` is no run's folder: it holds `{foreign[0]}`.")
 
     def _write_commit(self, content: dict[str, Any]) -> None:
         before, self._committed = self._committed, content
@@ -211,10 +224,11 @@ class FolderRecord:
     def _tidy(self) -> None:
         """Remove what a kill may have left: files that no commit names."""
         named = {self._committed.get(kind, {}).get("file") for kind in _CHECKPOINTS}
-        for checkpoint in self.folder.glob("checkpoint-*"):
-            if checkpoint.name not in named:
-                checkpoint.unlink()
-        for scratch in (*self.folder.glob("*.tmp"), *self.folder.glob("shared/*.tmp")):
+        for path in self.folder.iterdir():
+            if _CHECKPOINT.fullmatch(path.name) and path.name not in named:
+                path.unlink()
+        scratches = {self.folder / f"{name}.tmp" for name in _FILES} & set(self.folder.iterdir())
+        for scratch in (*scratches, *(self.folder / "shared").glob("*.safetensors.tmp")):
             scratch.unlink()
         if self._committed.get("finished"):
             self._journal("devices").unlink(missing_ok=True)

@@ -49,6 +49,11 @@ class Stages:
         self.partition = partition
         model = build_model(task, seed=seed)
         state = tensors_of(model)
+        absent = [name for name in partition.names("frozen") if name not in state]
+        if absent and plan.training(Stage.PRETRAINED):
+            raise ValueError(
+                f"`{absent[0]}` is frozen and has no such name before `prepare`: pretraining would move it."
+            )
         frozen = {id(state[name]) for name in partition.names("frozen") if name in state}
         self.everything = Partition(model, frozen=(lambda _, tensor: id(tensor) in frozen) if frozen else ())
 

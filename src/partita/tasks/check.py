@@ -1,41 +1,48 @@
 """A look at a task before a run: a few examples of its first device, so that mistakes show at once."""
 
+import contextlib
 from typing import Any
 
 from torch import Tensor
 
-from partita.data.examples import examples_of, in_order
-from partita.protocol import derive_seed
+from partita.data.examples import Examples, examples_of, in_order
+from partita.errors import CannotDo
+from partita.partition import Partition
+from partita.protocol import DeviceId, derive_seed
 from partita.tasks.build import build_model, seeded
 from partita.tasks.task import Task
 
 
-def check_task(task: Task, *, seed: int) -> None:
+def check_task(task: Task, partition: Partition, *, seed: int) -> None:
     """Try the data, the loss and the predictions on a few examples of the first device.
 
     Raises:
         TypeError: one of them is not of the kind that a task needs.
-        ValueError: the loss is not one number, or has no gradient.
+        ValueError: the loss is not one number, or has no gradient; or the partition does not fit the model.
     """
     device = task.devices.ids[0]
+    with seeded(derive_seed(seed, "check")), contextlib.suppress(CannotDo):
+        model = build_model(task, partition, seed=seed)
+        partition.let_move(model, "personal", "shared")
+        try:
+            examples = _training_examples(task, device)
+            if len(examples):
+                batch, _ = next(in_order(examples, 8))
+                _check_loss(task.loss(model, batch))
+                _check_predictions(task.predict(model, batch))
+        except Exception as error:
+            error.add_note(f"When the task was tried on a few examples of device {device!r}.")
+            raise
+
+
+def _training_examples(task: Task, device: DeviceId) -> Examples:
     splits = task.devices[device]
     if not hasattr(splits, "get"):
         raise TypeError(
             "A device's data must be a mapping of splits, such as {'train': ..., 'test': ...}, "
             f"got {type(splits).__name__} on device {device!r}."
         )
-    examples = examples_of(splits.get("train", ()))
-    if not len(examples):
-        return
-    with seeded(derive_seed(seed, "check")):
-        model = build_model(task, seed=seed).train()
-        try:
-            batch, _ = next(in_order(examples, 8))
-            _check_loss(task.loss(model, batch))
-            _check_predictions(task.predict(model, batch))
-        except Exception as error:
-            error.add_note(f"When the task was tried on a few examples of device {device!r}.")
-            raise
+    return examples_of(splits.get("train", ()))
 
 
 def _check_loss(loss: Any) -> None:
