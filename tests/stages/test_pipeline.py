@@ -43,6 +43,15 @@ def offset(task: Task) -> Partition:
     return Partition(task.model(), personal="offset")
 
 
+def with_targets(value: float, *spoilt: str) -> Any:
+    """The usual devices, some of them with `value` added to their training targets."""
+    devices = affine_devices()
+    for device in spoilt:
+        inputs, targets = devices[device]["train"]
+        devices[device]["train"] = inputs, targets + value
+    return devices
+
+
 def stage_rows(result: Any, stage: str) -> list[dict]:
     return [row for row in result.devices.to_pylist() if row["stage"] == stage]
 
@@ -152,10 +161,7 @@ def test_stateless_devices_are_evaluated_and_finetuned_from_the_start() -> None:
 
 
 def test_a_device_that_fails_keeps_its_v_and_the_run_goes_on() -> None:
-    devices = affine_devices()
-    inputs, targets = devices["d2"]["train"]
-    devices["d2"]["train"] = inputs, targets.clone().fill_(float("nan"))
-    task = affine_task(devices=devices)
+    task = affine_task(devices=with_targets(float("nan"), "d2"))
     lines: list[Any] = []
 
     result = pipeline(
@@ -176,10 +182,7 @@ def test_a_device_that_fails_keeps_its_v_and_the_run_goes_on() -> None:
 
 def test_a_device_whose_change_is_refused_keeps_its_v() -> None:
     # Finite, but beyond what the exact mean can count with six devices: the device has filed a new v already.
-    devices = affine_devices()
-    inputs, targets = devices["d2"]["train"]
-    devices["d2"]["train"] = inputs, targets + 1e15
-    task = affine_task(devices=devices)
+    task = affine_task(devices=with_targets(1e15, "d2"))
     lines: list[Any] = []
 
     result = pipeline(
@@ -194,22 +197,14 @@ def test_a_device_whose_change_is_refused_keeps_its_v() -> None:
 
 
 def test_a_stage_in_which_nobody_is_ever_heard_fails_the_run() -> None:
-    devices = {
-        device: data | {"train": (data["train"][0], data["train"][1] * float("nan"))}
-        for device, data in affine_devices().items()
-    }
-    task = affine_task(devices=devices)
+    task = affine_task(devices=with_targets(float("nan"), *affine_devices()))
 
     with pytest.raises(RunFailed, match="No device was heard in any round of `pretrained`.*nan"):
         pipeline(task, offset(task), plan())
 
 
 def test_a_failed_run_does_not_become_a_success_when_resumed(tmp_path: Path) -> None:
-    devices = {
-        device: data | {"train": (data["train"][0], data["train"][1] * float("nan"))}
-        for device, data in affine_devices().items()
-    }
-    task = affine_task(devices=devices)
+    task = affine_task(devices=with_targets(float("nan"), *affine_devices()))
 
     for resume in (False, True, True):
         with pytest.raises(RunFailed):
@@ -217,11 +212,7 @@ def test_a_failed_run_does_not_become_a_success_when_resumed(tmp_path: Path) -> 
 
 
 def test_a_run_is_given_up_after_ten_rounds_without_a_reply() -> None:
-    devices = {
-        device: data | {"train": (data["train"][0], data["train"][1] * float("nan"))}
-        for device, data in affine_devices().items()
-    }
-    task = affine_task(devices=devices)
+    task = affine_task(devices=with_targets(float("nan"), *affine_devices()))
     lines: list[Any] = []
     stages = plan(pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=50, devices_per_round=3))
 

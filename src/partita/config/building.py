@@ -51,7 +51,7 @@ class Built:
 
 
 def build(config: Config, folder: Path) -> Built:
-    """Return the objects of a run; files that the config names are looked for in `folder` first.
+    """Return the objects of a run; files that the config names are looked for in `folder`.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -125,7 +125,7 @@ def _selection(key: str, value: str | list[str]) -> Selection:
     return value
 
 
-def _training(key: str, config: PretrainConfig) -> Training | None:
+def _training(key: str, config: PretrainConfig) -> Training:
     with section(key):
         return Training(
             method=_method(key, config),

@@ -59,11 +59,6 @@ class Ids(Sequence[str]):
             digest.update(json.dumps(self[begin : begin + _ROWS_AT_A_TIME]).encode())
         return digest.hexdigest()[:16]
 
-    @property
-    def nbytes(self) -> int:
-        """How many bytes the ids take."""
-        return self._array.nbytes
-
 
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> None:
     """Write the rows as Parquet, a few thousand at a time; `columns` gives names and types."""
