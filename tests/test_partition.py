@@ -291,3 +291,60 @@ def test_complex_tensors_are_refused() -> None:
 
     with pytest.raises(ValueError, match="`phase` is complex"):
         Partition(model)
+
+
+def test_dropout_is_on_what_goes_into_personal_layers_and_nothing_else() -> None:
+    model = nn.Sequential(nn.Linear(1, 200, bias=False), nn.Linear(200, 200, bias=False))
+    for layer in model:
+        nn.init.ones_(layer.weight) if layer is model[0] else nn.init.eye_(layer.weight)
+    partition = Partition(model, personal="1.*", dropout=0.25)
+    prepared = partition.prepare(model)
+    inputs = torch.ones(1, 1)
+
+    torch.manual_seed(0)
+    dropped = prepared.train()(inputs)
+
+    # Into the personal layer go 200 ones; a quarter become 0, the others 4/3.
+    assert dropped.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.25, abs=0.1)
+    assert torch.equal(prepared[0](inputs), torch.ones(1, 200))
+    assert torch.equal(prepared.eval()(inputs), torch.ones(1, 200))
+
+
+def test_dropout_into_attention_keeps_its_three_inputs_one() -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True), nn.Linear(8, 1))
+    seen = []
+    partition = Partition(model, personal="0.*", dropout=0.5)
+    prepared = partition.prepare(model)
+    prepared[0].self_attn.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+
+    prepared.train()(torch.randn(2, 3, 8))
+
+    query, key, value = seen[0]
+    assert query is key is value
+    assert (query == 0).any()
+
+
+def test_dropout_leaves_whole_numbers_alone() -> None:
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 1))
+    prepared = Partition(model, personal="0.*", dropout=0.9).prepare(model)
+
+    words = torch.tensor([1, 2, 3])
+
+    assert torch.equal(prepared.train()[0](words), prepared[0].weight[words])
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
+def test_dropout_is_a_probability(dropout: float) -> None:
+    with pytest.raises(ValueError, match="`dropout` must be at least 0 and below 1"):
+        Partition(nn.Linear(1, 1), personal="bias", dropout=dropout)
+
+
+def test_only_personal_parts_may_differ_by_device() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    other = Partition(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), personal="1.*")
+    partition = Partition(model, personal="1.*", by_device=lambda _: other)
+
+    with pytest.raises(ValueError, match="The shared part of device 'a' must have the names and shapes"):
+        partition.on("a")
+    assert Partition(model, personal="1.*").on("a").names("personal") == ("1.weight", "1.bias")

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from partita.local.plain import LocalSGD
     from partita.local.simultaneous import LocalSim
     from partita.local.update import Steps, descend
-    from partita.models.parts import full
+    from partita.models.adapters import Adapters, adapters
+    from partita.models.additive import Additive, Mixture
+    from partita.models.full import full
+    from partita.models.resnet import ResNet
+    from partita.models.speech import SpeechTransformer
+    from partita.models.split_input import SplitInput
+    from partita.models.transformer import NextWordTransformer
     from partita.partition import REST, Partition
     from partita.protocol import Stage
     from partita.server.optimizers import Adagrad, Adam, Averaging, Yogi
@@ -31,6 +37,8 @@ __all__ = [
     "REST",
     "Adagrad",
     "Adam",
+    "Adapters",
+    "Additive",
     "Averaging",
     "CannotDo",
     "Devices",
@@ -46,9 +54,14 @@ __all__ = [
     "LocalSim",
     "Method",
     "Metric",
+    "Mixture",
+    "NextWordTransformer",
     "Partition",
     "Plan",
+    "ResNet",
     "Result",
+    "SpeechTransformer",
+    "SplitInput",
     "Stage",
     "Steps",
     "Task",
@@ -56,6 +69,7 @@ __all__ = [
     "Undefined",
     "Yogi",
     "accuracy",
+    "adapters",
     "constant",
     "descend",
     "full",
@@ -71,7 +85,13 @@ _HOMES = {
     "partita.local.plain": ("LocalSGD",),
     "partita.local.simultaneous": ("LocalSim",),
     "partita.local.update": ("Steps", "descend"),
-    "partita.models.parts": ("full",),
+    "partita.models.adapters": ("Adapters", "adapters"),
+    "partita.models.additive": ("Additive", "Mixture"),
+    "partita.models.full": ("full",),
+    "partita.models.resnet": ("ResNet",),
+    "partita.models.speech": ("SpeechTransformer",),
+    "partita.models.split_input": ("SplitInput",),
+    "partita.models.transformer": ("NextWordTransformer",),
     "partita.partition": ("REST", "Partition"),
     "partita.protocol": ("Stage",),
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "Yogi"),

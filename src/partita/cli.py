@@ -66,6 +66,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
     else:
         run = runner.reopen(options.resume)
+    if run.built.start:
+        print(f"From the file to begin with: {run.built.start}.", file=sys.stderr)
     print(f"Running in {run.folder}", file=sys.stderr)
     try:
         with Progress(Console(stderr=True)) as progress:
@@ -84,14 +86,16 @@ def _describe(options: argparse.Namespace) -> int:
 
     from partita.config.reading import read_config
     from partita.describe import describe
-    from partita.report.tables import counts_table
+    from partita.report.tables import costs_table
 
     path, overrides = _config_of(options.arguments)
-    partitions = describe(read_config(path, overrides), path.parent)
+    described = describe(read_config(path, overrides), path.parent)
     if options.json:
-        print(json.dumps({"partitions": partitions}, indent=1))
-    else:
-        _wide_console().print(counts_table(partitions))
+        print(json.dumps(described.to_values(), indent=1))
+        return 0
+    _wide_console().print(costs_table(described.model, described.devices, described.partitions))
+    if described.start:
+        print(f"From the file to begin with: {described.start}.")
     return 0
 
 
@@ -139,8 +143,8 @@ def _parser() -> argparse.ArgumentParser:
 
     describe = commands.add_parser(
         "describe",
-        help="how many parameters each partition makes personal, shared and frozen",
-        description="Count the parameters of every partition of a config's model.",
+        help="what each partition of a config's model costs: parameters, traffic, disk, memory",
+        description="Say what each partition costs: parameters, bytes sent, bytes on disk, training memory.",
     )
     _add_arguments(describe)
     describe.add_argument("--json", action="store_true", help="as JSON, for programs")

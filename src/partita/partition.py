@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from functools import partial
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from partita.params import Params
+from partita.protocol import DeviceId
 
 Part = Literal["shared", "personal", "frozen"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -63,6 +65,9 @@ class Partition:
         prepare: turns the task's plain model into the one to be split (adds adapters, say).
         penalty: a term of the prepared model's parameters that training adds to the loss.
         untie: give tied tensors whose names fall into different parts their own copies.
+        dropout: with which probability training drops each number that goes into a personal layer.
+        by_device: from a device to the partition of its own model, where personal parts differ in size; the
+            shared and the frozen part must be the same as here.
 
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     >>> Partition(net, personal="1.*").names("personal")
@@ -79,13 +84,20 @@ class Partition:
         prepare: Callable[[nn.Module], nn.Module] | None = None,
         penalty: Callable[[nn.Module], Tensor] | None = None,
         untie: bool = False,
+        dropout: float = 0.0,
+        by_device: Callable[[DeviceId], "Partition"] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"`model` must be a module, got {model!r}.")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"`dropout` must be at least 0 and below 1, got {dropout!r}.")
         self.penalty = penalty
+        self.dropout = dropout
+        self.by_device = by_device
         self._prepare = prepare
         if prepare is not None:
-            model = prepare(copy.deepcopy(model))
+            with torch.random.fork_rng(devices=[]):
+                model = prepare(copy.deepcopy(model))
         _check_built(model)
         state = tensors_of(model)
         part_of = _assign(model, {"shared": shared, "personal": personal, "frozen": frozen})
@@ -128,11 +140,31 @@ class Partition:
             tensor = getattr(module, attribute)
             setattr(module, attribute, copy.deepcopy(tensor) if name == head else tensors_of(model)[head])
         self._check_apart(model)
+        if self.dropout:
+            for layer in self._personal_layers(model):
+                layer.register_forward_pre_hook(partial(_drop, share=self.dropout))
         return model
+
+    def on(self, device: DeviceId) -> "Partition":
+        """Return the partition of a device's own model, this one where all devices have the same."""
+        if self.by_device is None:
+            return self
+        own = self.by_device(device)
+        for part in ("shared", "frozen"):
+            if own.shapes(part) != self.shapes(part):
+                raise ValueError(
+                    f"The {part} part of device {device!r} must have the names and shapes of all others': "
+                    "only the personal part may differ."
+                )
+        return own
 
     def names(self, part: Part) -> tuple[str, ...]:
         """Return the names of `part`, in `state_dict` order."""
         return self._names[part]
+
+    def shapes(self, part: Part) -> dict[str, torch.Size]:
+        """Return the shapes of `part` by name."""
+        return {name: self._entries[name].shape for name in self.names(part)}
 
     def buffers(self, part: Part) -> frozenset[str]:
         """Return the names of `part` that are buffers: no gradient step moves them."""
@@ -181,6 +213,15 @@ class Partition:
                 model.get_submodule(name.rpartition(".")[0]).training = False
         return self.split(state)
 
+    def _personal_layers(self, model: nn.Module) -> list[nn.Module]:
+        """Return the modules that own a personal matrix, kernel or other tensor of two dimensions or more."""
+        owners = {
+            name.rpartition(".")[0]: None
+            for name, entry in self._entries.items()
+            if entry.part == "personal" and not entry.is_buffer and len(entry.shape) > 1
+        }
+        return [model.get_submodule(owner) for owner in owners]
+
     def _check_apart(self, model: nn.Module) -> None:
         """Raise where a tensor of one part shares memory with a tensor of another."""
         state = self.combine(self.of(model))
@@ -204,6 +245,16 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the model's own tensors under all their names, in `state_dict` order."""
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def _drop(layer: nn.Module, inputs: tuple[Any, ...], *, share: float) -> tuple[Any, ...]:
+    """Drop some of what goes into a layer in training; one tensor that goes in twice stays one."""
+    dropped = {
+        id(value): nn.functional.dropout(value, share, training=layer.training)
+        for value in inputs
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }
+    return tuple(dropped.get(id(value), value) for value in inputs)
 
 
 def _check_built(model: nn.Module) -> None:

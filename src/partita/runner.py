@@ -111,7 +111,7 @@ def _baseline(config: Config) -> Config:
     return replace(
         config,
         name=f"{config.name}-{BASELINE}",
-        model=replace(config.model, start=f"../shared/{Stage.PRETRAINED}.safetensors"),
+        model=replace(config.model, start=f"../shared/{Stage.PRETRAINED}.safetensors", start_names={}),
         partition=PartitionConfig(personal="full", proximal=0.0),
         pretrain=replace(config.pretrain, rounds=0),
         personalise=replace(config.personalise, rounds=0),

@@ -150,7 +150,7 @@ def test_schedules_and_optimizers_by_name() -> None:
         ({"model": {"start": "none.safetensors"}}, "Cannot read `model.start`"),
         (
             {"partition": {"personal": "middle"}},
-            "ConvNet names no part 'middle'. Known: none, input, output, full",
+            "ConvNet names no part 'middle'. Known: none, input, output, adapter, full",
         ),
         (
             {"partition": {"personal": ["haed.*"]}},
@@ -160,6 +160,19 @@ def test_schedules_and_optimizers_by_name() -> None:
         ({"partition": {"shared": "body"}}, "`shared` must be a list of patterns or 'rest', got 'body'."),
         ({"partition": {"personal": "full", "proximal": -1.0}}, "`proximal` must be a finite number"),
         ({"partition": {"personal": "full", "frozen": ["stem.*"]}}, "takes no `shared` and no `frozen`"),
+        ({"partition": {"dropout": 1.0}}, "[partition] `dropout` must be at least 0 and below 1, got 1.0."),
+        (
+            {"partition": {"personal": "adapter", "adapter_width": -1}},
+            "[partition] The width of an adapter must be 0 (the paper's) or above, got -1.",
+        ),
+        (
+            {"partition": {"personal": "adapter", "adapter_width": "wide"}},
+            "`partition.adapter_width` must be an import path such as 'package.module:function', got 'wide'.",
+        ),
+        (
+            {"partition": {"personal": "adapter", "adapter_width": "builtins:str"}},
+            "An adapter's width must be a whole number, got 'form-01' for device 'form-01'.",
+        ),
         ({"evaluate": {"devices": "some"}}, "[evaluate] `devices` must be 'all' or a number, got 'some'."),
         ({"evaluate": {"devices": 15}}, "at most the number of devices, 14, got 15."),
         ({"evaluate": {"every": -1}}, "[evaluate] `every` must be 0 or above"),
@@ -218,7 +231,10 @@ def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"nonsense", "is not a safetensors file"),
-        (to_bytes({"x": torch.zeros(1)}), "`model.start`: The names differ: missing"),
+        (
+            to_bytes({"x": torch.zeros(1)}),
+            "`model.start`: No tensor of the file fits ConvNet: the file has `x`, the model `stem.weight`",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(content: bytes, words: str, tmp_path: Path) -> None:

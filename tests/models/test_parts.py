@@ -6,7 +6,8 @@ from torch import nn
 
 from partita import full
 from partita.models.convnet import ConvNet
-from partita.models.parts import Full, named_partition, partition_names, proximity
+from partita.models.full import Full, proximity
+from partita.models.parts import named_partition, partition_names
 
 
 def test_counts_by_hand() -> None:
@@ -24,6 +25,8 @@ def test_counts_by_hand() -> None:
         "none": (0, total),
         "input": (stem, total - stem),
         "output": (head, total - head),
+        # A norm of 2c and a convolution of c^2 after each convolution, of 16 and 32 channels.
+        "adapter": (2 * 16 + 16**2 + 2 * 32 + 32**2, total),
         "full": (total, total),
     }
 
@@ -62,3 +65,13 @@ def test_full_gives_a_loss_what_the_model_has() -> None:
 
 def test_without_a_pull_there_is_no_penalty() -> None:
     assert full(nn.Linear(1, 1), proximal=0.0).penalty is None
+
+
+def test_a_pull_keeps_no_third_model_for_the_backward_pass() -> None:
+    model = full(nn.Linear(3, 3)).prepare(nn.Linear(3, 3))
+    saved: list[int] = []
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.data_ptr()) or t, lambda t: t):
+        proximity(model, strength=1.0)
+
+    assert set(saved) <= {parameter.data_ptr() for parameter in model.parameters()}

@@ -183,10 +183,14 @@ def test_a_finished_run_can_be_shown_again(here: Path, capsys: pytest.CaptureFix
 def test_describe_counts_every_partition(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "--json", "partition.personal=['stem.*', 'head.*']"]) == 0
 
-    partitions = json.loads(capsys.readouterr().out)["partitions"]
-    assert list(partitions) == ["none", "input", "output", "full", "stem.*, head.*"]
-    assert partitions["output"] == {"personal": 650, "shared": 37632, "frozen": 0}
-    assert partitions["stem.*, head.*"] == {"personal": 810, "shared": 37472, "frozen": 0}
+    described = json.loads(capsys.readouterr().out)
+    partitions = described["partitions"]
+    assert list(partitions) == ["none", "input", "output", "adapter", "full", "stem.*, head.*"]
+    own = partitions["stem.*, head.*"]
+    assert (own["personal"], own["shared"], own["frozen"]) == (810, 37472, 0)
+    assert own["up_bytes"] == own["down_bytes"] == 4 * 37472
+    assert own["memory_bytes"] == 4 * (3 * 37472 + 2 * 810) + own["backprop_bytes"]
+    assert (described["model"], described["devices"], described["start"]) == ("ConvNet", 14, None)
 
 
 def test_describe_prints_a_table_of_own_models(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

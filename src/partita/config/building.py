@@ -1,6 +1,6 @@
 """From a config's flat values to the objects of a run: a task, a partition and a plan."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +23,10 @@ from partita.config.schema import (
 from partita.errors import ConfigError
 from partita.local.method import LocalFn, Method
 from partita.local.update import OptimizerFn, Steps
+from partita.models.full import full
 from partita.models.parts import named_partition
-from partita.params import Params, copy_into, from_bytes
+from partita.models.start import Account, load_start
+from partita.params import Params, from_bytes
 from partita.partition import REST, Partition, Selection
 from partita.protocol import derive_seed
 from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
@@ -48,6 +50,8 @@ class Built:
     task: Task
     partition: Partition
     plan: Plan
+    start: Account | None
+    """What became of the file to begin from, where there is one."""
 
 
 def build(config: Config, folder: Path) -> Built:
@@ -56,11 +60,10 @@ def build(config: Config, folder: Path) -> Built:
     Raises:
         ConfigError: a value makes no sense.
     """
-    task = build_task(config, folder)
-    with section("partition"):
-        with own_code("The model"):
-            model = build_model(task, seed=config.seed)
-        partition = build_partition(config.partition, model)
+    task, start = build_task(config, folder)
+    with own_code("The model"):
+        model = build_model(task, seed=config.seed)
+    partition = build_partition(config.partition, model)
     _check_baseline(config)
     with section("evaluate"):
         evaluate = _evaluation(config.evaluate.devices, config.evaluate.every)
@@ -73,7 +76,7 @@ def build(config: Config, folder: Path) -> Built:
     with own_code("The task"):
         plan.check(len(task.devices))
         check_task(task, partition, seed=config.seed)
-    return Built(task, partition, plan)
+    return Built(task, partition, plan, start)
 
 
 def _check_baseline(config: Config) -> None:
@@ -83,8 +86,8 @@ def _check_baseline(config: Config) -> None:
         raise ConfigError("`finetune.baseline` trains all of the model: leave out `partition.frozen`, or it.")
 
 
-def build_task(config: Config, folder: Path) -> Task:
-    """Return the task, with the model that the config names."""
+def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
+    """Return the task with the model that the config names, and what became of the file to begin from."""
     function = load("task.kind", config.task.kind, TASKS)
     with seeded(derive_seed(config.seed, "task")):
         task = call("task", function, config.task.options)
@@ -98,23 +101,30 @@ def build_task(config: Config, folder: Path) -> Task:
         task = task.with_model(partial(model, **config.model.options))
     elif config.model.options:
         raise ConfigError(f"The keys {', '.join(config.model.options)} of [model] need `model.name`.")
-    if config.model.start:
-        task = task.with_model(_started(task.model, _tensors(config.model.start, folder)))
-    return task
+    if not config.model.start:
+        return task, None
+    return _started(task, _tensors(config.model.start, folder), config.model.start_names)
 
 
 def build_partition(config: PartitionConfig, model: nn.Module) -> Partition:
     """Return how the config splits a model."""
-    others = {
-        "shared": _selection("shared", config.shared),
-        "frozen": _selection("frozen", config.frozen),
-        "untie": config.untie,
-    }
-    if isinstance(config.personal, str) and config.personal != "rest":
-        if config.personal == "full" and (config.shared != "rest" or config.frozen):
-            raise ValueError("The partition `full` takes no `shared` and no `frozen`.")
-        return named_partition(model, config.personal, proximal=config.proximal, **others)
-    return Partition(model, personal=_selection("personal", config.personal), **others)
+    with section("partition"):
+        if config.personal == "full":
+            if config.shared != "rest" or config.frozen:
+                raise ValueError("The partition `full` takes no `shared` and no `frozen`.")
+            return full(model, proximal=config.proximal, dropout=config.dropout)
+        others = {
+            "shared": _selection("shared", config.shared),
+            "frozen": _selection("frozen", config.frozen),
+            "untie": config.untie,
+            "dropout": config.dropout,
+        }
+        if isinstance(config.personal, str) and config.personal != "rest":
+            width = config.adapter_width
+            if isinstance(width, str):
+                width = load("partition.adapter_width", width, {})
+            return named_partition(model, config.personal, width=width, **others)
+        return Partition(model, personal=_selection("personal", config.personal), **others)
 
 
 def _selection(key: str, value: str | list[str]) -> Selection:
@@ -243,15 +253,17 @@ def _tensors(name: str, folder: Path) -> Params:
         raise ConfigError(f"`model.start`, `{path}`, is not a safetensors file: {error}.") from None
 
 
-def _started(model: Callable[[], nn.Module], tensors: Params) -> Callable[[], nn.Module]:
+def _started(task: Task, tensors: Params, names: Mapping[str, str]) -> tuple[Task, Account]:
+    """Return the task with a model that begins from a file's tensors, and what became of them."""
+
     def build_started() -> nn.Module:
-        built = model()
-        copy_into(Partition(built).of(built).shared, tensors)
-        return built
+        model = task.model()
+        load_start(model, tensors, names)
+        return model
 
     with own_code("`model.start`"):
-        build_started()
-    return build_started
+        account = load_start(task.model(), tensors, names)
+    return task.with_model(build_started), account
 
 
 @contextmanager

@@ -18,7 +18,12 @@ from partita.config.schema import Config
 from partita.errors import ConfigError
 
 TASKS = {"digits": "partita.tasks.digits:digits"}
-MODELS = {"convnet": "partita.models.convnet:ConvNet"}
+MODELS = {
+    "convnet": "partita.models.convnet:ConvNet",
+    "resnet": "partita.models.resnet:ResNet",
+    "transformer": "partita.models.transformer:NextWordTransformer",
+    "speech": "partita.models.speech:SpeechTransformer",
+}
 METHODS = {
     "fedavg": "partita.local.plain:LocalSGD",
     "fedalt": "partita.local.alternating:LocalAlt",
@@ -39,10 +44,10 @@ def load(key: str, value: str, known: Mapping[str, str]) -> Any:
     path = known.get(value, value)
     module, colon, attribute = path.partition(":")
     if not colon:
-        hint = did_you_mean(value, list(known))
+        one_of = f"one of {', '.join(known)} or " if known else ""
         raise ConfigError(
-            f"`{key}` must be one of {', '.join(known)} or an import path such as 'package.module:function', "
-            f"got {value!r}.{hint}"
+            f"`{key}` must be {one_of}an import path such as 'package.module:function', got {value!r}."
+            f"{did_you_mean(value, list(known))}"
         )
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -110,6 +115,7 @@ def made_with(config: Config, folder: Path) -> dict[str, str]:
     versions |= {name: metadata.version(name) for name in ("partita", "torch", "numpy")}
     paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
     paths += [config.personalise.method, config.personalise.optimizer, config.finetune.optimizer]
+    paths += [str(config.partition.adapter_width)]
     places: set[str] = set()
     for module in sorted({path.partition(":")[0] for path in paths if ":" in path}):
         source = inspect.getsourcefile(importlib.import_module(module))

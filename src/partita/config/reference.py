@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ def _lines(section: Any) -> Iterator[str]:
 def _setting(name: str, value: Any) -> Iterator[str]:
     if value is None:
         yield f"# {name} ="
+    elif isinstance(value, Mapping) and name != "options":
+        yield f"{name} = {{}}"
     elif name != "options":
         yield tomli_w.dumps({name: value}).strip()
 

@@ -24,9 +24,12 @@ class ModelConfig:
     """Which model learns it."""
 
     name: str = ""
-    """`convnet`, or "package.module:function" returning a module; empty: the task's own model."""
+    """convnet, resnet, transformer, speech, or "package.module:function" returning a module; empty: the
+    task's own model."""
     start: str = ""
-    """A safetensors file with all of the model's tensors, to begin from."""
+    """A safetensors file to begin from: what fits by name and shape is loaded, and a run says what was."""
+    start_names: Mapping[str, str] = field(default_factory=dict)
+    """Regular expressions to replace in that file's names, and by what: { "^backbone[.]" = "" }."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Every further key goes to that function."""
 
@@ -36,8 +39,8 @@ class PartitionConfig:
     """How the model is split after pretraining."""
 
     personal: str | list[str] = "output"
-    """What belongs to each device: a name (none, full, or one of the model's, such as input and output),
-    a list of patterns, or "rest"."""
+    """What belongs to each device: a name (none, full, or one of the model's: input, output, adapter), a
+    list of patterns, or "rest"."""
     shared: str | list[str] = "rest"
     """What all devices train together: a list of patterns, or "rest" for all that no other part claims."""
     frozen: str | list[str] = field(default_factory=list)
@@ -46,6 +49,11 @@ class PartitionConfig:
     """With `full`, how strongly a device's model is pulled towards the shared one (lambda)."""
     untie: bool = False
     """Give tied tensors that fall into different parts their own copies."""
+    adapter_width: int | str = 0
+    """With `adapter`, how wide adapters are inside, or "package.module:function" from a device's id to that;
+    0: the paper's, 16 after linear layers and attention, all channels after convolutions."""
+    dropout: float = 0.0
+    """With which probability training drops each number that goes into a personal layer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,8 +63,12 @@ class _Bench:
         return self.partition.of(self.model)
 
 
+_MOST_BENCHES = 4
+"""Models kept at a time: a run needs two, and more only where personal parts differ in size."""
+
+
 class Visitor:
-    """Carries out the visits of a run, one at a time, with one model for all devices.
+    """Carries out the visits of a run, one at a time, with one model for all devices that have the same.
 
     Args:
         task: what is learnt.
@@ -111,7 +115,7 @@ class Visitor:
             shared=_steps(work, work.shared, examples, role.optimizer),
         )
         batches = self._batches(order, work, examples)
-        losses = update(bench.model, role.partition, batches, self._loss(role.partition))
+        losses = update(bench.model, bench.partition, batches, self._loss(bench.partition))
         parts = bench.parts
         change = change_of(parts.shared, order.shared)
         _check_finite("change of the shared part", change)
@@ -125,7 +129,7 @@ class Visitor:
         examples = self._training(order)
         moves: dict[Part, Steps] = {"personal": _steps(work, work.personal, examples, role.optimizer)}
         batches = self._batches(order, work, examples)
-        losses = descend(moves, bench.model, role.partition, batches, self._loss(role.partition))
+        losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench.partition))
         self._file(bench.parts.personal, order)
         return _reply(order, len(examples), _training_measures(examples, losses))
 
@@ -178,12 +182,14 @@ class Visitor:
         return lambda model, batch: self.task.loss(model, batch) + penalty(model)
 
     def _bench(self, order: Order) -> _Bench:
-        partition = self.roles[order.stage].partition
+        partition = self.roles[order.stage].partition.on(order.device)
         bench = self._benches.get(id(partition))
         if bench is None:
             model = build_model(self.task, partition, seed=self.seed)
             frozen = digest_of(partition.of(model).frozen)
             bench = _Bench(model, partition, cloned(_scratch(model)), frozen)
+            if len(self._benches) == _MOST_BENCHES:
+                del self._benches[next(iter(self._benches))]
             self._benches[id(partition)] = bench
         if bench.frozen != order.start.frozen:
             raise ValueError(

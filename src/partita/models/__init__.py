@@ -1,1 +1,1 @@
-"""Networks, each naming its input part and its output part."""
+"""Networks, each naming its input part, its output part and where it takes adapters."""

@@ -1,10 +1,12 @@
 """A small convolutional network for small grey images."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from partita.models.adapters import Adapters
 
 
 class ConvNet(nn.Module):
@@ -16,7 +18,11 @@ class ConvNet(nn.Module):
         width: channels of the first convolution.
     """
 
-    parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"input": ("stem.*",), "output": ("head.*",)}
+    parts: ClassVar[Mapping[str, Sequence[str] | Adapters]] = {
+        "input": ("stem.*",),
+        "output": ("head.*",),
+        "adapter": Adapters(after=("stem", "body")),
+    }
 
     def __init__(self, *, classes: int = 10, side: int = 8, width: int = 16) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Tables for the terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -8,6 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from partita.evaluation import Summary
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def models_table(summary: Summary, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
@@ -30,15 +32,45 @@ def _number(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
-def counts_table(partitions: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return how many parameters each partition makes personal, shared and frozen."""
-    parts = ("personal", "shared", "frozen")
-    table = Table(title="Parameters by partition", box=SIMPLE_HEAD)
+def costs_table(model: str, devices: int, partitions: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return what each partition of a model costs, a row each."""
+    table = Table(title=escape(f"Partitions of {model} ({devices:,} devices)"), box=SIMPLE_HEAD)
     table.add_column("partition")
-    for part in parts:
-        table.add_column(part, justify="right")
-    for name, counts in partitions.items():
-        table.add_row(escape(name), *(f"{counts[part]:,}" if part in counts else "-" for part in parts))
-    errors = [f"{name}: {counts['error']}" for name, counts in partitions.items() if "error" in counts]
-    table.caption = escape("\n".join(errors)) or None
+    parts = ("personal", "shared", "frozen")
+    shown = [part for part in parts if any(costs.get(part, 1) for costs in partitions.values())]
+    sizes = {"up_bytes": "up", "down_bytes": "down", "disk_bytes": "on disk", "memory_bytes": "memory"}
+    for column in (*shown, *sizes.values()):
+        table.add_column(column, justify="right")
+    for name, costs in partitions.items():
+        counts = [_span(costs, part, "{:,}".format) for part in shown]
+        table.add_row(escape(name), *counts, *(_span(costs, key, _bytes) for key in sizes))
+    troubles = [
+        f"{name}: {costs.get('error') or costs.get('reason')}"
+        for name, costs in partitions.items()
+        if "error" in costs or "reason" in costs
+    ]
+    notes = "up, down: of one device in a round; on disk: of all devices; memory: to train"
+    table.caption = escape("\n".join([notes, *troubles]))
     return table
+
+
+def _span(costs: Mapping[str, Any], key: str, text: Callable[[Any], str]) -> str:
+    """Return a cost, from the least to the most where it differs by device."""
+    values = [size[key] for size in costs.get("sizes", [costs]) if size.get(key) is not None]
+    if key == "disk_bytes" and values:
+        values = [costs[key]]
+    if not values:
+        return "-"
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _bytes(count: int) -> str:
+    """Return a number of bytes with three digits that count.
+
+    >>> [_bytes(count) for count in (0, 999, 153_128, 71_300_000)]
+    ['0 B', '999 B', '153 kB', '71.3 MB']
+    """
+    unit = max(power for power in range(5) if power == 0 or count >= 1000**power)
+    value = count / 1000**unit
+    return f"{value:.0f} {_UNITS[unit]}" if value >= 100 or not unit else f"{value:.3g} {_UNITS[unit]}"

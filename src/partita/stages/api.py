@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from partita.data.table import Table
 from partita.evaluation import Summary
 from partita.local.method import Method
-from partita.models.parts import Full
-from partita.params import copy_into
+from partita.models.full import Full
+from partita.params import cloned, copy_into
 from partita.partition import Partition
 from partita.protocol import DeviceId, Stage
 from partita.stages.pipeline import Pipeline, Watch
@@ -44,14 +44,18 @@ class Result:
             near = difflib.get_close_matches(device, self._task.devices.ids[:10_000], n=3)
             raise ValueError(f"There is no device {device!r}. Near ids: {', '.join(near) or 'none'}.")
         kept = self._record.store.load(device)
-        return self._record.load_shared("start") if kept is None else kept
+        if kept is not None:
+            return kept
+        own, pretrained = self._partition.on(device), self._record.load_shared(Stage.PRETRAINED)
+        return cloned(own.of(build_model(self._task, own, seed=self._seed, state=pretrained)).personal)
 
     def model(self, device: DeviceId) -> nn.Module:
         """Return a device's whole model, in eval mode."""
-        model = build_model(self._task, self._partition, seed=self._seed)
-        parts = self._partition.of(model)
+        personal, own = self.personal(device), self._partition.on(device)
+        model = build_model(self._task, own, seed=self._seed)
+        parts = own.of(model)
         copy_into(parts.shared, self.shared)
-        copy_into(parts.personal, self.personal(device))
+        copy_into(parts.personal, personal)
         return (model.personal if isinstance(model, Full) else model).eval()
 
 

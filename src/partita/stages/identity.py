@@ -18,7 +18,8 @@ def identity_of(task: Task, partition: Partition, plan: Plan, *, seed: int) -> d
         "devices": f"{len(task.devices)} devices, {task.devices.ids.digest()}",
         "metrics": ", ".join(task.metrics),
         "partition": _digest(
-            *(f"{part}: {' '.join(partition.names(part))}" for part in PARTS), _text(partition.penalty)
+            *(f"{part}: {' '.join(partition.names(part))}" for part in PARTS),
+            *(_text(value) for value in (partition.penalty, partition.dropout, partition.by_device)),
         ),
         "pretrain": _text(plan.training(Stage.PRETRAINED)),
         "personalise": _text(plan.training(Stage.PERSONALISED)),

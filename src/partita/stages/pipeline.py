@@ -189,7 +189,7 @@ class Pipeline:
                 device=device,
                 work=work,
                 shared=scene.state.shared,
-                start=scene.start,
+                start=self._stages.start_of(turn.stage, device),
             )
             for device in self._asked(turn)
         ]

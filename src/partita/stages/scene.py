@@ -9,7 +9,7 @@ from partita.local.plain import LocalSGD
 from partita.local.sgd import SGD
 from partita.params import Params, cloned, digest_of
 from partita.partition import Partition, Parts, tensors_of
-from partita.protocol import Stage, Start
+from partita.protocol import DeviceId, Stage, Start
 from partita.server.optimizers import Averaging
 from partita.server.round import Server, State
 from partita.stages.plan import Plan, Training
@@ -24,7 +24,6 @@ class Scene:
 
     stage: Stage
     server: Server
-    start: Start
     state: State
     frozen: Params
 
@@ -47,6 +46,7 @@ class Stages:
         self.seed = seed
         self.record = record
         self.partition = partition
+        self._starts: dict[int, tuple[Partition, Start]] = {}
         model = build_model(task, seed=seed)
         state = tensors_of(model)
         absent = [name for name in partition.names("frozen") if name not in state]
@@ -78,28 +78,34 @@ class Stages:
             optimizer=training.server if training else Averaging(),
             buffers=self._partition_of(stage).buffers("shared"),
         )
-        start = Start(
-            digest=digest_of(parts.personal),
-            personal=parts.personal,
-            frozen=digest_of(parts.frozen),
-        )
         return Scene(
             stage=stage,
             server=server,
-            start=start,
             state=server.begin(parts.shared) if state is None else state,
             frozen=parts.frozen,
         )
+
+    def start_of(self, stage: Stage, device: DeviceId) -> Start:
+        """Return what a device begins a stage with: one draw for all that have the same model."""
+        partition = self._partition_of(stage).on(device)
+        if id(partition) not in self._starts:
+            parts = self._begin(stage, partition)
+            start = Start(
+                digest=digest_of(parts.personal),
+                personal=parts.personal,
+                frozen=digest_of(parts.frozen),
+            )
+            self._starts[id(partition)] = partition, start
+        return self._starts[id(partition)][1]
 
     def _partition_of(self, stage: Stage) -> Partition:
         return self.everything if stage is Stage.PRETRAINED else self.partition
 
     def _parts(self, stage: Stage) -> Parts:
         """Return the parts of the model with which a stage begins."""
+        parts = self._begin(stage, self._partition_of(stage))
         if stage is Stage.PRETRAINED:
-            return self._split(build_model(self.task, seed=self.seed), stage)
-        pretrained = self.record.load_shared(Stage.PRETRAINED)
-        parts = self._split(build_model(self.task, self.partition, seed=self.seed, state=pretrained), stage)
+            return parts
         self.record.save_shared("start", parts.personal)
         if stage is Stage.FINETUNED:
             if self.plan.training(Stage.PERSONALISED) is None:
@@ -108,8 +114,10 @@ class Stages:
             parts = Parts(shared, parts.personal, parts.frozen)
         return parts
 
-    def _split(self, model: torch.nn.Module, stage: Stage) -> Parts:
-        parts = self._partition_of(stage).of(model)
+    def _begin(self, stage: Stage, partition: Partition) -> Parts:
+        """Return the parts of the initial model, of the pretrained one after the first stage."""
+        pretrained = None if stage is Stage.PRETRAINED else self.record.load_shared(Stage.PRETRAINED)
+        parts = partition.of(build_model(self.task, partition, seed=self.seed, state=pretrained))
         return Parts(cloned(parts.shared), cloned(parts.personal), cloned(parts.frozen))
 
 

@@ -22,6 +22,7 @@ def check_task(task: Task, partition: Partition, *, seed: int) -> None:
     """
     device = task.devices.ids[0]
     with seeded(derive_seed(seed, "check")), contextlib.suppress(CannotDo):
+        partition = partition.on(device)
         model = build_model(task, partition, seed=seed)
         partition.let_move(model, "personal", "shared")
         try:

@@ -1,0 +1,147 @@
+"""Adapters: small modules with a skip, inserted into a model that stays as it is.
+
+Parameter-Efficient Transfer Learning for NLP
+    N. Houlsby, A. Giurgiu, S. Jastrzebski, B. Morrone, Q. de Laroussilhe, A. Gesmundo, M. Attariyan,
+    S. Gelly. ICML 2019.
+    https://arxiv.org/abs/1902.00751
+
+Learning Multiple Visual Domains with Residual Adapters
+    S.-A. Rebuffi, H. Bilen, A. Vedaldi. NeurIPS 2017.
+    https://arxiv.org/abs/1705.08045
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partita.models.norm import group_norm
+from partita.partition import Partition
+from partita.protocol import DeviceId
+
+Width = int | Callable[[DeviceId], int]
+"""How wide adapters are inside: as wide on all devices, or a number for each; 0 is the paper's width."""
+
+_BOTTLENECK = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """Where a model takes adapters."""
+
+    after: Sequence[str]
+    """Patterns of the modules after which they go: linear layers, attention or 2-D convolutions."""
+    together_with: Sequence[str] = ()
+    """Patterns of tensors of the model that are personal together with them, such as its norms."""
+
+
+class BottleneckAdapter(nn.Module):
+    """Houlsby's: down to a few numbers, ReLU, up again, and a skip past all of it."""
+
+    def __init__(self, dim: int, *, width: int = 0) -> None:
+        super().__init__()
+        self.down = nn.Linear(dim, width or _BOTTLENECK)
+        self.up = nn.Linear(width or _BOTTLENECK, dim)
+        for layer in (self.down, self.up):
+            nn.init.normal_(layer.weight, std=1e-2)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return nearly the features themselves, as long as the adapter is new."""
+        return features + self.up(torch.relu(self.down(features)))
+
+
+class ResidualAdapter(nn.Module):
+    """Rebuffi's: a norm, a 1x1 convolution, and a skip past both.
+
+    With a width, two 1x1 convolutions, through that many channels.
+    """
+
+    def __init__(self, channels: int, *, width: int = 0) -> None:
+        super().__init__()
+        self.norm = group_norm(channels)
+        self.narrow = nn.Conv2d(channels, width, 1, bias=False) if width else nn.Identity()
+        self.conv = nn.Conv2d(width or channels, channels, 1, bias=False)
+        nn.init.normal_(self.conv.weight, std=1e-4)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return nearly the features themselves, as long as the adapter is new."""
+        return features + self.conv(self.narrow(self.norm(features)))
+
+
+def adapters(model: nn.Module, where: Adapters, *, width: Width = 0, **others: Any) -> Partition:
+    """Return the partition in which adapters are personal and the model, otherwise unchanged, is shared.
+
+    Args:
+        model: the model without adapters.
+        where: after which of its modules they go.
+        width: how wide they are inside, on all devices or by device; 0 is the paper's: 16 after linear
+            layers and attention, all channels after convolutions.
+        others: further arguments of `Partition`, such as `frozen`.
+
+    >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> adapters(net, Adapters(after=["0"]), width=1).names("personal")
+    ('0.adapter.down.weight', '0.adapter.down.bias', '0.adapter.up.weight', '0.adapter.up.bias')
+    """
+    make = partial(Partition, model, personal=["*.adapter.*", *where.together_with], **others)
+    prepare = partial(insert_adapters, where=where)
+    if isinstance(width, int):
+        return make(prepare=partial(prepare, width=width))
+
+    @cache
+    def of_width(width: int) -> Partition:
+        return make(prepare=partial(prepare, width=width))
+
+    return make(prepare=prepare, by_device=partial(_by_width, width=width, of_width=of_width))
+
+
+def _by_width(
+    device: DeviceId, *, width: Callable[[DeviceId], int], of_width: Callable[[int], Partition]
+) -> Partition:
+    own = width(device)
+    if not isinstance(own, int) or isinstance(own, bool):
+        raise ValueError(f"An adapter's width must be a whole number, got {own!r} for device {device!r}.")
+    return of_width(own)
+
+
+def insert_adapters(model: nn.Module, *, where: Adapters, width: int = 0) -> nn.Module:
+    """Add an adapter to every module that `where` names, in place; no name that the model has changes."""
+    if width < 0:
+        raise ValueError(f"The width of an adapter must be 0 (the paper's) or above, got {width}.")
+    found: dict[str, nn.Module] = {}
+    for pattern in where.after:
+        matches = {name: module for name, module in model.named_modules() if fnmatchcase(name, pattern)}
+        if not matches:
+            raise ValueError(f"No module of {type(model).__name__} to adapt matches {pattern!r}.")
+        found |= matches
+    for name, module in found.items():
+        if "adapter" in dict(module.named_children()):
+            raise ValueError(f"`{name}` has an adapter already.")
+        module.adapter = _fitting(name, module, width)
+        module.register_forward_hook(_through_adapter)
+    return model
+
+
+def _fitting(name: str, module: nn.Module, width: int) -> nn.Module:
+    match module:
+        case nn.Linear():
+            return BottleneckAdapter(module.out_features, width=width)
+        case nn.MultiheadAttention():
+            return BottleneckAdapter(module.embed_dim, width=width)
+        case nn.Conv2d():
+            return ResidualAdapter(module.out_channels, width=width)
+        case _:
+            raise ValueError(
+                f"An adapter can go after a Linear, a MultiheadAttention or a Conv2d, got `{name}`, a "
+                f"{type(module).__name__}."
+            )
+
+
+def _through_adapter(module: nn.Module, _: Any, output: Any) -> Any:
+    """Send a module's output through its adapter; attention gives its weights beside the output."""
+    adapter = module.get_submodule("adapter")
+    return (adapter(output[0]), *output[1:]) if isinstance(output, tuple) else adapter(output)

@@ -1,0 +1,157 @@
+"""ResNets with GroupNorm, for small images and for large ones.
+
+Deep Residual Learning for Image Recognition
+    K. He, X. Zhang, S. Ren, J. Sun. CVPR 2016.
+    https://arxiv.org/abs/1512.03385
+
+GroupNorm in BatchNorm's place, since statistics of a batch do not suit devices whose data differ:
+
+The Non-IID Data Quagmire of Decentralized Machine Learning
+    K. Hsieh, A. Phanishayee, O. Mutlu, P. Gibbons. ICML 2020.
+    https://arxiv.org/abs/1910.00189
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from partita.models.adapters import Adapters
+from partita.models.norm import group_norm
+
+_BLOCKS = {
+    10: (1, 1, 1, 1),
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
+"""Blocks in each of the four layers, by depth."""
+_STEMS = ("small", "large")
+
+
+class ResNet(nn.Module):
+    """A residual network that classifies images; as it is, the paper's for 28x28 characters.
+
+    Its names are torchvision's, with `norm` for `bn`.
+
+    Args:
+        depth: 10, 18 or 34 (two 3x3 convolutions a block), 50, 101 or 152 (a 3x3 one between two of 1x1).
+        classes: how many classes there are.
+        channels: of an image; 1 for grey, 3 for colour.
+        width: a factor of the numbers of channels inside.
+        stem: `small`, a 3x3 convolution, for images of about 28x28; `large`, a 7x7 one of stride 2 and max
+            pooling, for about 224x224.
+    """
+
+    other_names: ClassVar[Mapping[str, str]] = {r"\bbn(\d)": r"norm\1"}
+
+    def __init__(
+        self,
+        *,
+        depth: int = 18,
+        classes: int = 62,
+        channels: int = 1,
+        width: float = 1.0,
+        stem: str = "small",
+    ) -> None:
+        super().__init__()
+        if depth not in _BLOCKS:
+            raise ValueError(f"`depth` must be one of {', '.join(map(str, _BLOCKS))}, got {depth!r}.")
+        if stem not in _STEMS:
+            raise ValueError(f"`stem` must be one of {', '.join(_STEMS)}, got {stem!r}.")
+        widths = [round(width * base) for base in (64, 128, 256, 512)]
+        if widths[0] < 1:
+            raise ValueError(f"`width` must leave at least one of 64 channels, got {width!r}.")
+        self._adapted = "conv2" if depth >= 50 else "conv[12]"
+        self.conv1, self.pool = _stem(channels, widths[0], stem)
+        self.norm1 = group_norm(widths[0])
+        block = _Bottleneck if depth >= 50 else _Basic
+        entering = widths[0]
+        for number, (inner, count) in enumerate(zip(widths, _BLOCKS[depth], strict=True), start=1):
+            strides = [1 if number == 1 else 2] + [1] * (count - 1)
+            blocks: list[nn.Module] = []
+            for stride in strides:
+                blocks.append(block(entering, inner, stride))
+                entering = inner * block.expansion
+            self.add_module(f"layer{number}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(entering, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[str] | Adapters]:
+        """The first convolution, the output layer, adapters after every 3x3 convolution of a block."""
+        return {
+            "input": ("conv1.*", "norm1.*"),
+            "output": ("fc.*",),
+            "adapter": Adapters(
+                after=(f"layer?.*.{self._adapted}",), together_with=("norm1.*", "layer?.*.norm?.*")
+            ),
+        }
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the scores of each class for a batch of images."""
+        features = self.pool(torch.relu(self.norm1(self.conv1(images))))
+        for number in range(1, 5):
+            features = self.get_submodule(f"layer{number}")(features)
+        return self.fc(features.mean(dim=(2, 3)))
+
+
+def _stem(channels: int, width: int, stem: str) -> tuple[nn.Conv2d, nn.Module]:
+    if stem == "small":
+        return nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.Identity()
+    pool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+    return nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False), pool
+
+
+def _shortcut(entering: int, leaving: int, stride: int) -> nn.Sequential | None:
+    """Return what brings a block's input to the shape of its output, None where it has it."""
+    if stride == 1 and entering == leaving:
+        return None
+    return nn.Sequential(nn.Conv2d(entering, leaving, 1, stride=stride, bias=False), group_norm(leaving))
+
+
+class _Basic(nn.Module):
+    """Two 3x3 convolutions and a shortcut past them."""
+
+    expansion = 1
+
+    def __init__(self, entering: int, inner: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(entering, inner, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = group_norm(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, padding=1, bias=False)
+        self.norm2 = group_norm(inner)
+        self.downsample = _shortcut(entering, inner, stride)
+
+    def forward(self, features: Tensor) -> Tensor:
+        shortcut = features if self.downsample is None else self.downsample(features)
+        features = torch.relu(self.norm1(self.conv1(features)))
+        return torch.relu(self.norm2(self.conv2(features)) + shortcut)
+
+
+class _Bottleneck(nn.Module):
+    """A 3x3 convolution between two of 1x1 that narrow and widen, and a shortcut past them."""
+
+    expansion = 4
+
+    def __init__(self, entering: int, inner: int, stride: int) -> None:
+        super().__init__()
+        leaving = self.expansion * inner
+        self.conv1 = nn.Conv2d(entering, inner, 1, bias=False)
+        self.norm1 = group_norm(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride=stride, padding=1, bias=False)
+        self.norm2 = group_norm(inner)
+        self.conv3 = nn.Conv2d(inner, leaving, 1, bias=False)
+        self.norm3 = group_norm(leaving)
+        self.downsample = _shortcut(entering, leaving, stride)
+
+    def forward(self, features: Tensor) -> Tensor:
+        shortcut = features if self.downsample is None else self.downsample(features)
+        features = torch.relu(self.norm1(self.conv1(features)))
+        features = torch.relu(self.norm2(self.conv2(features)))
+        return torch.relu(self.norm3(self.conv3(features)) + shortcut)

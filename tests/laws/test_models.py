@@ -1,0 +1,290 @@
+"""Every model trains with every partition under FedAlt and FedSim; personal parts may differ in size."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from partita import (
+    Adapters,
+    Additive,
+    FedAlt,
+    FedAvg,
+    FedSim,
+    Finetuning,
+    Metric,
+    Mixture,
+    NextWordTransformer,
+    Partition,
+    Plan,
+    ResNet,
+    SpeechTransformer,
+    SplitInput,
+    Task,
+    Training,
+    accuracy,
+    adapters,
+    full,
+    pipeline,
+    run,
+)
+from partita.device.store import key_of
+from partita.models.convnet import ConvNet
+from partita.models.parts import named_partition, partition_names
+from partita.params import from_bytes
+from partita.tasks.build import build_model
+from small import same_bits
+
+
+def classify(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def fit(model: nn.Module, batch: Any) -> Tensor:
+    return (model(batch[0]).squeeze(1) - batch[1]).square().mean()
+
+
+def next_word(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+def transcribe(model: nn.Module, batch: Any) -> Tensor:
+    sound, lengths, text, text_lengths = batch
+    scores, frames = model(sound, lengths)
+    return nn.functional.ctc_loss(scores.transpose(0, 1), text, frames, text_lengths)
+
+
+def loudest(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    sound, lengths, text, _ = batch
+    return model(sound, lengths)[0][:, 0], text[:, 0]
+
+
+def last_word(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    return model(batch[0])[:, -1], batch[1][:, -1]
+
+
+def far(predictions: Tensor, targets: Tensor) -> float:
+    return (predictions.squeeze(1) - targets).abs().mean().item()
+
+
+def images(seed: int, side: int = 8) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(6, 1, side, side, generator=generator), torch.randint(4, (6,), generator=generator)
+
+
+def sentences(seed: int) -> tuple[Tensor, ...]:
+    words = torch.randint(20, (6, 6), generator=torch.Generator().manual_seed(seed))
+    return words[:, :-1], words[:, 1:]
+
+
+def utterances(seed: int) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(1, 7, (6, 3), generator=generator)
+    sound = torch.randn(6, 30, 5, generator=generator)
+    return sound, torch.tensor([30, 28, 26, 30, 30, 29]), text, torch.full((6,), 3)
+
+
+def numbers(seed: int) -> tuple[Tensor, ...]:
+    inputs = torch.randn(6, 4, generator=torch.Generator().manual_seed(seed))
+    return inputs, inputs.sum(1) + seed
+
+
+def kinds(seed: int) -> tuple[Tensor, ...]:
+    inputs, sums = numbers(seed)
+    return inputs, (sums > seed).long()
+
+
+def task_of(model: Callable[[], nn.Module], loss: Any, data: Callable[[int], Any], **others: Any) -> Task:
+    devices = {f"d{n}": {"train": data(n), "test": data(100 + n)} for n in range(4)}
+    settings = {"metrics": {"accuracy": accuracy}} | others
+    return Task(model=model, loss=loss, devices=devices, **settings)
+
+
+TASKS = {
+    "convnet": lambda: task_of(lambda: ConvNet(classes=4, width=4), classify, images),
+    "resnet": lambda: task_of(lambda: ResNet(depth=10, classes=4, width=0.25), classify, images),
+    "resnet50": lambda: task_of(lambda: ResNet(depth=50, classes=4, width=0.0625), classify, images),
+    "transformer": lambda: task_of(
+        lambda: NextWordTransformer(vocabulary=20, length=5, dim=8, layers=2, heads=2, hidden=16),
+        next_word,
+        sentences,
+        predict=last_word,
+    ),
+    "speech": lambda: task_of(
+        lambda: SpeechTransformer(features=5, outputs=7, dim=8, layers=2, heads=2, hidden=16),
+        transcribe,
+        utterances,
+        predict=loudest,
+    ),
+    "additive": lambda: task_of(
+        lambda: Additive(nn.Linear(4, 1), nn.Linear(4, 1)), fit, numbers, metrics={"far": Metric(far, "down")}
+    ),
+    "mixture": lambda: task_of(lambda: Mixture(nn.Linear(4, 2), nn.Linear(4, 2)), classify, kinds),
+    "split input": lambda: task_of(
+        lambda: SplitInput(nn.Linear(3, 4), nn.Linear(1, 2), nn.Linear(6, 2), at=3), classify, kinds
+    ),
+}
+CASES = [(kind, name) for kind, task in TASKS.items() for name in partition_names(task().model())]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.parametrize("method", [FedAlt, FedSim])
+def test_every_model_trains_with_every_partition(kind: str, name: str, method: Any) -> None:
+    task = TASKS[kind]()
+    partition = named_partition(task.model(), name, dropout=0.1)
+
+    result = run(task, partition, method(shared_lr=0.05, batch_size=3), rounds=2, devices_per_round=4)
+
+    before = partition.of(build_model(task, partition, seed=1))
+    assert not same_bits(result.shared, before.shared)
+    assert result.summary["stages"]["personalised"]["devices"] == 4
+    personal = [result.personal(f"d{number}") for number in range(4)]
+    if name == "none":
+        assert personal == [{}] * 4
+    else:
+        assert not any(same_bits(own, before.personal) for own in personal)
+        assert not same_bits(personal[0], personal[1])
+
+
+def test_full_is_the_same_formulation_fedalt_on_it_is_a_proximal_step() -> None:
+    # One example a device, y = 3, from v = u = 0 and lambda = 1/2, each step of size 1/10:
+    #   v <- 0 - 1/10 (-(3 - 0) + 1/2 (0 - 0)) = 3/10
+    #   u <- 0 - 1/10 (1/2 (0 - 3/10))         = 3/200
+    class Bias(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value = nn.Parameter(torch.zeros(1))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.value.expand(len(inputs))
+
+    data = torch.zeros(1, 1), torch.tensor([3.0])
+    task = Task(
+        model=Bias,
+        loss=lambda model, batch: 0.5 * (model(batch[0]) - batch[1]).square().mean(),
+        metrics={"far": lambda predicted, targets: (predicted - targets).abs().mean()},
+        devices={"a": {"train": data, "test": data}},
+    )
+
+    result = run(task, full(Bias(), proximal=0.5), FedAlt(shared_lr=0.1), rounds=1)
+
+    assert result.personal("a")["personal.value"].item() == pytest.approx(0.3)
+    assert result.shared["shared.value"].item() == pytest.approx(0.015)
+
+
+WIDTHS = {"d0": 1, "d1": 3, "d2": 1, "d3": 2}
+PLAN = Plan(
+    pretrain=Training(method=FedAvg(shared_lr=0.05, batch_size=3), rounds=1, devices_per_round=2),
+    personalise=Training(method=FedAlt(shared_lr=0.05, batch_size=3), rounds=2, devices_per_round=2),
+    finetune=Finetuning(personal_lr=0.05, epochs=1),
+)
+
+
+def by_width(task: Task) -> Partition:
+    where = Adapters(after=["blocks.*.linear2"])
+    return adapters(task.model(), where, width=WIDTHS.__getitem__)
+
+
+def test_personal_parts_may_differ_in_size(tmp_path: Path) -> None:
+    task = TASKS["transformer"]()
+
+    result = pipeline(task, by_width(task), PLAN, out=tmp_path / "run")
+
+    for device, width in WIDTHS.items():
+        personal = result.personal(device)
+        assert personal["blocks.0.linear2.adapter.down.weight"].shape == (width, 8)
+        stored = from_bytes((tmp_path / "run/personal" / f"{key_of(device)}.safetensors").read_bytes())
+        assert same_bits(personal, stored)
+        assert same_bits(
+            {name: tensor for name, tensor in result.model(device).state_dict().items() if name in personal},
+            personal,
+        )
+    assert result.summary["stages"]["finetuned"]["devices"] == 4
+
+
+def test_devices_as_wide_begin_with_one_draw_and_others_with_another() -> None:
+    task = TASKS["transformer"]()
+    method = FedAlt(shared_lr=0.05, personal_epochs=0)
+    result = run(task, by_width(task), method, rounds=1, devices_per_round=1)
+
+    starts = {device: result.personal(device) for device in WIDTHS}
+
+    assert same_bits(starts["d0"], starts["d2"])
+    assert {
+        device: len(start["blocks.0.linear2.adapter.down.bias"]) for device, start in starts.items()
+    } == WIDTHS
+
+
+def test_a_width_for_each_device_that_is_the_same_for_all_is_one_width() -> None:
+    task = TASKS["transformer"]()
+    where = Adapters(after=["blocks.*.linear2"])
+
+    one = pipeline(task, adapters(task.model(), where, width=3), PLAN)
+    each = pipeline(task, adapters(task.model(), where, width=lambda _: 3), PLAN)
+
+    assert same_bits(one.shared, each.shared)
+    assert all(same_bits(one.personal(device), each.personal(device)) for device in WIDTHS)
+
+
+def test_runs_with_differing_sizes_resume_with_the_same_bits(tmp_path: Path) -> None:
+    task = TASKS["transformer"]()
+    whole = pipeline(task, by_width(task), PLAN)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(line: Any, done: int, _: int) -> None:
+        if line["stage"] == "personalised" and line["work"] == "update":
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        pipeline(task, by_width(task), PLAN, out=tmp_path / "run", watch=stop)
+    resumed = pipeline(task, by_width(task), PLAN, out=tmp_path / "run", resume=True)
+
+    assert same_bits(whole.shared, resumed.shared)
+    assert all(same_bits(whole.personal(device), resumed.personal(device)) for device in WIDTHS)
+
+
+def test_many_sizes_keep_few_models() -> None:
+    task = TASKS["transformer"]()
+    devices = {f"d{n}": task.devices["d0"] for n in range(9)}
+    task = Task(model=task.model, loss=task.loss, metrics=task.metrics, devices=devices, predict=task.predict)
+    where = Adapters(after=["blocks.*.linear2"])
+    partition = adapters(task.model(), where, width=lambda device: 1 + int(device[1:]))
+
+    result = run(task, partition, FedSim(shared_lr=0.05), rounds=1, devices_per_round=9)
+
+    sizes = [len(result.personal(f"d{n}")["blocks.0.linear2.adapter.down.bias"]) for n in range(9)]
+    assert sizes == list(range(1, 10))
+
+
+def test_adapters_start_from_the_pretrained_model_unchanged(tmp_path: Path) -> None:
+    task = TASKS["resnet"]()
+    partition = named_partition(task.model(), "adapter")
+    plan = Plan(
+        pretrain=Training(method=FedAvg(shared_lr=0.05), rounds=1, devices_per_round=2),
+        personalise=Training(method=FedAlt(shared_lr=0.0, personal_lr=0.0), rounds=1, devices_per_round=2),
+    )
+
+    pipeline(task, partition, plan, out=tmp_path / "run")
+
+    pretrained = from_bytes((tmp_path / "run/shared/pretrained.safetensors").read_bytes())
+    shared = from_bytes((tmp_path / "run/shared/personalised.safetensors").read_bytes())
+    start = from_bytes((tmp_path / "run/shared/start.safetensors").read_bytes())
+    assert same_bits(shared, {name: pretrained[name] for name in shared})
+    norms = {name: tensor for name, tensor in start.items() if ".adapter." not in name}
+    assert same_bits(norms, {name: pretrained[name] for name in norms})
+    assert len(norms) == 2 * (1 + 4 * 2)
+
+
+def test_a_copied_plain_model_is_not_adapted() -> None:
+    model = TASKS["resnet"]().model()
+    before = copy.deepcopy(model).state_dict().keys()
+
+    named_partition(model, "adapter")
+
+    assert model.state_dict().keys() == before
