@@ -30,10 +30,10 @@ def test_in_an_additive_model_each_fits_what_the_other_leaves() -> None:
     # d/dv (y - u - v)^2 = -2 (y - u - v): with y = 5, u = 1, v = 2 it is -4.
     model = Additive(Constant(1.0), Constant(2.0))
 
-    (5.0 - model(torch.zeros(1, 1))).square().sum().backward()
+    loss = (5.0 - model(torch.zeros(1, 1))).square().sum()
+    gradients = torch.autograd.grad(loss, [model.personal.values, model.shared.values])
 
-    assert model.personal.values.grad.item() == -4.0
-    assert model.shared.values.grad.item() == -4.0
+    assert [gradient.item() for gradient in gradients] == [-4.0, -4.0]
 
 
 def test_a_mixture_gives_the_convex_combination_of_two_distributions() -> None:
@@ -51,9 +51,10 @@ def test_a_mixtures_share_is_learnt_and_the_devices_own() -> None:
     # d/d theta of -log(theta 3/4 + (1 - theta) 1/2) at 0.8 is -(1/4)/0.7, times theta (1 - theta) for the logit.
     model = Mixture(Constant(0.0, 1.0986123), Constant(2.0, 2.0), theta=0.8)
 
-    nn.functional.cross_entropy(model(torch.zeros(1, 1)), torch.tensor([1])).backward()
+    loss = nn.functional.cross_entropy(model(torch.zeros(1, 1)), torch.tensor([1]))
+    (gradient,) = torch.autograd.grad(loss, model.balance)
 
-    assert model.balance.grad.item() == pytest.approx(-0.25 / 0.7 * 0.8 * 0.2, rel=1e-5)
+    assert gradient.item() == pytest.approx(-0.25 / 0.7 * 0.8 * 0.2, rel=1e-5)
     assert named_partition(model, "additive").names("personal") == ("balance", "personal.values")
     assert model.theta.item() == pytest.approx(0.8)
 
@@ -75,12 +76,10 @@ def test_theta_is_inside(theta: float) -> None:
 
 def test_a_split_input_keeps_chunks_apart_until_the_top() -> None:
     model = SplitInput(nn.Linear(2, 3), nn.Linear(1, 2), nn.Linear(5, 1), at=2)
-    inputs = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    inputs = torch.tensor([[1.0, 2.0, 3.0]])
 
-    model.shared(inputs[..., :2]).sum().backward()
     output = model(inputs)
 
-    assert inputs.grad[0, 2].item() == 0.0
     both = torch.cat([model.shared(inputs[:, :2]), model.personal(inputs[:, 2:])], dim=1)
     assert torch.equal(output, model.top(both))
     assert Partition(model, personal="personal.*").count("personal") == 1 * 2 + 2
