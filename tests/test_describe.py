@@ -37,6 +37,11 @@ class Normed(nn.Sequential):
 def width(device):
     return {"a": 1, "b": 2, "c": 1}[device]
 
+def boom(device):
+    return {"a": 1}[device]
+
+number = 7
+
 def make(model="Net", examples=5):
     data = torch.randn(examples, 3), torch.randint(2, (examples,))
     return Task(
@@ -133,7 +138,7 @@ def test_sizes_by_device_are_told_apart(here: Path, capsys: pytest.CaptureFixtur
     assert adapter["disk_bytes"] == sum(size["disk_bytes"] for size in adapter["sizes"])
     assert adapter["memory_bytes"] == max(size["memory_bytes"] for size in adapter["sizes"])
     assert main(["describe", "net.toml", setting, "partition.personal=adapter"]) == 0
-    assert "13 to 22" in capsys.readouterr().out
+    assert "13-22" in capsys.readouterr().out
     assert main(["run", "net.toml", setting, "partition.personal=adapter", "out=run"]) == 0
     assert "sha256" in Path("run/config.toml").read_text().partition("[made_with]")[2]
     stored = sum(file.stat().st_size for file in Path("run/personal").iterdir())
@@ -173,9 +178,67 @@ def test_the_file_to_begin_from_is_accounted_for(here: Path, capsys: pytest.Capt
     assert start["loaded"] == {"body.weight": "backbone.body.weight"}
     assert start["new"]["head.weight"] == "7x4 in the file, 2x4 here"
     assert start["left_over"]["x"] == "no such name in the model"
-    assert "1 tensors loaded, 4 new (`calls`, `body.bias`, `head.bias`: not in the file" in told.replace(
-        "\n", ""
+    assert "4 new (`calls`, `body.bias`, `head.bias`: not in the file" in told.replace("\n", "")
+
+
+def test_a_run_goes_on_only_from_the_file_that_it_began_from(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = {"body.weight": torch.ones(4, 3)}
+    Path("start.safetensors").write_bytes(to_bytes(file))
+    assert main(["run", "net.toml", "model.start=start.safetensors", "out=run"]) == 0
+    Path("start.safetensors").write_bytes(to_bytes({"body.weight": torch.zeros(4, 3)}))
+    capsys.readouterr()
+
+    assert main(["run", "--resume", "run"]) == 2
+
+    assert "is not the file that the run began from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ["partition.adapter_width=net_task:boom"],
+            "`partition.adapter_width` failed: KeyError: 'b' (net_task.py",
+        ),
+        (["partition.adapter_width=net_task:Net"], "`partition.adapter_width`"),
+        (
+            ["partition.adapter_width=net_task:number"],
+            "`adapter_width` must be a function of a device's id, got 7.",
+        ),
+        (["partition.adapter_width=no_module:f", "partition.personal=['head.*']"], "does not import"),
+        (["model.start_names={'(' = ''}"], "`model.start_names` needs a file to begin from, `model.start`."),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "describe"])
+def test_what_is_wrong_is_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str, overrides: list[str], words: str
+) -> None:
+    assert main([command, "net.toml", "partition.personal=adapter", *overrides]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert not Path("runs").exists()
+
+
+def test_a_cause_is_told_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "net.toml", "task.examples=0"]) == 0
+
+    out = capsys.readouterr().out
+    assert out.count("No device has a training example") == 1
+    assert "No memory for none, output, adapter, full: CannotDo: No device has a training example." in out
+
+
+def test_a_table_shows_all_of_a_long_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pattern = "head.[" + "w" * 60 + "b]*"
+
+    assert (
+        main(["describe", "net.toml", f"partition.personal=['{pattern}']", "partition.frozen=['body.*']"])
+        == 0
     )
+
+    assert pattern in capsys.readouterr().out
 
 
 PAPER = {

@@ -348,3 +348,36 @@ def test_only_personal_parts_may_differ_by_device() -> None:
     with pytest.raises(ValueError, match="The shared part of device 'a' must have the names and shapes"):
         partition.on("a")
     assert Partition(model, personal="1.*").on("a").names("personal") == ("1.weight", "1.bias")
+
+
+def test_devices_alike_have_one_partition_even_if_it_is_made_anew() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    partition = Partition(model, personal="1.*", by_device=lambda _: Partition(model, personal="1.*"))
+
+    assert partition.on("a") is partition.on("b")
+    assert [(device, count) for _, device, count in partition.kinds(["a", "b", "c"])] == [("a", 3)]
+    assert "personal=by device" in repr(partition)
+    with pytest.raises(TypeError, match="`by_device` must return a Partition, got None for device 'a'."):
+        Partition(model, personal="1.*", by_device=lambda _: None).on("a")
+
+
+def test_dropout_stays_out_of_a_shared_layer_that_was_tied_to_a_personal_one() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(50, 50)
+            self.b = self.a
+
+    prepared = Partition(Twice(), personal="b.*", untie=True, dropout=0.5).prepare(Twice()).train()
+
+    ones = torch.ones(1, 50)
+    assert torch.equal(prepared.a(ones), prepared.a(ones))
+    assert not torch.equal(prepared.b(ones), prepared.b(ones))
+
+
+@pytest.mark.parametrize("personal", ["1.bias", "0.self_attn.out_proj.*"])
+def test_dropout_without_a_layer_to_drop_into_is_an_error(personal: str) -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(4, 2, 4), nn.Linear(4, 1))
+
+    with pytest.raises(ValueError, match="`dropout` needs a personal layer"):
+        Partition(model, personal=personal, dropout=0.5)

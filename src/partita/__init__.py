@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from partita.models.adapters import Adapters, adapters
     from partita.models.additive import Additive, Mixture
     from partita.models.full import full
+    from partita.models.parts import named_partition
     from partita.models.resnet import ResNet
     from partita.models.speech import SpeechTransformer
     from partita.models.split_input import SplitInput
+    from partita.models.start import load_start
     from partita.models.transformer import NextWordTransformer
     from partita.partition import REST, Partition
     from partita.protocol import Stage
@@ -73,6 +75,8 @@ __all__ = [
     "constant",
     "descend",
     "full",
+    "load_start",
+    "named_partition",
     "pipeline",
     "run",
 ]
@@ -88,9 +92,11 @@ _HOMES = {
     "partita.models.adapters": ("Adapters", "adapters"),
     "partita.models.additive": ("Additive", "Mixture"),
     "partita.models.full": ("full",),
+    "partita.models.parts": ("named_partition",),
     "partita.models.resnet": ("ResNet",),
     "partita.models.speech": ("SpeechTransformer",),
     "partita.models.split_input": ("SplitInput",),
+    "partita.models.start": ("load_start",),
     "partita.models.transformer": ("NextWordTransformer",),
     "partita.partition": ("REST", "Partition"),
     "partita.protocol": ("Stage",),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from partita.errors import ConfigError, InUse, RunFailed
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
 
 class _Parser(argparse.ArgumentParser):
@@ -67,14 +67,15 @@ def _run(options: argparse.Namespace) -> int:
     else:
         run = runner.reopen(options.resume)
     if run.built.start:
-        print(f"From the file to begin with: {run.built.start}.", file=sys.stderr)
+        account = ["Tensors of the file to begin from:", *run.built.start.lines()]
+        print("\n  ".join(account), file=sys.stderr)
     print(f"Running in {run.folder}", file=sys.stderr)
     try:
         with Progress(Console(stderr=True)) as progress:
             done = runner.finish(run, progress.watch)
     except KeyboardInterrupt:
         return _say(130, f"Interrupted. Go on with `partita run --resume {run.folder}`.")
-    _wide_console().print(models_table(done.summary, done.models))
+    _print_table(models_table(done.summary, done.models))
     for trouble in troubles_of(run.folder, done.summary):
         print(f"Mind: {trouble}.")
     print(f"The run is in {run.folder}")
@@ -86,16 +87,17 @@ def _describe(options: argparse.Namespace) -> int:
 
     from partita.config.reading import read_config
     from partita.describe import describe
-    from partita.report.tables import costs_table
+    from partita.report.tables import costs_notes, costs_table
 
     path, overrides = _config_of(options.arguments)
     described = describe(read_config(path, overrides), path.parent)
     if options.json:
         print(json.dumps(described.to_values(), indent=1))
         return 0
-    _wide_console().print(costs_table(described.model, described.devices, described.partitions))
+    _print_table(costs_table(described.model, described.devices, described.partitions))
+    print("\n".join(costs_notes(described.partitions)))
     if described.start:
-        print(f"From the file to begin with: {described.start}.")
+        print("\n  ".join(["Tensors of the file to begin from:", *described.start.lines()]))
     return 0
 
 
@@ -106,13 +108,14 @@ def _config(_: argparse.Namespace) -> int:
     return 0
 
 
-def _wide_console() -> "Console":
-    """Return a console that shows every digit of a table, however narrow the terminal."""
+def _print_table(table: "Table") -> None:
+    """Print every digit of a table, however narrow the terminal."""
     from rich.console import Console
 
     console = Console()
-    console.width = max(console.width, 80)
-    return console
+    whole = console.measure(table, options=console.options.update(max_width=sys.maxsize))
+    console.width = max(console.width, whole.maximum)
+    console.print(table)
 
 
 def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:

@@ -20,7 +20,7 @@ from partita.data.examples import Batch, examples_of, in_order
 from partita.errors import CannotDo, ConfigError
 from partita.models.parts import partition_names
 from partita.models.start import Account
-from partita.params import change_of, size_in_bytes, to_bytes
+from partita.params import change_in_bytes, size_in_bytes, to_bytes
 from partita.partition import Partition
 from partita.protocol import DeviceId, derive_seed
 from partita.tasks.build import build_model, one_thread, seeded
@@ -63,7 +63,7 @@ def describe(config: Config, beside: Path) -> Description:
         for name in partition_names(model)
     }
     if chosen not in partition_names(model):
-        partitions[chosen if isinstance(chosen, str) else ", ".join(chosen)] = scale.costs(own)
+        partitions[chosen if isinstance(chosen, str) else ", ".join(chosen) or "[]"] = scale.costs(own)
     return Description(type(model).__name__, len(task.devices), start, partitions)
 
 
@@ -101,7 +101,8 @@ class _Scale:
 
     def costs(self, partition: Partition) -> Costs:
         """Return the costs of a partition; where devices differ, the most of any, and each size apart."""
-        kinds = self._kinds(partition)
+        with own_code("`partition.adapter_width`"):
+            kinds = partition.kinds(self.task.devices.ids)
         sizes = [self._costs_of_one(own, device, count) for own, device, count in kinds]
         if len(sizes) == 1:
             return {name: value for name, value in sizes[0].items() if name != "devices"}
@@ -112,28 +113,15 @@ class _Scale:
             "sizes": sorted(sizes, key=lambda costs: costs["personal"]),
         }
 
-    def _kinds(self, partition: Partition) -> list[tuple[Partition, DeviceId, int]]:
-        """Return each different partition that devices have, the first such device and their number."""
-        ids = self.task.devices.ids
-        if partition.by_device is None:
-            return [(partition, ids[0], len(ids))]
-        kinds: dict[int, tuple[Partition, DeviceId, int]] = {}
-        with own_code("[partition] adapter_width"):
-            for device in ids:
-                own = partition.on(device)
-                _, first, count = kinds.get(id(own), (own, device, 0))
-                kinds[id(own)] = own, first, count + 1
-        return list(kinds.values())
-
     def _costs_of_one(self, partition: Partition, device: DeviceId, devices: int) -> dict[str, Any]:
         with one_thread(), seeded(derive_seed(self.seed, "prepare")):
-            model = partition.prepare(copy.deepcopy(self.model))
+            model = partition.prepare(_around_the_same_tensors(self.model))
         parts = partition.of(model)
         personal = len(to_bytes(parts.personal, device=device)) if parts.personal else 0
         costs = {
             "devices": devices,
             **{part: partition.count(part) for part in ("personal", "shared", "frozen")},
-            "up_bytes": size_in_bytes(change_of(parts.shared, parts.shared)),
+            "up_bytes": change_in_bytes(parts.shared),
             "down_bytes": size_in_bytes(parts.shared),
             "disk_bytes": devices * personal,
         }
@@ -167,6 +155,11 @@ class _Scale:
         # The loss is alive up to here, and what was saved for it: no two tensors had one address.
         del loss
         return sum(saved.values())
+
+
+def _around_the_same_tensors(model: nn.Module) -> nn.Module:
+    """Return a copy of a model's modules that holds its own tensors: nothing large is copied."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 
 
 def _address(tensor: Tensor) -> int:

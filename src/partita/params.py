@@ -64,6 +64,14 @@ def size_in_bytes(params: Params) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
 
 
+def change_in_bytes(params: Params) -> int:
+    """Return how many bytes a change of the tensors holds: of whole numbers and flags it is in int64."""
+    return sum(
+        tensor.numel() * (tensor.element_size() if tensor.is_floating_point() else 8)
+        for tensor in params.values()
+    )
+
+
 def digest_of(params: Params) -> str:
     """Return a digest of names, shapes, types and values.
 

@@ -6,7 +6,7 @@ several) and belongs to one part. A step on one part leaves the others alone, bi
 
 import copy
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -67,7 +67,8 @@ class Partition:
         untie: give tied tensors whose names fall into different parts their own copies.
         dropout: with which probability training drops each number that goes into a personal layer.
         by_device: from a device to the partition of its own model, where personal parts differ in size; the
-            shared and the frozen part must be the same as here.
+            shared and the frozen part must be the same as here, and devices whose personal parts have the
+            same names and shapes have the same model.
 
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     >>> Partition(net, personal="1.*").names("personal")
@@ -94,13 +95,17 @@ class Partition:
         self.penalty = penalty
         self.dropout = dropout
         self.by_device = by_device
+        self._known: dict[tuple[tuple[str, torch.Size], ...], Partition] = {}
+        self._seen: set[int] = set()
         self._prepare = prepare
+        before = frozenset(tensors_of(model))
         if prepare is not None:
             with torch.random.fork_rng(devices=[]):
                 model = prepare(copy.deepcopy(model))
         _check_built(model)
         state = tensors_of(model)
-        part_of = _assign(model, {"shared": shared, "personal": personal, "frozen": frozen})
+        added = state.keys() - before
+        part_of = _assign(model, {"personal": personal, "shared": shared, "frozen": frozen}, added)
         ties = _ties(state)
         torn = {name: first for name, first in ties.items() if part_of[name] != part_of[first]}
         if torn and not untie:
@@ -127,9 +132,13 @@ class Partition:
             part: tuple(name for name, entry in self._entries.items() if entry.part == part) for part in PARTS
         }
         self._check(model)
+        if dropout and self.names("personal") and not self._personal_layers(model):
+            raise ValueError("`dropout` needs a personal layer: a personal tensor of two dimensions or more.")
 
     def __repr__(self) -> str:
-        return f"Partition({', '.join(f'{part}={self.count(part):,}' for part in PARTS)})"
+        counts = {part: f"{self.count(part):,}" for part in PARTS}
+        counts |= {"personal": "by device"} if self.by_device else {}
+        return f"Partition({', '.join(f'{part}={count}' for part, count in counts.items())})"
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """Return the model that this partition splits; may change `model` in place."""
@@ -150,13 +159,30 @@ class Partition:
         if self.by_device is None:
             return self
         own = self.by_device(device)
+        if id(own) in self._seen:
+            return own
+        if not isinstance(own, Partition):
+            raise TypeError(f"`by_device` must return a Partition, got {own!r} for device {device!r}.")
         for part in ("shared", "frozen"):
             if own.shapes(part) != self.shapes(part):
                 raise ValueError(
                     f"The {part} part of device {device!r} must have the names and shapes of all others': "
                     "only the personal part may differ."
                 )
-        return own
+        alike = self._known.setdefault(tuple(own.shapes("personal").items()), own)
+        self._seen.add(id(alike))
+        return alike
+
+    def kinds(self, devices: Sequence[DeviceId]) -> list[tuple["Partition", DeviceId, int]]:
+        """Return the different partitions that devices have, each with the first of them and their number."""
+        if self.by_device is None:
+            return [(self, devices[0], len(devices))]
+        kinds: dict[int, tuple[Partition, DeviceId, int]] = {}
+        for device in devices:
+            own = self.on(device)
+            _, first, count = kinds.get(id(own), (own, device, 0))
+            kinds[id(own)] = own, first, count + 1
+        return list(kinds.values())
 
     def names(self, part: Part) -> tuple[str, ...]:
         """Return the names of `part`, in `state_dict` order."""
@@ -220,7 +246,11 @@ class Partition:
             for name, entry in self._entries.items()
             if entry.part == "personal" and not entry.is_buffer and len(entry.shape) > 1
         }
-        return [model.get_submodule(owner) for owner in owners]
+        attention = tuple(
+            f"{name}." for name, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)
+        )
+        # Attention reads the weights of the layers inside it and never calls them.
+        return [model.get_submodule(owner) for owner in owners if not owner.startswith(attention)]
 
     def _check_apart(self, model: nn.Module) -> None:
         """Raise where a tensor of one part shares memory with a tensor of another."""
@@ -276,25 +306,27 @@ def _own_module(model: nn.Module, name: str) -> tuple[nn.Module, str]:
         child = module.get_submodule(place)
         if sum(other is child for _, other in model.named_modules(remove_duplicate=False)) > 1:
             child = copy.copy(child)
-            for registry in ("_parameters", "_buffers", "_modules"):
-                child.__dict__[registry] = dict(child.__dict__[registry])
+            for name, registry in vars(child).items():
+                if name.startswith("_") and isinstance(registry, dict | set):
+                    vars(child)[name] = registry.copy()
             setattr(module, place, child)
         module = child
     return module, attribute
 
 
-def _assign(model: nn.Module, claims: Mapping[str, Selection]) -> dict[str, Part]:
-    """Return the part of every name in the model's state."""
+def _assign(model: nn.Module, claims: Mapping[Part, Selection], added: Set[str]) -> dict[str, Part]:
+    """Return the part of every name in the model's state; what was `added` and is personal stays so."""
     state = tensors_of(model)
     rest: list[Part] = [part for part in PARTS if claims[part] is REST]
     if len(rest) > 1:
         raise ValueError(f"Only one part can be the rest, got {' and '.join(rest)}.")
     part_of: dict[str, Part] = {}
-    for part in PARTS:
-        claim = claims[part]
+    for part, claim in claims.items():
         if isinstance(claim, Rest):
             continue
         for name in _selected(model, state, claim):
+            if name in part_of and name in added:
+                continue
             if name in part_of:
                 raise ValueError(f"`{name}` is claimed as {part_of[name]} and as {part}.")
             part_of[name] = part

@@ -1,6 +1,7 @@
 """A run from a config: its folder, its baseline beside it, and going on where it stopped."""
 
 import contextlib
+import hashlib
 import itertools
 import logging
 import os
@@ -16,7 +17,7 @@ from partita.config.imports import changed_code, find_code, made_with
 from partita.config.reading import read_config, to_values
 from partita.config.schema import Config, PartitionConfig
 from partita.durable import replace_file
-from partita.errors import ConfigError
+from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Summary
 from partita.protocol import Stage
 from partita.stages.pipeline import Pipeline, Watch
@@ -24,6 +25,7 @@ from partita.stages.record import FolderRecord
 
 logger = logging.getLogger(__name__)
 
+_START = "model.start"
 BASELINE = "finetune"
 """The folder of the Finetune baseline inside a run's folder."""
 _TITLES = {"fedavg": "FedAvg, continued", "fedalt": "FedAlt", "fedsim": "FedSim"}
@@ -67,7 +69,14 @@ def reopen(folder: Path) -> Prepared:
     config = read_config(path)
     if not config.made_with:
         raise ConfigError(f"`{folder}` is no run's folder: no run has written its `config.toml`.")
+    start = folder / config.model.start
+    if config.model.start and start.is_file() and config.made_with.get(_START) != _hash(start):
+        raise ConfigError(f"`{start}` is not the file that the run began from: put that one back.")
     return Prepared(config, _build(config, folder), folder)
+
+
+def _hash(path: Path) -> str:
+    return f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
 def _build(config: Config, beside: Path) -> Built:
@@ -87,7 +96,10 @@ def finish(run: Prepared, watch: Watch | None = None) -> Done:
         inner.mkdir(exist_ok=True)
         _write_config(nested, inner, inner)
         baseline = watch and (lambda line, *counts: watch({**line, "run": BASELINE}, *counts))
-        finetuned = _run(Prepared(nested, build(nested, inner), inner), baseline)
+        built = build(nested, inner)
+        if built.start and (built.start.new or built.start.left_over):
+            raise RunFailed(f"The baseline cannot begin from the pretrained model: {built.start}.")
+        finetuned = _run(Prepared(nested, built, inner), baseline)
     return Done(summary, _models(run.config, summary, finetuned))
 
 
@@ -166,6 +178,7 @@ def _write_config(config: Config, beside: Path, folder: Path) -> None:
     folder = folder.resolve()
     start = config.model.start and os.path.relpath((beside / config.model.start).resolve(), folder)
     model = replace(config.model, start=start)
-    values = to_values(replace(config, model=model, made_with=made_with(config, folder)))
+    versions = made_with(config, folder) | ({_START: _hash(folder / start)} if start else {})
+    values = to_values(replace(config, model=model, made_with=versions))
     del values["out"]
     replace_file(folder / "config.toml", tomli_w.dumps(values).encode())

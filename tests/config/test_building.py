@@ -171,7 +171,7 @@ def test_schedules_and_optimizers_by_name() -> None:
         ),
         (
             {"partition": {"personal": "adapter", "adapter_width": "builtins:str"}},
-            "An adapter's width must be a whole number, got 'form-01' for device 'form-01'.",
+            "An adapter's width must be a whole number, at least 1, got 'form-01' for device 'form-01'.",
         ),
         ({"evaluate": {"devices": "some"}}, "[evaluate] `devices` must be 'all' or a number, got 'some'."),
         ({"evaluate": {"devices": 15}}, "at most the number of devices, 14, got 15."),
@@ -233,7 +233,7 @@ def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:
         (b"nonsense", "is not a safetensors file"),
         (
             to_bytes({"x": torch.zeros(1)}),
-            "`model.start`: No tensor of the file fits ConvNet: the file has `x`, the model `stem.weight`",
+            "`model.start`: No tensor of the file fits ConvNet: 0 loaded, 8 new",
         ),
     ],
 )

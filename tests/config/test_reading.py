@@ -117,3 +117,12 @@ def test_every_key_says_what_it_is() -> None:
                 assert docs[key].endswith((".", ".)")), key
 
     check(tomllib.loads(reference()), Config)
+
+
+def test_an_override_may_quote_a_part_of_its_key(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[model]\nstart_names = { x = 'y' }\n")
+
+    config = read_config(tmp_path / "a.toml", ['model.start_names."^backbone[.]"=""', "seed=4"])
+
+    assert config.model.start_names == {"x": "y", "^backbone[.]": ""}
+    assert config.seed == 4

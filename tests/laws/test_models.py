@@ -32,10 +32,15 @@ from partita import (
     pipeline,
     run,
 )
-from partita.device.store import key_of
+from partita.device.store import MemoryStore, key_of
+from partita.device.visit import Visitor
+from partita.errors import ConfigError
 from partita.models.convnet import ConvNet
 from partita.models.parts import named_partition, partition_names
 from partita.params import from_bytes
+from partita.protocol import Evaluate, Order, Reply, Stage
+from partita.stages.record import MemoryRecord
+from partita.stages.scene import Stages
 from partita.tasks.build import build_model
 from small import same_bits
 
@@ -255,11 +260,25 @@ def test_many_sizes_keep_few_models() -> None:
     task = Task(model=task.model, loss=task.loss, metrics=task.metrics, devices=devices, predict=task.predict)
     where = Adapters(after=["blocks.*.linear2"])
     partition = adapters(task.model(), where, width=lambda device: 1 + int(device[1:]))
+    stages = Stages(task, partition, PLAN, seed=1, record=MemoryRecord())
+    visitor = Visitor(task, stages.roles(), MemoryStore(), seed=1)
+    plain = build_model(task, seed=1)
+    stages.record.save_shared("pretrained", Partition(plain).of(plain).shared)
 
-    result = run(task, partition, FedSim(shared_lr=0.05), rounds=1, devices_per_round=9)
+    for device in [*devices, "d8"]:
+        order = Order(
+            run="run",
+            stage=Stage.PERSONALISED,
+            round=0,
+            device=device,
+            work=Evaluate(model="personal"),
+            shared=stages.open(Stage.PERSONALISED).state.shared,
+            start=stages.start_of(Stage.PERSONALISED, device),
+        )
+        reply = visitor(order)
+        assert isinstance(reply, Reply)
 
-    sizes = [len(result.personal(f"d{n}")["blocks.0.linear2.adapter.down.bias"]) for n in range(9)]
-    assert sizes == list(range(1, 10))
+    assert len(visitor._benches) == 4
 
 
 def test_adapters_start_from_the_pretrained_model_unchanged(tmp_path: Path) -> None:
@@ -288,3 +307,46 @@ def test_a_copied_plain_model_is_not_adapted() -> None:
     named_partition(model, "adapter")
 
     assert model.state_dict().keys() == before
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_a_run_is_not_resumed_with_other_sizes(tmp_path: Path, stateful: bool) -> None:
+    task = TASKS["transformer"]()
+    where = Adapters(after=["blocks.*.linear2"])
+    method = FedAlt(shared_lr=0.05, batch_size=3, stateful=stateful)
+    plan = Plan(personalise=Training(method=method, rounds=2, devices_per_round=2))
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for name, before, after in (("one", 2, 4), ("each", lambda _: 2, lambda d: 4 if d == "d3" else 2)):
+        with pytest.raises(KeyboardInterrupt):
+            pipeline(task, adapters(task.model(), where, width=before), plan, out=tmp_path / name, watch=stop)
+        with pytest.raises(ConfigError, match="begun with other values of `partition`"):
+            pipeline(task, adapters(task.model(), where, width=after), plan, out=tmp_path / name, resume=True)
+
+
+def test_a_personal_tensor_without_effect_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used = nn.Linear(4, 2)
+            self.spare = nn.Linear(4, 2)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.used(inputs)
+
+    task = task_of(Unused, classify, kinds)
+
+    run(task, Partition(Unused(), personal=["spare.*", "used.bias"]), FedAlt(shared_lr=0.1), rounds=1)
+
+    assert "Personal tensors without effect on the loss: spare.weight, spare.bias." in caplog.text
+
+
+def test_a_width_that_changes_its_mind_is_one_line_that_names_the_device() -> None:
+    task = TASKS["transformer"]()
+    answers = iter([3] * 100 + [2] * 100)
+    partition = adapters(task.model(), Adapters(after=["blocks.*.linear2"]), width=lambda _: next(answers))
+
+    with pytest.raises(ConfigError, match="What device 'd[0-3]' keeps is not of its model: `blocks"):
+        run(task, partition, FedAlt(shared_lr=0.05), rounds=40, devices_per_round=4)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
-from partita import Adapters, Partition, adapters
+from partita import Adapters, adapters
 from partita.models.adapters import BottleneckAdapter, ResidualAdapter, insert_adapters
 
 
@@ -58,22 +59,14 @@ def test_a_partition_with_adapters_takes_what_any_other_does() -> None:
 
 
 def test_making_a_partition_draws_no_random_numbers_of_the_callers() -> None:
+    model = net()
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    model = nn.Identity()
-    model.layer = nn.Linear(2, 2, device="meta")
-    torch.manual_seed(3)
 
-    Partition(
-        nn.Linear(2, 2, device="meta").to_empty(device="cpu"), prepare=_with_adapter, personal="adapter.*"
-    )
+    adapters(model, Adapters(after=["0"]))
 
     assert torch.equal(torch.rand(1), expected)
-
-
-def _with_adapter(model: nn.Module) -> nn.Module:
-    return insert_adapters(model, where=Adapters(after=[""]))
 
 
 @pytest.mark.parametrize(
@@ -104,3 +97,58 @@ def test_devices_that_are_alike_have_one_partition_and_others_their_own() -> Non
     assert partition.on("a").count("personal") == 6 * 1 + 1 + 1 * 6 + 6
     assert partition.on("b").count("personal") == 6 * 3 + 3 + 3 * 6 + 6
     assert partition.on("b").shapes("shared") == partition.shapes("shared")
+
+
+@pytest.mark.parametrize(("dim", "width"), [(256, 16), (768, 64), (2048, 512), (4096, 16)])
+def test_a_new_adapter_is_small_however_wide_it_is(dim: int, width: int) -> None:
+    torch.manual_seed(0)
+    features = torch.randn(20, dim)
+
+    change = BottleneckAdapter(dim, width=width)(features) - features
+
+    assert change.norm() / features.norm() < 0.01
+
+
+def test_personal_is_what_was_inserted_and_not_what_has_its_name() -> None:
+    model = nn.ModuleDict({"body": nn.ModuleDict({"adapter": nn.Linear(2, 2)}), "head": nn.Linear(2, 2)})
+
+    partition = adapters(model, Adapters(after="head"), width=1)
+
+    assert all(name.startswith("head.adapter.") for name in partition.names("personal"))
+    assert "body.adapter.weight" in partition.names("shared")
+    root = adapters(nn.Linear(2, 2), Adapters(after=""), width=1)
+    assert root.count("personal") == 2 + 1 + 2 + 2
+
+
+def test_layers_that_attention_never_calls_take_no_adapter() -> None:
+    model = nn.TransformerEncoderLayer(8, 2, 8)
+
+    with pytest.raises(ValueError, match="`self_attn.out_proj` is never called .*: adapt `self_attn`."):
+        adapters(model, Adapters(after="*out_proj"))
+
+
+def test_an_adapter_has_the_precision_of_its_model() -> None:
+    model = net().double()
+    adapted = adapters(model, Adapters(after=["0"])).prepare(model)
+
+    assert adapted(torch.zeros(1, 4, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("width", "error"), [(2.5, "got 2.5"), (True, "got True"), ("4", "got '4'")])
+def test_a_width_is_a_whole_number_or_a_function(width: object, error: str) -> None:
+    with pytest.raises(TypeError, match=f"`width` must be a whole number or a function .*, {error}"):
+        adapters(net(), Adapters(after=["0"]), width=width)
+
+
+@pytest.mark.parametrize("width", [0, -3, "4", 2.0, True])
+def test_a_width_that_is_none_is_told_with_its_device(width: object) -> None:
+    partition = adapters(net(), Adapters(after=["0"]), width=lambda _: width)
+
+    with pytest.raises(ValueError, match=f"at least 1, got {width!r} for device 'a'."):
+        partition.on("a")
+
+
+def test_a_width_may_come_from_a_table() -> None:
+    partition = adapters(net(), Adapters(after=["0"]), width=lambda _: numpy.int64(2))
+
+    assert partition.on("a").shapes("personal")["0.adapter.down.weight"] == (2, 6)

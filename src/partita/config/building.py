@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError
@@ -23,7 +23,7 @@ from partita.config.schema import (
 from partita.errors import ConfigError
 from partita.local.method import LocalFn, Method
 from partita.local.update import OptimizerFn, Steps
-from partita.models.full import full
+from partita.models.adapters import Width
 from partita.models.parts import named_partition
 from partita.models.start import Account, load_start
 from partita.params import Params, from_bytes
@@ -73,6 +73,8 @@ def build(config: Config, folder: Path) -> Built:
         finetune=_finetuning(config.finetune),
         evaluate=evaluate,
     )
+    with own_code("`partition.adapter_width`"):
+        partition.kinds(task.devices.ids)
     with own_code("The task"):
         plan.check(len(task.devices))
         check_task(task, partition, seed=config.seed)
@@ -102,6 +104,8 @@ def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
     elif config.model.options:
         raise ConfigError(f"The keys {', '.join(config.model.options)} of [model] need `model.name`.")
     if not config.model.start:
+        if config.model.start_names:
+            raise ConfigError("`model.start_names` needs a file to begin from, `model.start`.")
         return task, None
     return _started(task, _tensors(config.model.start, folder), config.model.start_names)
 
@@ -109,21 +113,19 @@ def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
 def build_partition(config: PartitionConfig, model: nn.Module) -> Partition:
     """Return how the config splits a model."""
     with section("partition"):
-        if config.personal == "full":
-            if config.shared != "rest" or config.frozen:
-                raise ValueError("The partition `full` takes no `shared` and no `frozen`.")
-            return full(model, proximal=config.proximal, dropout=config.dropout)
         others = {
             "shared": _selection("shared", config.shared),
             "frozen": _selection("frozen", config.frozen),
             "untie": config.untie,
             "dropout": config.dropout,
         }
+        width = config.adapter_width
+        if isinstance(width, str):
+            width = cast(Width, load("partition.adapter_width", width, {}))
+            if not callable(width):
+                raise ValueError(f"`adapter_width` must be a function of a device's id, got {width!r}.")
         if isinstance(config.personal, str) and config.personal != "rest":
-            width = config.adapter_width
-            if isinstance(width, str):
-                width = load("partition.adapter_width", width, {})
-            return named_partition(model, config.personal, width=width, **others)
+            return named_partition(model, config.personal, proximal=config.proximal, width=width, **others)
         return Partition(model, personal=_selection("personal", config.personal), **others)
 
 

@@ -1,6 +1,7 @@
 """Reading a config: TOML, then `key=value` on top, with every value checked for its type."""
 
 import difflib
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -32,15 +33,24 @@ def _override(values: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise ConfigError(f"An override must be `section.key=value`, got {override!r}.")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        given = tomllib.loads(f"{key} = {text}")
     except tomllib.TOMLDecodeError:
-        value = text
-    *sections, name = key.strip().split(".")
-    for section in sections:
-        values = values.setdefault(section, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"`{section}` is not a section, got `{override}`.")
-    values[name] = value
+        try:
+            given = tomllib.loads(f"{key} = {json.dumps(text)}")
+        except tomllib.TOMLDecodeError:
+            raise ConfigError(f"An override must be `section.key=value`, got {override!r}.") from None
+    _merge(values, given, override)
+
+
+def _merge(values: dict[str, Any], given: dict[str, Any], override: str) -> None:
+    """Put the one value in `given` in its place, in place."""
+    ((name, value),) = given.items()
+    if not isinstance(value, dict) or name not in values or len(value) != 1:
+        values[name] = value
+    elif isinstance(values[name], dict):
+        _merge(values[name], value, override)
+    else:
+        raise ConfigError(f"`{name}` is not a section, got `{override}`.")
 
 
 def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from partita.data.examples import Batch, Examples, batches_per_epoch, examples_of, shuffled
 from partita.device.store import Store
-from partita.errors import CannotDo
+from partita.errors import CannotDo, ConfigError
 from partita.local.method import LocalFn
 from partita.local.update import Diverged, OptimizerFn, Steps, descend
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of
@@ -144,7 +144,10 @@ class Visitor:
     def _load(self, bench: _Bench, order: Order) -> None:
         parts = bench.parts
         copy_into(parts.shared, order.shared)
-        copy_into(parts.personal, self._personal(order))
+        try:
+            copy_into(parts.personal, self._personal(order))
+        except ValueError as error:
+            raise ConfigError(f"What device {order.device!r} keeps is not of its model: {error}") from error
         copy_into(_scratch(bench.model), bench.scratch)
 
     def _personal(self, order: Order) -> Params:
@@ -183,14 +186,14 @@ class Visitor:
 
     def _bench(self, order: Order) -> _Bench:
         partition = self.roles[order.stage].partition.on(order.device)
-        bench = self._benches.get(id(partition))
+        bench = self._benches.pop(id(partition), None)
         if bench is None:
             model = build_model(self.task, partition, seed=self.seed)
             frozen = digest_of(partition.of(model).frozen)
             bench = _Bench(model, partition, cloned(_scratch(model)), frozen)
             if len(self._benches) == _MOST_BENCHES:
                 del self._benches[next(iter(self._benches))]
-            self._benches[id(partition)] = bench
+        self._benches[id(partition)] = bench
         if bench.frozen != order.start.frozen:
             raise ValueError(
                 "The frozen part of this device's model is not the server's: its digest is "

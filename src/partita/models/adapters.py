@@ -10,17 +10,20 @@ Learning Multiple Visual Domains with Residual Adapters
     https://arxiv.org/abs/1705.08045
 """
 
+import difflib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, partial
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from partita.models.norm import group_norm
-from partita.partition import Partition
+from partita.partition import Partition, tensors_of
 from partita.protocol import DeviceId
 
 Width = int | Callable[[DeviceId], int]
@@ -33,9 +36,9 @@ _BOTTLENECK = 16
 class Adapters:
     """Where a model takes adapters."""
 
-    after: Sequence[str]
+    after: str | Sequence[str]
     """Patterns of the modules after which they go: linear layers, attention or 2-D convolutions."""
-    together_with: Sequence[str] = ()
+    together_with: str | Sequence[str] = ()
     """Patterns of tensors of the model that are personal together with them, such as its norms."""
 
 
@@ -46,8 +49,10 @@ class BottleneckAdapter(nn.Module):
         super().__init__()
         self.down = nn.Linear(dim, width or _BOTTLENECK)
         self.up = nn.Linear(width or _BOTTLENECK, dim)
-        for layer in (self.down, self.up):
-            nn.init.normal_(layer.weight, std=1e-2)
+        # As large as with 16 numbers between layers of 256, however wide it is.
+        gain = min(1.0, math.sqrt(16 * 256 / (self.down.out_features * dim)))
+        for layer, std in ((self.down, 1e-2), (self.up, 1e-2 * gain)):
+            nn.init.normal_(layer.weight, std=std)
             nn.init.zeros_(layer.bias)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -66,7 +71,7 @@ class ResidualAdapter(nn.Module):
         self.norm = group_norm(channels)
         self.narrow = nn.Conv2d(channels, width, 1, bias=False) if width else nn.Identity()
         self.conv = nn.Conv2d(width or channels, channels, 1, bias=False)
-        nn.init.normal_(self.conv.weight, std=1e-4)
+        nn.init.normal_(self.conv.weight, std=1e-4 * min(1.0, math.sqrt(64 / self.conv.in_channels)))
 
     def forward(self, features: Tensor) -> Tensor:
         """Return nearly the features themselves, as long as the adapter is new."""
@@ -79,15 +84,21 @@ def adapters(model: nn.Module, where: Adapters, *, width: Width = 0, **others: A
     Args:
         model: the model without adapters.
         where: after which of its modules they go.
-        width: how wide they are inside, on all devices or by device; 0 is the paper's: 16 after linear
-            layers and attention, all channels after convolutions.
+        width: how wide they are inside, on all devices, or a function from a device's id to that; 0 is the
+            paper's: 16 after linear layers and attention, all channels after convolutions.
         others: further arguments of `Partition`, such as `frozen`.
 
     >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> adapters(net, Adapters(after=["0"]), width=1).names("personal")
     ('0.adapter.down.weight', '0.adapter.down.bias', '0.adapter.up.weight', '0.adapter.up.bias')
     """
-    make = partial(Partition, model, personal=["*.adapter.*", *where.together_with], **others)
+    if isinstance(width, bool) or not (isinstance(width, int) or callable(width)):
+        raise TypeError(f"`width` must be a whole number or a function of a device's id, got {width!r}.")
+    if not isinstance(where, Adapters):
+        raise TypeError(f"`where` must be Adapters(after=...), got {where!r}.")
+    before = frozenset(tensors_of(model))
+    personal = [lambda name, _: name not in before, *patterns(where.together_with)]
+    make = partial(Partition, model, personal=personal, **others)
     prepare = partial(insert_adapters, where=where)
     if isinstance(width, int):
         return make(prepare=partial(prepare, width=width))
@@ -103,27 +114,42 @@ def _by_width(
     device: DeviceId, *, width: Callable[[DeviceId], int], of_width: Callable[[int], Partition]
 ) -> Partition:
     own = width(device)
-    if not isinstance(own, int) or isinstance(own, bool):
-        raise ValueError(f"An adapter's width must be a whole number, got {own!r} for device {device!r}.")
-    return of_width(own)
+    if not isinstance(own, Integral) or isinstance(own, bool) or own < 1:
+        raise ValueError(
+            f"An adapter's width must be a whole number, at least 1, got {own!r} for device {device!r}."
+        )
+    return of_width(int(own))
 
 
 def insert_adapters(model: nn.Module, *, where: Adapters, width: int = 0) -> nn.Module:
     """Add an adapter to every module that `where` names, in place; no name that the model has changes."""
     if width < 0:
         raise ValueError(f"The width of an adapter must be 0 (the paper's) or above, got {width}.")
+    modules = dict(model.named_modules())
     found: dict[str, nn.Module] = {}
-    for pattern in where.after:
-        matches = {name: module for name, module in model.named_modules() if fnmatchcase(name, pattern)}
+    for pattern in patterns(where.after):
+        matches = {name: module for name, module in modules.items() if fnmatchcase(name, pattern)}
         if not matches:
-            raise ValueError(f"No module of {type(model).__name__} to adapt matches {pattern!r}.")
+            near = difflib.get_close_matches(pattern, modules, n=4, cutoff=0.4) or list(modules)[1:5]
+            raise ValueError(
+                f"No module of {type(model).__name__} to adapt matches {pattern!r}. "
+                f"Near names: {', '.join(near)}."
+            )
         found |= matches
     for name, module in found.items():
         if "adapter" in dict(module.named_children()):
             raise ValueError(f"`{name}` has an adapter already.")
-        module.adapter = _fitting(name, module, width)
+        owner = name.rpartition(".")[0]
+        if isinstance(modules.get(owner), nn.MultiheadAttention):
+            raise ValueError(f"`{name}` is never called by the attention around it: adapt `{owner}`.")
+        module.adapter = _fitting(name, module, width).to(next(module.parameters()))
         module.register_forward_hook(_through_adapter)
     return model
+
+
+def patterns(given: str | Sequence[str]) -> list[str]:
+    """Return one pattern or several as a list."""
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _fitting(name: str, module: nn.Module, width: int) -> nn.Module:

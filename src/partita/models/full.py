@@ -48,7 +48,7 @@ def proximity(model: nn.Module, *, strength: float) -> Tensor:
     return 0.5 * strength * sum(squares[1:], squares[0])
 
 
-def full(model: nn.Module, *, proximal: float = 0.1, **others: Any) -> Partition:
+def full(model: nn.Module, *, proximal: float = 0.1, dropout: float = 0.0) -> Partition:
     """Return the partition that gives each device a whole model, pulled towards the shared one.
 
     It minimises the average over devices of F_i(v_i) + (proximal / 2) ||v_i - u||^2.
@@ -56,7 +56,7 @@ def full(model: nn.Module, *, proximal: float = 0.1, **others: Any) -> Partition
     Args:
         model: the model to give.
         proximal: the strength of the pull.
-        others: further arguments of `Partition`, such as `dropout`.
+        dropout: as in `Partition`.
     """
     if not 0 <= proximal < float("inf"):
         raise ValueError(f"`proximal` must be a finite number, 0 or above, got {proximal!r}.")
@@ -66,5 +66,5 @@ def full(model: nn.Module, *, proximal: float = 0.1, **others: Any) -> Partition
         shared="shared.*",
         prepare=Full,
         penalty=partial(proximity, strength=proximal) if proximal else None,
-        **others,
+        dropout=dropout,
     )

@@ -5,9 +5,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from partita.models.adapters import Adapters, Width, adapters
+from partita.models.adapters import Adapters, Width, adapters, patterns
 from partita.models.full import full
-from partita.partition import Partition
+from partita.partition import REST, Partition
 
 
 @runtime_checkable
@@ -15,7 +15,7 @@ class NamesParts(Protocol):
     """A model that names parts of itself: by patterns of tensors, or by where it takes adapters."""
 
     @property
-    def parts(self) -> Mapping[str, Sequence[str] | Adapters]:
+    def parts(self) -> Mapping[str, str | Sequence[str] | Adapters]:
         """Its parts by name: `input`, `output`, `adapter`, whatever it has."""
         ...
 
@@ -35,7 +35,9 @@ def named_partition(
     if name == "none":
         return Partition(model, **others)
     if name == "full":
-        return full(model, proximal=proximal, **others)
+        if others.get("shared", REST) is not REST or others.get("frozen"):
+            raise ValueError("The partition `full` takes no `shared` and no `frozen`.")
+        return full(model, proximal=proximal, dropout=others.get("dropout", 0.0))
     parts = _parts_of(model)
     if name not in parts:
         raise ValueError(
@@ -45,13 +47,13 @@ def named_partition(
     part = parts[name]
     if isinstance(part, Adapters):
         return adapters(model, part, width=width, **others)
-    return Partition(model, personal=list(part), **others)
+    return Partition(model, personal=patterns(part), **others)
 
 
 def partition_names(model: nn.Module) -> list[str]:
     """Return the names that `named_partition` takes for a model."""
-    return ["none", *_parts_of(model), "full"]
+    return list(dict.fromkeys(["none", *_parts_of(model), "full"]))
 
 
-def _parts_of(model: nn.Module) -> Mapping[str, Sequence[str] | Adapters]:
+def _parts_of(model: nn.Module) -> Mapping[str, str | Sequence[str] | Adapters]:
     return model.parts if isinstance(model, NamesParts) and isinstance(model.parts, Mapping) else {}

@@ -62,9 +62,9 @@ class ResNet(nn.Module):
             raise ValueError(f"`depth` must be one of {', '.join(map(str, _BLOCKS))}, got {depth!r}.")
         if stem not in _STEMS:
             raise ValueError(f"`stem` must be one of {', '.join(_STEMS)}, got {stem!r}.")
-        widths = [round(width * base) for base in (64, 128, 256, 512)]
-        if widths[0] < 1:
+        if not 1 / 64 <= width < float("inf"):
             raise ValueError(f"`width` must leave at least one of 64 channels, got {width!r}.")
+        widths = [round(width * base) for base in (64, 128, 256, 512)]
         self._adapted = "conv2" if depth >= 50 else "conv[12]"
         self.conv1, self.pool = _stem(channels, widths[0], stem)
         self.norm1 = group_norm(widths[0])

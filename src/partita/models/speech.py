@@ -63,6 +63,10 @@ class SpeechTransformer(nn.Module):
             sound: frames (utterance, frame, feature), shorter utterances filled up at their ends.
             lengths: how many frames each utterance has; what is after them has no effect.
         """
+        if not ((lengths >= 1) & (lengths <= sound.shape[1])).all():
+            raise ValueError(
+                f"Lengths must be from 1 to {sound.shape[1]}, the number of frames, got {lengths.tolist()}."
+            )
         frames = sound.transpose(1, 2)
         frames = frames.masked_fill(_beyond(lengths, frames.shape[2])[:, None], 0.0)
         for convolution in self.convolutions:

@@ -1,14 +1,15 @@
 """Beginning from a file of pretrained tensors: names mapped, and an account of what became of each."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from partita.params import Params
+from partita.params import Params, largest_of
 from partita.partition import Partition, tensors_of
 
 _SHOWN = 3
@@ -35,10 +36,13 @@ class Account:
     left_over: Mapping[str, str]
     """Names in the file that the model has no use for, and why."""
 
-    def __str__(self) -> str:
+    def lines(self) -> list[str]:
+        """Return what was loaded, what is new and what was left over, a line each."""
         kinds = {"new": self.new, "left over": self.left_over}
-        told = [f"{len(names)} {kind}{_some(names)}" for kind, names in kinds.items()]
-        return f"{len(self.loaded)} tensors loaded, {told[0]}, {told[1]}"
+        return [f"{len(self.loaded)} loaded", *(f"{len(n)} {kind}{_some(n)}" for kind, n in kinds.items())]
+
+    def __str__(self) -> str:
+        return ", ".join(self.lines())
 
 
 def load_start(model: nn.Module, tensors: Params, names: Mapping[str, str] | None = None) -> Account:
@@ -47,38 +51,54 @@ def load_start(model: nn.Module, tensors: Params, names: Mapping[str, str] | Non
     Args:
         model: the model to begin.
         tensors: a file's tensors by name.
-        names: regular expressions to replace in the file's names, one after the other, and by what; the
-            model's own `other_names` come after them.
+        names: regular expressions to replace in the file's names, one after the other, and by what; names
+            that are not the model's after that are looked for by its own `other_names`.
 
     Raises:
         ValueError: nothing fits, or two tensors of the file would be the same one of the model.
     """
-    own_names = model.other_names if isinstance(model, HasOtherNames) else {}
-    rules = [*(names or {}).items(), *own_names.items()]
     own, first_of = tensors_of(model), _first_names(model)
     loaded: dict[str, str] = {}
     left_over: dict[str, str] = {}
     misfits: dict[str, str] = {}
-    for given, tensor in tensors.items():
-        name = _renamed(given, rules)
+    for given, tensor in sorted(tensors.items()):
+        name = _name_in(model, _renamed(given, names or {}))
         if name not in own:
             left_over[given] = "no such name in the model"
             continue
         first = first_of[name]
-        if own[name].shape != tensor.shape:
-            misfits[first] = left_over[given] = f"{_shape(tensor)} in the file, {_shape(own[name])} here"
-        elif not torch.equal(tensor, tensors[loaded.setdefault(first, given)]):
+        misfit = _misfit(tensor, own[name])
+        if misfit:
+            misfits[first] = left_over[given] = misfit
+        elif first in loaded and not torch.equal(tensor, tensors[loaded[first]]):
             raise ValueError(f"`{loaded[first]}` and `{given}` of the file would both be `{first}`.")
+        else:
+            loaded.setdefault(first, given)
+    new = {name: misfits.get(name, "not in the file") for name in own if first_of[name] == name}
+    account = Account(loaded, {n: why for n, why in new.items() if n not in loaded}, left_over)
     if not loaded:
-        raise ValueError(
-            f"No tensor of the file fits {type(model).__name__}: the file has {_listed(tensors)}, the model "
-            f"{_listed(own)}."
-        )
+        raise ValueError(f"No tensor of the file fits {type(model).__name__}: {account}.")
     with torch.no_grad():
         for name, given in loaded.items():
             own[name].copy_(tensors[given])
-    new = {name: misfits.get(name, "not in the file") for name in own if first_of[name] not in loaded}
-    return Account(loaded, new, left_over)
+    return account
+
+
+def _name_in(model: nn.Module, name: str) -> str:
+    """Return a name of the model: this one where it is, else what the model calls it elsewhere."""
+    other_names = model.other_names if isinstance(model, HasOtherNames) else {}
+    if name in tensors_of(model) or not isinstance(other_names, Mapping):
+        return name
+    return _renamed(name, other_names)
+
+
+def _misfit(given: Tensor, own: Tensor) -> str:
+    """Return why a tensor of the file cannot be one of the model, nothing where it can."""
+    if given.shape != own.shape:
+        return f"{_shape(given)} in the file, {_shape(own)} here"
+    if given.is_floating_point() != own.is_floating_point() or given.is_complex():
+        return f"{given.dtype} in the file, {own.dtype} here".replace("torch.", "")
+    return "" if math.isfinite(largest_of(given.float())) else "not finite in the file"
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
@@ -88,13 +108,16 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     return {name: by_id.get(id(tensor), name) for name, tensor in own.items()}
 
 
-def _renamed(name: str, rules: list[tuple[str, str]]) -> str:
-    for pattern, replacement in rules:
-        name = re.sub(pattern, replacement, name)
+def _renamed(name: str, rules: Mapping[str, str]) -> str:
+    for pattern, replacement in rules.items():
+        try:
+            name = re.sub(pattern, replacement, name)
+        except (re.error, IndexError) as error:
+            raise ValueError(f"{pattern!r} = {replacement!r} cannot rename {name!r}: {error}.") from None
     return name
 
 
-def _shape(tensor: torch.Tensor) -> str:
+def _shape(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "one number"
 
 

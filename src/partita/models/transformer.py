@@ -79,6 +79,8 @@ SUBLAYERS = ("blocks.*.self_attn", "blocks.*.linear2")
 
 def blocks(layers: int, dim: int, heads: int, hidden: int, *, attention_bias: bool) -> nn.ModuleList:
     """Return post-norm transformer blocks with ReLU, their weights drawn with the deviation `STD`."""
+    if layers < 1:
+        raise ValueError(f"`layers` must be at least 1, got {layers}.")
     made = nn.ModuleList()
     for _ in range(layers):
         block = nn.TransformerEncoderLayer(dim, heads, hidden, dropout=0.0, batch_first=True)

@@ -35,23 +35,29 @@ def _number(value: float) -> str:
 def costs_table(model: str, devices: int, partitions: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return what each partition of a model costs, a row each."""
     table = Table(title=escape(f"Partitions of {model} ({devices:,} devices)"), box=SIMPLE_HEAD)
-    table.add_column("partition")
+    table.add_column("partition", no_wrap=True)
     parts = ("personal", "shared", "frozen")
-    shown = [part for part in parts if any(costs.get(part, 1) for costs in partitions.values())]
+    shown = [p for p in parts if p != "frozen" or any(costs.get(p) for costs in partitions.values())]
     sizes = {"up_bytes": "up", "down_bytes": "down", "disk_bytes": "on disk", "memory_bytes": "memory"}
     for column in (*shown, *sizes.values()):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for name, costs in partitions.items():
         counts = [_span(costs, part, "{:,}".format) for part in shown]
         table.add_row(escape(name), *counts, *(_span(costs, key, _bytes) for key in sizes))
-    troubles = [
-        f"{name}: {costs.get('error') or costs.get('reason')}"
-        for name, costs in partitions.items()
-        if "error" in costs or "reason" in costs
-    ]
-    notes = "up, down: of one device in a round; on disk: of all devices; memory: to train"
-    table.caption = escape("\n".join([notes, *troubles]))
     return table
+
+
+def costs_notes(partitions: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what there is to say below a table of costs, each thing once."""
+    notes = ["up, down: of one device in a round; on disk: of all devices; memory: to train"]
+    reasons: dict[str, list[str]] = {}
+    for name, costs in partitions.items():
+        if "error" in costs:
+            notes.append(f"{name}: {costs['error']}")
+        elif "reason" in costs:
+            reasons.setdefault(costs["reason"], []).append(name)
+    notes += [f"No memory for {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    return notes
 
 
 def _span(costs: Mapping[str, Any], key: str, text: Callable[[Any], str]) -> str:
@@ -62,7 +68,7 @@ def _span(costs: Mapping[str, Any], key: str, text: Callable[[Any], str]) -> str
     if not values:
         return "-"
     low, high = text(min(values)), text(max(values))
-    return low if low == high else f"{low} to {high}"
+    return low if low == high else f"{low}-{high}"
 
 
 def _bytes(count: int) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,8 +19,9 @@ def identity_of(task: Task, partition: Partition, plan: Plan, *, seed: int) -> d
         "devices": f"{len(task.devices)} devices, {task.devices.ids.digest()}",
         "metrics": ", ".join(task.metrics),
         "partition": _digest(
-            *(f"{part}: {' '.join(partition.names(part))}" for part in PARTS),
-            *(_text(value) for value in (partition.penalty, partition.dropout, partition.by_device)),
+            *(f"{part}: {dict(partition.shapes(part))}" for part in PARTS),
+            *_sizes(partition, task),
+            *(_text(value) for value in (partition.penalty, partition.dropout)),
         ),
         "pretrain": _text(plan.training(Stage.PRETRAINED)),
         "personalise": _text(plan.training(Stage.PERSONALISED)),
@@ -28,14 +30,20 @@ def identity_of(task: Task, partition: Partition, plan: Plan, *, seed: int) -> d
     }
 
 
+def _sizes(partition: Partition, task: Task) -> Iterator[str]:
+    """Yield the size of every device's personal part, where they differ."""
+    if partition.by_device is not None:
+        yield from (str(partition.on(device).count("personal")) for device in task.devices.ids)
+
+
 def _text(value: Any) -> str:
     """Return a text that is the same in another process: functions by their names, values by their fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return _text(partial(type(value), **fields))
     if isinstance(value, partial):
-        settings = ", ".join(f"{name}={_text(setting)}" for name, setting in value.keywords.items())
-        return f"{_text(value.func)}({settings})"
+        settings = [*map(_text, value.args), *(f"{name}={_text(v)}" for name, v in value.keywords.items())]
+        return f"{_text(value.func)}({', '.join(settings)})"
     if callable(value) or type(value).__repr__ is object.__repr__:
         named = value if hasattr(value, "__qualname__") else type(value)
         return f"{named.__module__}.{named.__qualname__}"

@@ -96,6 +96,8 @@ class Stages:
                 frozen=digest_of(parts.frozen),
             )
             self._starts[id(partition)] = partition, start
+            if self._partition_of(stage).by_device is not None:
+                self.record.save_shared(f"start-{start.digest[:8]}", parts.personal)
         return self._starts[id(partition)][1]
 
     def _partition_of(self, stage: Stage) -> Partition:
@@ -106,7 +108,8 @@ class Stages:
         parts = self._begin(stage, self._partition_of(stage))
         if stage is Stage.PRETRAINED:
             return parts
-        self.record.save_shared("start", parts.personal)
+        if self.partition.by_device is None:
+            self.record.save_shared("start", parts.personal)
         if stage is Stage.FINETUNED:
             if self.plan.training(Stage.PERSONALISED) is None:
                 self.record.save_shared(Stage.PERSONALISED, parts.shared)

@@ -1,16 +1,21 @@
 """A look at a task before a run: a few examples of its first device, so that mistakes show at once."""
 
 import contextlib
+import logging
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from partita.data.examples import Examples, examples_of, in_order
 from partita.errors import CannotDo
+from partita.params import Params
 from partita.partition import Partition
 from partita.protocol import DeviceId, derive_seed
 from partita.tasks.build import build_model, seeded
 from partita.tasks.task import Task
+
+logger = logging.getLogger(__name__)
 
 
 def check_task(task: Task, partition: Partition, *, seed: int) -> None:
@@ -29,7 +34,9 @@ def check_task(task: Task, partition: Partition, *, seed: int) -> None:
             examples = _training_examples(task, device)
             if len(examples):
                 batch, _ = next(in_order(examples, 8))
-                _check_loss(task.loss(model, batch))
+                loss = task.loss(model, batch)
+                _check_loss(loss)
+                _mind_unused(loss, partition.of(model).personal)
                 _check_predictions(task.predict(model, batch))
         except Exception as error:
             error.add_note(f"When the task was tried on a few examples of device {device!r}.")
@@ -53,6 +60,17 @@ def _check_loss(loss: Any) -> None:
         raise ValueError(f"`loss` must return the mean over a batch, got the shape {tuple(loss.shape)}.")
     if not loss.requires_grad:
         raise ValueError("`loss` must have a gradient, got a tensor that is detached from the model.")
+
+
+def _mind_unused(loss: Tensor, personal: Params) -> None:
+    """Warn of personal tensors that have no effect on the loss: they would never be personalised."""
+    moving = {name: tensor for name, tensor in personal.items() if tensor.requires_grad}
+    if not moving:
+        return
+    gradients = torch.autograd.grad(loss, list(moving.values()), allow_unused=True)
+    unused = [name for name, gradient in zip(moving, gradients, strict=True) if gradient is None]
+    if unused:
+        logger.warning("Personal tensors without effect on the loss: %s.", ", ".join(unused[:5]))
 
 
 def _check_predictions(predicted: Any) -> None:
