@@ -282,8 +282,11 @@ def test_the_papers_configs_are_described(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "path", list(sys.path))
     path = ROOT / "experiments/paper" / f"{name}.toml"
 
+    monkeypatch.delenv("PARTITA_DATA", raising=False)
+
     description = describe(read_config(path), path.parent)
 
+    assert description.notes[-1] == f"`{name}.parquet` is not here: a made-up example stands for it."
     assert description.devices == DEVICES[name]
     formula = {
         partition: costs["memory_bytes"] - costs["backprop_bytes"]

@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
 
     from partita import runner
     from partita.config.reading import read_config
-    from partita.report.progress import Progress
+    from partita.report.progress import Work
     from partita.report.tables import models_table
     from partita.report.troubles import troubles_of
 
@@ -71,12 +71,12 @@ def _run(options: argparse.Namespace) -> int:
         print("\n  ".join(account), file=sys.stderr)
     print(f"Running in {run.folder}", file=sys.stderr)
     try:
-        with Progress(Console(stderr=True)) as progress:
+        with Work(Console(stderr=True)) as progress:
             done = runner.finish(run, progress.watch)
     except KeyboardInterrupt:
         return _say(130, f"Interrupted. Go on with `partita run --resume {run.folder}`.")
     _print_table(models_table(done.summary, done.models))
-    for trouble in troubles_of(run.folder, done.summary):
+    for trouble in troubles_of(run.folder, done.summary, run.built.task.skipped):
         print(f"Mind: {trouble}.")
     print(f"The run is in {run.folder}")
     return 0
@@ -95,9 +95,23 @@ def _describe(options: argparse.Namespace) -> int:
         print(json.dumps(described.to_values(), indent=1))
         return 0
     _print_table(costs_table(described.model, described.devices, described.partitions))
-    print("\n".join(costs_notes(described.partitions)))
+    print("\n".join([*costs_notes(described.partitions), *described.notes]))
     if described.start:
         print("\n  ".join(["Tensors of the file to begin from:", *described.start.lines()]))
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from partita.config.reading import values_of
+    from partita.importer import import_data
+    from partita.report.progress import Work
+
+    with Work(Console(stderr=True), options.kind) as work:
+        told = import_data(options.kind, options.source, options.out, values_of(options.settings), work.tick)
+    print("\n".join(told))
+    print(f"The table is {options.out}")
     return 0
 
 
@@ -152,6 +166,22 @@ def _parser() -> argparse.ArgumentParser:
     _add_arguments(describe)
     describe.add_argument("--json", action="store_true", help="as JSON, for programs")
     describe.set_defaults(command=_describe)
+
+    importing = commands.add_parser(
+        "import",
+        help="public data sets, and tables of others, to tables by device",
+        description="Turn a public data set's own files, or a table of another form, into a table by device.",
+    )
+    importing.add_argument(
+        "kind",
+        metavar="KIND",
+        help="emnist, stackoverflow, gldv2, librispeech, qmnist, audiomnist; hf for any data set of the "
+        "`datasets` library; sort, dirichlet and shards for a table",
+    )
+    importing.add_argument("source", metavar="SOURCE", help="the file or folder to read; with hf, a name")
+    importing.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
+    importing.add_argument("settings", nargs="*", metavar="key=value", help="how, see docs/data.md")
+    importing.set_defaults(command=_import)
 
     config = commands.add_parser(
         "config",

@@ -5,18 +5,20 @@ the last is measured, by what autograd saves for the backward pass.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from partita.config.building import build_partition, build_task
+from partita.config.building import build_partition, build_task, data_files
 from partita.config.imports import find_code, own_code
 from partita.config.schema import Config
 from partita.data.examples import Batch, examples_of, in_order
+from partita.data.made_up import COLUMNS, write_made_up
 from partita.errors import CannotDo, ConfigError
 from partita.models.parts import partition_names
 from partita.models.start import Account
@@ -42,6 +44,8 @@ class Description:
     """What became of the file to begin from, where there is one."""
     partitions: Mapping[str, Costs]
     """Of every named partition and the config's own; an `error` where one cannot be made of this model."""
+    notes: Sequence[str] = ()
+    """What is not there, and what stands for it."""
 
     def to_values(self) -> dict[str, Any]:
         """Return all of it as values that JSON has."""
@@ -49,8 +53,39 @@ class Description:
 
 
 def describe(config: Config, beside: Path) -> Description:
-    """Return what every named partition and the config's own cost; nothing is trained."""
+    """Return what every named partition and the config's own cost; nothing is trained.
+
+    Data and weights that are not there yet change none of it: a made-up example stands for the data.
+    """
     find_code(config, beside)
+    with TemporaryDirectory() as folder:
+        config, notes = _with_stand_ins(config, beside, Path(folder))
+        return _describe(config, beside, notes)
+
+
+def _with_stand_ins(config: Config, beside: Path, folder: Path) -> tuple[Config, list[str]]:
+    """Return the config with what is there in place of what is not, and a sentence for each such thing."""
+    notes: list[str] = []
+    start, kind, options = config.model.start, config.task.kind, config.task.options
+    if start and not (beside / start).exists():
+        notes.append(f"`{start}` is not here: weights are those before training.")
+        config = replace(config, model=replace(config.model, start="", start_names={}))
+    try:
+        data_files(config, beside)
+    except ConfigError:
+        if kind not in COLUMNS:
+            raise
+        devices = options.get("devices") or 1
+        size = options.get("crop_from") or options.get("size") or 28
+        write_made_up(folder / "made_up.parquet", kind, devices=devices, size=size)
+        notes.append(f"`{options.get('data')}` is not here: a made-up example stands for it.")
+        kept = {name: value for name, value in options.items() if name not in ("vocabulary", "pieces")}
+        made_up = {**kept, "data": str(folder / "made_up.parquet")}
+        config = replace(config, task=replace(config.task, options=made_up))
+    return config, notes
+
+
+def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description:
     task, start = build_task(config, beside)
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
@@ -64,7 +99,7 @@ def describe(config: Config, beside: Path) -> Description:
     }
     if chosen not in partition_names(model):
         partitions[chosen if isinstance(chosen, str) else ", ".join(chosen) or "[]"] = scale.costs(own)
-    return Description(type(model).__name__, len(task.devices), start, partitions)
+    return Description(type(model).__name__, len(task.devices), start, partitions, notes)
 
 
 def _named(config: Config, name: str, scale: "_Scale") -> Costs:

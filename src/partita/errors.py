@@ -1,5 +1,8 @@
 """What can go wrong in a way that a caller can act on."""
 
+from importlib import import_module
+from typing import Any
+
 
 class ConfigError(ValueError):
     """A request that cannot be carried out; the message is one line that says what would be right."""
@@ -18,3 +21,17 @@ class CannotDo(Exception):
 
     Raised in a loss, or while a device's data is loaded, it is a failure of that device, not of the run.
     """
+
+
+def needed(module: str, *, by: str, extra: str) -> Any:
+    """Return an optional package, or say who needs it and the one command that brings it.
+
+    >>> needed("nonesuch", by="`partita import icons`", extra="import")
+    Traceback (most recent call last):
+        ...
+    partita.errors.ConfigError: `partita import icons` needs nonesuch: pip install 'partita[import]'.
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ConfigError(f"{by} needs {module}: pip install 'partita[{extra}]'.") from None

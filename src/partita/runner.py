@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from partita.config.building import Built, build
+from partita.config.building import Built, build, data_files
 from partita.config.imports import changed_code, find_code, made_with
 from partita.config.reading import read_config, to_values
 from partita.config.schema import Config, PartitionConfig
@@ -178,7 +178,9 @@ def _write_config(config: Config, beside: Path, folder: Path) -> None:
     folder = folder.resolve()
     start = config.model.start and os.path.relpath((beside / config.model.start).resolve(), folder)
     model = replace(config.model, start=start)
+    files = {k: os.path.relpath(p.resolve(), folder) for k, p in data_files(config, beside).items()}
+    task = replace(config.task, options={**config.task.options, **files})
     versions = made_with(config, folder) | ({_START: _hash(folder / start)} if start else {})
-    values = to_values(replace(config, model=model, made_with=versions))
+    values = to_values(replace(config, task=task, model=model, made_with=versions))
     del values["out"]
     replace_file(folder / "config.toml", tomli_w.dumps(values).encode())

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from partita import Devices
+from partita.data.arrow import Ids
 from partita.data.devices import devices_of
-from partita.data.table import Ids
 from small import affine_task
 
 

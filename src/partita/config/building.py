@@ -1,5 +1,6 @@
 """From a config's flat values to the objects of a run: a task, a partition and a plan."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from partita.config.imports import METHODS, MODELS, OPTIMIZERS, TASKS, call, load, own_code
+from partita.config.imports import METHODS, MODELS, OPTIMIZERS, TASKS, call, load, own_code, taken
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
     Config,
@@ -91,16 +92,18 @@ def _check_baseline(config: Config) -> None:
 def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
     """Return the task with the model that the config names, and what became of the file to begin from."""
     function = load("task.kind", config.task.kind, TASKS)
+    options = {**config.task.options, **{key: str(path) for key, path in data_files(config, folder).items()}}
     with seeded(derive_seed(config.seed, "task")):
-        task = call("task", function, config.task.options)
+        task = call("task", function, options)
     if not isinstance(task, Task):
         raise ConfigError(f"`task.kind` = {config.task.kind!r} must return a Task, got {task!r}.")
     if config.model.name:
         model = load("model.name", config.model.name, MODELS)
-        built = call("model", model, config.model.options)
+        options = {**taken(model, task.model_options), **config.model.options}
+        built = call("model", model, options)
         if not isinstance(built, nn.Module):
             raise ConfigError(f"`model.name` = {config.model.name!r} must return a module, got {built!r}.")
-        task = task.with_model(partial(model, **config.model.options))
+        task = task.with_model(partial(model, **options))
     elif config.model.options:
         raise ConfigError(f"The keys {', '.join(config.model.options)} of [model] need `model.name`.")
     if not config.model.start:
@@ -108,6 +111,24 @@ def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
             raise ConfigError("`model.start_names` needs a file to begin from, `model.start`.")
         return task, None
     return _started(task, _tensors(config.model.start, folder), config.model.start_names)
+
+
+def data_files(config: Config, folder: Path) -> dict[str, Path]:
+    """Return the files that a task of ours reads, by key, from beside the config or from $PARTITA_DATA."""
+    if config.task.kind not in TASKS:
+        return {}
+    found: dict[str, Path] = {}
+    for key in ("data", "vocabulary"):
+        name = config.task.options.get(key)
+        if isinstance(name, str) and name:
+            folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
+            paths = [place / name for place in folders]
+            if not any(path.exists() for path in paths):
+                places = " or ".join(f"`{place.resolve()}`" for place in folders)
+                hint = "" if len(folders) > 1 else " The folder $PARTITA_DATA would be looked in as well."
+                raise ConfigError(f"`task.{key}` = {name!r} is not in {places}.{hint}")
+            found[key] = next(path for path in paths if path.exists())
+    return found
 
 
 def build_partition(config: PartitionConfig, model: nn.Module) -> Partition:

@@ -17,7 +17,14 @@ from partita.config.reading import check_type, did_you_mean
 from partita.config.schema import Config
 from partita.errors import ConfigError
 
-TASKS = {"digits": "partita.tasks.digits:digits"}
+TASKS = {
+    "digits": "partita.tasks.digits:digits",
+    "image": "partita.tasks.image:image",
+    "text": "partita.tasks.text:text",
+    "speech": "partita.tasks.speech:speech",
+    "tabular": "partita.tasks.tabular:tabular",
+    "synthetic": "partita.tasks.synthetic:synthetic",
+}
 MODELS = {
     "convnet": "partita.models.convnet:ConvNet",
     "resnet": "partita.models.resnet:ResNet",
@@ -74,6 +81,15 @@ def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> 
     _check_options(key, name, signature, options)
     with own_code(f"[{key}] {name}"):
         return function(**options)
+
+
+def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options that a function takes by name."""
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: value for name, value in options.items() if name in known}
 
 
 def _check_options(key: str, name: str, signature: inspect.Signature, options: Mapping[str, Any]) -> None:

@@ -27,6 +27,14 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return _read(Config, values, "")
 
 
+def values_of(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return `key=value` texts as values."""
+    values: dict[str, Any] = {}
+    for override in overrides:
+        _override(values, override)
+    return values
+
+
 def _override(values: dict[str, Any], override: str) -> None:
     """Set one `section.key=value`, in place; a value that is not TOML is taken as text."""
     key, equals, text = override.partition("=")

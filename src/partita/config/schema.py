@@ -14,7 +14,8 @@ class TaskConfig:
     """What is learnt."""
 
     kind: str = "digits"
-    """`digits` (the quickstart's), or "package.module:function" returning a Task."""
+    """digits (the quickstart's), image, text, speech, tabular, synthetic, or "package.module:function"
+    returning a Task."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Every further key goes to that function."""
 

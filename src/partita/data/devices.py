@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from partita.data.table import Ids
+from partita.data.arrow import Ids
 from partita.protocol import DeviceId
 
 Splits = Mapping[str, Any]

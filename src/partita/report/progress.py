@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with the time left in a terminal, a plain line now and then elsewhere."""
+"""Progress of long work: a bar with the time left in a terminal, a plain line now and then elsewhere."""
 
 import time
 from types import TracebackType
@@ -19,10 +19,11 @@ _DOING = {
 }
 
 
-class Progress:
-    """Shows the rounds of a run as they end."""
+class Work:
+    """Shows how much of something is done."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, name: str = "") -> None:
+        self._name = name
         self._console = console
         self._bar = bars.Progress(
             bars.TextColumn("{task.description}"),
@@ -48,16 +49,20 @@ class Progress:
     ) -> None:
         self._bar.stop()
 
-    def watch(self, line: Row, done: int, total: int) -> None:
-        """Show that a round has ended."""
-        which = f"{line['run']} baseline, " if "run" in line else ""
-        doing = f"{_DOING[line['stage']]}, round {line['round'] + 1}"
-        if line["work"] == "evaluate":
-            doing = f"evaluating the {line['stage']} model"
-        loss = "" if line["loss"] is None else f", loss {line['loss']:.4f}"
-        text = f"{which}{doing}{loss}"
+    def tick(self, done: int, total: int, text: str = "") -> None:
+        """Show how much is done, and what is being done."""
+        text = text or self._name
         self._bar.update(self._task, description=text, completed=done, total=total)
         if self._console.is_terminal or (time.monotonic() - self._said < _SECONDS and done < total):
             return
         self._said = time.monotonic()
         self._console.print(f"{done}/{total} {text}", highlight=False, soft_wrap=True)
+
+    def watch(self, line: Row, done: int, total: int) -> None:
+        """Show that a round of a run has ended."""
+        which = f"{line['run']} baseline, " if "run" in line else ""
+        doing = f"{_DOING[line['stage']]}, round {line['round'] + 1}"
+        if line["work"] == "evaluate":
+            doing = f"evaluating the {line['stage']} model"
+        loss = "" if line["loss"] is None else f", loss {line['loss']:.4f}"
+        self.tick(done, total, f"{which}{doing}{loss}")

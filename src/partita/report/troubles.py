@@ -1,17 +1,24 @@
 """What went wrong in a finished run without ending it: devices that failed, or could not be measured."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from partita.data.table import read_table
+from partita.data.arrow import read_table
 from partita.evaluation import Summary
 from partita.protocol import Stage
 
 _SHOWN = 3
 
 
-def troubles_of(folder: Path, summary: Summary) -> list[str]:
-    """Return a sentence for each kind of trouble in a run's folder; none where all went well."""
+def troubles_of(folder: Path, summary: Summary, skipped: Sequence[str] = ()) -> list[str]:
+    """Return a sentence for each kind of trouble in a run's folder; none where all went well.
+
+    Args:
+        folder: the run's folder.
+        summary: what came out.
+        skipped: a text for every bad row of the data that was left out.
+    """
     failed: dict[str, str] = {}
     evaluated = 0
     with (folder / "rounds.jsonl").open() as lines:
@@ -28,6 +35,9 @@ def troubles_of(folder: Path, summary: Summary) -> list[str]:
     if measured < evaluated:
         why = _reason(folder)
         troubles.append(f"{_devices(evaluated - measured)} without a test {summary['metric']} ({why})")
+    if skipped:
+        rows = "1 bad row was" if len(skipped) == 1 else f"{len(skipped)} bad rows were"
+        troubles.append(f"{rows} left out ({skipped[0]})")
     return troubles
 
 

@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 
 from torch import Tensor, nn
 
-from partita.data.table import Table
+from partita.data.arrow import Table
 from partita.evaluation import Summary
 from partita.local.method import Method
 from partita.models.full import Full

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from partita.data.table import Table, read_table, table_of, write_table
+from partita.data.arrow import Table, read_table, table_of, write_table
 from partita.device.store import DiskStore, MemoryStore, Store
 from partita.durable import replace_file, sync_file, write_file
 from partita.errors import ConfigError, InUse

@@ -35,15 +35,16 @@ def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
     with torch.no_grad():
         values: dict[str, float | None] = {"loss": sum(losses) / len(examples)}
         reasons: list[str] = []
+        whole = _joined(predictions), _joined(targets)
         for name, metric in task.metrics.items():
-            values[name], reason = _value(name, metric, _joined(predictions), _joined(targets))
+            values[name], reason = _value(name, metric, *whole)
             reasons += reason
     if not math.isfinite(values["loss"] or 0.0):
         reasons.append(f"the loss is {values['loss']}")
         values["loss"] = None
     return {
         "examples": len(examples),
-        "weight": len(examples),
+        "weight": int(task.weight(whole[1])),
         **values,
         "reason": "; ".join(reasons) or None,
     }

@@ -1,6 +1,6 @@
 """A task: the data by device, the model, the loss and what to measure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from partita.tasks.metrics import Metric, MetricFn
 
 LossFn = Callable[[nn.Module, Batch], Tensor]
 """From a model and a batch to the mean loss over that batch; may be a whole training step of your own."""
+WeightFn = Callable[[Any], int]
+"""From all targets of a device to how much it counts in a mean over devices."""
 PredictFn = Callable[[nn.Module, Batch], tuple[Any, Any]]
 """From a model and a batch to predictions and targets: tensors or lists with an entry an example."""
 
@@ -41,6 +43,11 @@ class Task:
             a list of examples, a map-style Dataset, or anything with `__len__` and `batch_at(positions)`.
         predict: `predict(model, batch)` is a pair of predictions and targets, tensors or lists with an entry
             an example; without it, the batch's first field goes in and its second is the target.
+        weight: how much a device counts in means over devices, from all its targets; without it, as its
+            examples.
+        skipped: grows by a text for every bad row of the data that was left out.
+        model_options: what a model that a config names is given where it takes it and the config does not
+            say: the number of classes, say.
     """
 
     def __init__(
@@ -51,6 +58,9 @@ class Task:
         metrics: Mapping[str, Metric | MetricFn],
         devices: Mapping[DeviceId, Splits],
         predict: PredictFn = first_predicts_second,
+        weight: WeightFn = len,
+        model_options: Mapping[str, Any] | None = None,
+        skipped: Sequence[str] = (),
     ) -> None:
         if isinstance(model, nn.Module):
             raise TypeError("`model` must be a function that builds the model, got the model itself.")
@@ -67,6 +77,9 @@ class Task:
         }
         self.devices: Devices = devices_of(devices)
         self.predict = predict
+        self.weight = weight
+        self.model_options: Mapping[str, Any] = model_options or {}
+        self.skipped = skipped
 
     @property
     def headline(self) -> str:
@@ -81,4 +94,7 @@ class Task:
             metrics=self.metrics,
             devices=self.devices,
             predict=self.predict,
+            weight=self.weight,
+            model_options=self.model_options,
+            skipped=self.skipped,
         )

@@ -1,0 +1,140 @@
+"""On which side of a split a row is: a column says it, or the row itself does.
+
+Where sides are drawn they follow from a digest of the row's group, its id or its content, and of nothing
+else: rows that are added later move no other.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from partita.data.options import TableOptions
+
+SIDES = ("train", "validation", "test")
+_TRAIN, _VALIDATION, _TEST = range(3)
+Numbers = np.ndarray
+
+
+class WrongSide(Exception):
+    """A row whose column says no side; `row` is its place among those looked at."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class Sides:
+    """Tells the sides of rows.
+
+    Args:
+        names: the columns that the table has.
+        options: which of them say what.
+    """
+
+    def __init__(self, names: Sequence[str], options: TableOptions) -> None:
+        self.names = names
+        self.options = options
+
+    @cached_property
+    def split(self) -> str:
+        """The column of sides; none where they are drawn."""
+        if self.options.split in ("hash", "time"):
+            return ""
+        return self.options.split or ("split" if "split" in self.names else "")
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The columns that tell rows apart where sides are drawn: the group's, the id's, or all content."""
+        for name in (self.options.group, self.options.id):
+            if name in self.names:
+                return [name]
+        return sorted(set(self.names) - {self.options.device, "split", self.split})
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The columns from which sides follow."""
+        said = [self.options.time] if self.by_time else [self.split] if self.split else []
+        keyed = not said or bool(self.options.validation)
+        return list(dict.fromkeys([*said, *(self.keys if keyed else [])]))
+
+    @property
+    def by_time(self) -> bool:
+        """Whether a device's newest rows are its test rows: its rows have to be seen together."""
+        return self.options.split == "time"
+
+    def of(self, rows: pa.Table) -> Numbers:
+        """Return the side of every row, as its place in `SIDES`; by time, all rows are one device's."""
+        if self.by_time:
+            sides = self._newest(rows)
+        elif self.split:
+            sides = self._said(rows)
+        else:
+            sides = np.where(self._shares(rows, "test") < self.options.test, _TEST, _TRAIN)
+        if self.options.validation:
+            held_out = self._shares(rows, "validation") < self.options.validation
+            sides = np.where((sides == _TRAIN) & held_out, _VALIDATION, sides)
+        return sides
+
+    def newest(self, rows: int) -> int:
+        """Return how many of a device's rows are test by time."""
+        return min(math.ceil(self.options.test * rows), rows - 1) if self.options.test else 0
+
+    def _newest(self, rows: pa.Table) -> Numbers:
+        order = np.argsort(rows[self.options.time].to_numpy(), kind="stable")
+        sides = np.full(len(rows), _TRAIN)
+        sides[order[len(rows) - self.newest(len(rows)) :]] = _TEST
+        return sides
+
+    def _said(self, rows: pa.Table) -> Numbers:
+        column = rows[self.split].combine_chunks()
+        sides = np.full(len(rows), -1)
+        for place, side in enumerate(SIDES):
+            here = pc.call_function("equal", [column, pa.scalar(side)]).fill_null(False)
+            sides[here.to_numpy(zero_copy_only=False)] = place
+        wrong = np.flatnonzero(sides < 0)
+        if len(wrong):
+            row = int(wrong[0])
+            value = column[row].as_py()
+            raise WrongSide(row, f"`{self.split}` must be {', '.join(SIDES)}, got {value!r}")
+        return sides
+
+    def _shares(self, rows: pa.Table, use: str) -> Numbers:
+        return np.array([share_of(key, use) for key in keys_of(rows.select(self.keys).to_pylist())])
+
+
+def share_of(key: bytes, use: str) -> float:
+    """Return a number in [0, 1) that a key and what it is used for determine.
+
+    >>> share_of(b"a", "test") == share_of(b"a", "test") != share_of(b"a", "validation")
+    True
+    """
+    digest = hashlib.blake2b(key, digest_size=8, person=use.encode()).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def keys_of(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Yield what tells each row apart: all that is in it; of a picture or a sound its bytes, not its path."""
+    for row in rows:
+        digest = hashlib.blake2b(digest_size=16)
+        for name in sorted(row):
+            content = _bytes_of(row[name])
+            digest.update(f"{name}:{len(content)}:".encode() + content)
+        yield digest.digest()
+
+
+def _bytes_of(value: Any) -> bytes:
+    match value:
+        case bytes():
+            return value
+        case str():
+            return value.encode()
+        case {"bytes": bytes() as content}:
+            return content
+        case _:
+            return repr(value).encode()

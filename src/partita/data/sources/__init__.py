@@ -1,0 +1,1 @@
+"""Public formats in, Parquet by device out."""

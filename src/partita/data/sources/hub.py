@@ -1,0 +1,191 @@
+"""Any data set of the `datasets` library: on the hub, in a folder of data files, or saved to disk."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from partita.data.reading import Stream, ids_in, one_line
+from partita.data.sort import check_new, is_id, silent, sort_stream
+from partita.data.sources.importing import Imported
+from partita.data.sources.source import Survey, Tick
+from partita.errors import ConfigError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_ROWS = 100
+"""Rows taken at a time: their media files are read into memory."""
+_SPLITS = ("train", "validation", "test")
+_FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
+
+
+def import_hub(
+    name: str,
+    out: Path,
+    *,
+    device: str,
+    split: str = "",
+    config: str = "",
+    revision: str = "",
+    cache: str = "",
+    tick: Tick = silent,
+) -> Imported:
+    """Write a data set to `out`, a Parquet table in the order of device ids.
+
+    Images and recordings are stored as they are, not decoded. The splits become the column `split`; a data
+    set with nothing but `train`, or of which one split was picked, gets none.
+
+    Args:
+        name: a name on the hub, a folder or a file of data, or a folder written by `save_to_disk`.
+        out: the table to write.
+        device: the column that says whose a row is; it becomes `device`, a text.
+        split: the one split to import; all of them where it is left out.
+        config: which of several configurations of a data set to load.
+        revision: the branch, tag or commit on the hub.
+        cache: the folder for what is downloaded; the `datasets` library's own where it is left out.
+        tick: told of the progress.
+
+    Raises:
+        ConfigError: `out` is there already, the data set cannot be loaded, or lacks what was asked for.
+    """
+    check_new(out)
+    loaded = _load(name, {"name": config, "revision": revision, "cache_dir": cache})
+    found = _Found(name, _parts(name, loaded, split), device)
+    found.check()
+    rows = sum(len(part) for part in found.parts.values())
+    if not rows:
+        raise ConfigError(f"The data set {name!r} has no rows.")
+    sort_stream(Stream(found.schema(), rows, found.tables()), out, tick=tick)
+    return Imported(Survey(ids_in(out)), rows)
+
+
+def _load(name: str, options: Mapping[str, str]) -> Any:
+    try:
+        import datasets
+        from datasets.exceptions import DatasetsError
+    except ImportError:
+        raise ConfigError("`partita import hf` needs datasets: pip install 'partita[hf]'.") from None
+    given: dict[str, Any] = {option: value for option, value in options.items() if value}
+    path = Path(name)
+    try:
+        if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+            return datasets.load_from_disk(name)
+        if path.is_file():
+            if path.suffix not in _FORMATS:
+                raise ValueError(f"a file must be one of {', '.join(_FORMATS)}")
+            return datasets.load_dataset(_FORMATS[path.suffix], data_files=name, **given)
+        return datasets.load_dataset(name, **given)
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        raise ConfigError(
+            f"The data set {name!r} cannot be loaded: {one_line(error)} "
+            "It must be a name on the hub, a folder or file of data, or a folder written by `save_to_disk`."
+        ) from error
+
+
+def _parts(name: str, loaded: Any, split: str) -> dict[str, "Dataset"]:
+    """Return the data by what the column `split` will say: "" where there will be no such column."""
+    alone = not isinstance(loaded, dict)
+    parts: dict[str, Dataset] = {str(loaded.split or "train"): loaded} if alone else dict(loaded)
+    there = ", ".join(parts)
+    if split and split not in parts:
+        raise ConfigError(f"The data set {name!r} has no split {split!r}. It has: {there}.")
+    if split or alone or list(parts) == ["train"]:
+        return {"": parts[split or next(iter(parts))]}
+    if strange := [part for part in parts if part not in _SPLITS]:
+        raise ConfigError(
+            f"The data set {name!r} has the splits {there}: pick the one to import with `split`, since "
+            f"{strange[0]!r} is none of {', '.join(_SPLITS)}."
+        )
+    return parts
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A data set that was loaded, its rows taken as they are stored."""
+
+    name: str
+    parts: Mapping[str, "Dataset"]
+    device: str
+
+    def check(self) -> None:
+        """Raise a `ConfigError` where a column is missing, of a wrong type or in the way."""
+        features = self._features()
+        if self.device not in features:
+            raise ConfigError(f"{self.name!r} has no column {self.device!r}. It has: {', '.join(features)}.")
+        kind = features.arrow_schema.field(self.device).type
+        if not is_id(kind):
+            raise ConfigError(
+                f"`{self.device}` of {self.name!r} must hold texts or whole numbers, it holds {kind}."
+            )
+        own = {"device"} if "" in self.parts else {"device", "split"}
+        if taken := sorted(own & (set(features) - {self.device})):
+            raise ConfigError(f"{self.name!r} has a column `{taken[0]}` already, which the table needs.")
+        for split, part in self.parts.items():
+            if part.features != features:
+                raise ConfigError(f"Split {split!r} of {self.name!r} has other columns than the first split.")
+
+    def schema(self) -> pa.Schema:
+        """Return the table's schema, which `datasets` opens as well."""
+        from datasets import Features, Value
+
+        own = ["device"] if "" in self.parts else ["device", "split"]
+        content = {column: kind for column, kind in self._features().items() if column != self.device}
+        schema = Features({**{column: Value("string") for column in own}, **content}).arrow_schema
+        return pa.schema([field.with_type(_stored(field.type)) for field in schema], schema.metadata)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows, split after split."""
+        schema = self.schema()
+        for split, part in self.parts.items():
+            first = 0
+            for batch in part.with_format("arrow").iter(_ROWS):
+                where = f"{self.name!r}, {f'split {split!r}, ' if split else ''}row"
+                columns = self._content(batch, f"{where}s from {first}")
+                device = columns.pop(self.device)
+                if device.null_count:
+                    row = first + device.combine_chunks().is_null().index(True).as_py()
+                    raise ConfigError(f"{where} {row}: `{self.device}` is empty. Every row must have one.")
+                own = {"device": device} if "" in self.parts else {"device": device, "split": split}
+                first += len(batch)
+                yield _table(own | columns, schema)
+
+    def _content(self, batch: pa.Table, where: str) -> dict[str, pa.ChunkedArray]:
+        """Return the columns of some rows, with the content of files that they only name."""
+        from datasets import ClassLabel
+        from datasets.table import embed_table_storage
+
+        features = self._features()
+        try:
+            table = embed_table_storage(batch.replace_schema_metadata(features.arrow_schema.metadata))
+        except OSError as error:
+            raise ConfigError(f"{where}: {one_line(error)}") from error
+        columns = {column: table[column] for column in features}
+        label = features[self.device]
+        if isinstance(label, ClassLabel) and label.names:
+            # -1 is how the library writes that there is no label.
+            names = dict(enumerate(label.names))
+            texts = [names.get(code) for code in table[self.device].to_pylist()]
+            columns[self.device] = pa.chunked_array([pa.array(texts, pa.string())])
+        return columns
+
+    def _features(self) -> Any:
+        return next(iter(self.parts.values())).features
+
+
+def _table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    rows = len(columns["device"])
+    arrays = [
+        pa.repeat(columns[field.name], rows)
+        if isinstance(columns[field.name], str)
+        else columns[field.name].cast(field.type)
+        for field in schema
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """Return how values of a type are stored: those of `datasets` itself, such as arrays, as lists."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind

@@ -1,0 +1,242 @@
+"""Tasks whose optimum is known: least squares in a shared and a personal part, mixtures of two classes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from partita.data.examples import Batch
+from partita.protocol import DeviceId, derive_seed
+from partita.tasks.metrics import Metric, accuracy
+from partita.tasks.task import Task
+
+
+def synthetic(*, form: str = "quadratic", **settings: Any) -> Task:
+    """Return a task made of random numbers: `quadratic` or `mixture`, with the settings of that function."""
+    forms = {"quadratic": quadratic, "mixture": mixture}
+    if form not in forms:
+        raise ValueError(f"`form` must be one of {', '.join(forms)}, got {form!r}.")
+    return forms[form](**settings)
+
+
+def quadratic(
+    *,
+    devices: int = 20,
+    examples: int = 40,
+    shared: int = 5,
+    personal: int = 2,
+    noise: float = 0.1,
+    spread: float = 1.0,
+    seed: int = 1,
+) -> Task:
+    """Return a task of least squares: a number that is linear in u and in v_i, with noise.
+
+    Args:
+        devices: how many devices there are.
+        examples: how many training examples each has, and as many for testing.
+        shared: the dimension of u.
+        personal: the dimension of v_i.
+        noise: the standard deviation of the noise.
+        spread: the standard deviation of the true v_i over devices.
+        seed: the same numbers for the same seed.
+    """
+    _check(devices, examples, shared, personal, spreads=(noise, spread))
+    u = torch.randn(shared, generator=_generator(seed, "u"))
+
+    def data(device: DeviceId) -> dict[str, tuple[Tensor, Tensor]]:
+        generator = _generator(seed, device)
+        v = spread * torch.randn(personal, generator=generator)
+        inputs = torch.randn(2 * examples, shared + personal, generator=generator)
+        errors = noise * torch.randn(2 * examples, generator=generator)
+        targets = inputs @ torch.cat([u, v]) + errors
+        return _halves(inputs, targets)
+
+    return Task(
+        model=partial(Quadratic, shared=shared, personal=personal),
+        loss=half_square_error,
+        metrics={"error": Metric(mean_square_error, "down")},
+        devices={name: data(name) for name in _names(devices)},
+        model_options={"shared": shared, "personal": personal},
+    )
+
+
+def mixture(
+    *,
+    devices: int = 20,
+    examples: int = 40,
+    dimension: int = 5,
+    distance: float = 2.0,
+    spread: float = 1.0,
+    seed: int = 1,
+) -> Task:
+    """Return a task of two classes around centres in common, which each device has moved to another place.
+
+    With unit noise the best boundary has the direction between the centres, which all devices share, and a
+    threshold of its own on each; it is right with the probability Phi(distance / 2).
+
+    Args:
+        devices: how many devices there are.
+        examples: how many training examples each has, and as many for testing.
+        dimension: of an input.
+        distance: between the two centres.
+        spread: the standard deviation of what a device moves its examples by.
+        seed: the same numbers for the same seed.
+    """
+    _check(devices, examples, dimension, spreads=(distance, spread))
+    direction = torch.randn(dimension, generator=_generator(seed, "direction"))
+    centre = 0.5 * distance * direction / direction.norm()
+
+    def data(device: DeviceId) -> dict[str, tuple[Tensor, Tensor]]:
+        generator = _generator(seed, device)
+        moved = spread * torch.randn(dimension, generator=generator)
+        labels = torch.randint(2, (2 * examples,), generator=generator)
+        inputs = moved + (2 * labels - 1).float()[:, None] * centre
+        return _halves(inputs + torch.randn(2 * examples, dimension, generator=generator), labels)
+
+    return Task(
+        model=partial(Boundary, dimension=dimension),
+        loss=_cross_entropy,
+        metrics={"accuracy": accuracy},
+        devices={name: data(name) for name in _names(devices)},
+        model_options={"dimension": dimension},
+    )
+
+
+class Quadratic(nn.Module):
+    """A number that is linear in u, for the first inputs, and in v, for the others."""
+
+    parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"output": ("v",)}
+
+    def __init__(self, *, shared: int, personal: int) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.zeros(shared))
+        self.v = nn.Parameter(torch.zeros(personal))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return a number for each row."""
+        return inputs @ torch.cat([self.u, self.v])
+
+
+class Boundary(nn.Module):
+    """Scores of two classes: a direction u, and a threshold v."""
+
+    parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"output": ("v",)}
+
+    def __init__(self, *, dimension: int) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.zeros(dimension))
+        self.v = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the scores of the two classes for each row."""
+        score = inputs @ self.u + self.v
+        return torch.stack([torch.zeros_like(score), score], dim=1)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a quadratic task: its optimum, and the constants of its smoothness."""
+
+    shared: Tensor
+    """u at the optimum."""
+    personal: Mapping[DeviceId, Tensor]
+    """v_i at the optimum."""
+    value: float
+    """The average over devices of F_i there, by training examples."""
+    smoothness_shared: float
+    """L_u: the largest eigenvalue of any F_i's second derivatives in u."""
+    smoothness_personal: float
+    """L_v: the same in v_i."""
+    coupling: float
+    """L_uv: the largest norm of any F_i's mixed second derivatives."""
+
+
+def known(task: Task) -> Known:
+    """Return the optimum and the constants of a quadratic task, in closed form."""
+    split = len(dict(task.model().named_parameters())["u"])
+    parts = {device: _moments(task.devices[device]["train"], split) for device in task.devices}
+    # Each v_i is the best for its u; what is left is a quadratic in u alone.
+    left = sum(p.uu - p.uv @ torch.linalg.solve(p.vv, p.uv.T) for p in parts.values())
+    right = sum(p.uy - p.uv @ torch.linalg.solve(p.vv, p.vy) for p in parts.values())
+    assert isinstance(left, Tensor)
+    assert isinstance(right, Tensor)
+    u = torch.linalg.solve(left, right)
+    v = {device: torch.linalg.solve(p.vv, p.vy - p.uv.T @ u) for device, p in parts.items()}
+    total = sum(p.value(u, v[device]) for device, p in parts.items())
+    rows = sum(p.rows for p in parts.values())
+    return Known(
+        u.float(),
+        {device: own.float() for device, own in v.items()},
+        float(total) / rows,
+        max(_largest(p.uu / p.rows) for p in parts.values()),
+        max(_largest(p.vv / p.rows) for p in parts.values()),
+        max(float(torch.linalg.svdvals(p.uv / p.rows)[0]) for p in parts.values()),
+    )
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Sums over a device's training examples, in double precision."""
+
+    uu: Tensor
+    uv: Tensor
+    vv: Tensor
+    uy: Tensor
+    vy: Tensor
+    yy: Tensor
+    rows: int
+
+    def value(self, u: Tensor, v: Tensor) -> float:
+        """Return half the sum of squared errors."""
+        squares = self.yy - 2 * (u @ self.uy + v @ self.vy)
+        return 0.5 * float(squares + u @ self.uu @ u + v @ self.vv @ v + 2 * (u @ self.uv @ v))
+
+
+def _moments(data: tuple[Tensor, Tensor], split: int) -> _Moments:
+    inputs, targets = data
+    x, z, y = inputs[:, :split].double(), inputs[:, split:].double(), targets.double()
+    return _Moments(x.T @ x, x.T @ z, z.T @ z, x.T @ y, z.T @ y, y @ y, len(y))
+
+
+def _largest(matrix: Tensor) -> float:
+    return float(torch.linalg.eigvalsh(matrix)[-1])
+
+
+def half_square_error(model: nn.Module, batch: Batch) -> Tensor:
+    """Return half the mean squared error."""
+    inputs, targets = batch
+    return 0.5 * (model(inputs) - targets).square().mean()
+
+
+def mean_square_error(predictions: Tensor, targets: Tensor) -> float:
+    """Return the mean squared error."""
+    return (predictions - targets).square().double().mean().item()
+
+
+def _cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    inputs, labels = batch
+    return nn.functional.cross_entropy(model(inputs), labels)
+
+
+def _halves(inputs: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    half = len(inputs) // 2
+    return {"train": (inputs[:half], targets[:half]), "test": (inputs[half:], targets[half:])}
+
+
+def _names(count: int) -> list[DeviceId]:
+    return [f"device-{number:04}" for number in range(count)]
+
+
+def _generator(seed: int, use: str) -> torch.Generator:
+    return torch.Generator().manual_seed(derive_seed(seed, "synthetic", use))
+
+
+def _check(*sizes: int, spreads: tuple[float, ...]) -> None:
+    if min(sizes) < 1:
+        raise ValueError(f"All sizes must be at least 1, got {min(sizes)}.")
+    if not all(math.isfinite(spread) and spread >= 0 for spread in spreads):
+        raise ValueError(f"Spreads must be finite numbers, 0 or above, got {spreads}.")

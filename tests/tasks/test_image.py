@@ -1,0 +1,164 @@
+"""The image task: pictures of any kind, seen whole in evaluation and cut in training."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from partita import FedAlt, named_partition, run
+from partita.data.examples import examples_of
+from partita.data.rows import BadData
+from partita.errors import ConfigError
+from partita.tasks.image import image
+from tables import png, write
+
+
+def rows(**changes: Any) -> list[dict[str, Any]]:
+    """Three devices of six pictures, of classes 0, 1 and 2."""
+    return [
+        {
+            "device": f"d{device}",
+            "split": "test" if number % 3 == 2 else "train",
+            "image": png(40 * number + device),
+            "label": number % 3,
+            **changes,
+        }
+        for device in range(3)
+        for number in range(6)
+    ]
+
+
+def test_pictures_and_labels_come_out_as_they_went_in(tmp_path: Path) -> None:
+    task = image(data=str(write(tmp_path / "t.parquet", rows())), size=6)
+
+    images, labels = task.devices["d1"]["train"]
+
+    assert images.shape == (4, 1, 6, 6)
+    assert images[:, 0, 0, 0].tolist() == [1, 41, 121, 161]
+    assert labels.tolist() == [0, 1, 0, 1]
+    assert task.model_options == {"classes": 3, "channels": 1, "stem": "small"}
+
+
+def test_a_model_sees_numbers_from_0_to_1(tmp_path: Path) -> None:
+    task = image(data=str(write(tmp_path / "t.parquet", rows(image=png(255)))), size=6)
+    seen: list[torch.Tensor] = []
+    model = Recorder(seen)
+
+    task.loss(model, task.devices["d0"]["train"])
+
+    assert torch.equal(seen[0], torch.ones(4, 1, 6, 6))
+
+
+class Recorder(nn.Module):
+    """Remembers what goes in."""
+
+    def __init__(self, seen: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.head = nn.Linear(1, 3)
+        self.seen = seen
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.seen.append(images)
+        return self.head(images.mean(dim=(1, 2, 3))[:, None])
+
+
+def test_colour_and_size_are_brought_to_what_is_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", rows(image=png(100, side=9, mode="RGB")))
+
+    colour, _ = image(data=str(path), size=4, channels=3).devices["d0"]["train"]
+    grey, _ = image(data=str(path), size=4).devices["d0"]["train"]
+
+    assert colour.shape == (4, 3, 4, 4)
+    assert grey.shape == (4, 1, 4, 4)
+    assert (colour == 100).all()
+
+
+def test_training_cuts_and_mirrors_and_evaluation_does_not(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", rows())
+    task = image(data=str(path), size=4, crop_from=6, flip=True)
+    seen: list[torch.Tensor] = []
+    model = Recorder(seen)
+    ramp = torch.arange(36, dtype=torch.uint8).view(1, 1, 6, 6).expand(50, 1, 6, 6)
+    batch = ramp, torch.zeros(50, dtype=torch.long)
+
+    assert task.devices["d0"]["train"][0].shape == (4, 1, 6, 6)
+    assert task.devices["d0"]["test"][0].shape == (2, 1, 4, 4)
+    torch.manual_seed(0)
+    task.loss(model.train(), batch)
+    task.loss(model.eval(), batch)
+    task.predict(model.eval(), batch)
+
+    trained, evaluated, predicted = seen
+    assert trained.shape == evaluated.shape == (50, 1, 4, 4)
+    assert torch.equal(evaluated, predicted)
+    steps = (trained[:, 0, 0, 1] - trained[:, 0, 0, 0]).mul(255).round()
+    assert set(steps.tolist()) == {1.0, -1.0}
+    assert (evaluated == evaluated[:1]).all()
+
+
+def test_every_picture_is_cut_in_a_place_of_its_own_draw(tmp_path: Path) -> None:
+    task = image(data=str(write(tmp_path / "t.parquet", rows())), size=4, crop_from=6)
+    seen: list[torch.Tensor] = []
+    ramp = torch.arange(36, dtype=torch.uint8).view(1, 1, 6, 6).expand(50, 1, 6, 6)
+
+    torch.manual_seed(0)
+    task.loss(Recorder(seen).train(), (ramp, torch.zeros(50, dtype=torch.long)))
+
+    corners = seen[0][:, 0, 0, 0].mul(255).round().unique().tolist()
+    assert set(corners) <= {6.0 * top + left for top in range(3) for left in range(3)}
+    assert len(corners) > 5
+
+
+def test_a_run_trains_on_a_table(tmp_path: Path) -> None:
+    task = image(data=str(write(tmp_path / "t.parquet", rows())), size=6)
+    partition = named_partition(task.model(), "output")
+
+    result = run(task, partition, FedAlt(shared_lr=0.05), rounds=1, devices_per_round=2)
+
+    assert result.summary["stages"]["personalised"]["devices"] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"image": {"bytes": b"no picture", "path": None}}, "`image` cannot be decoded: cannot identify"),
+        ({"image": {"bytes": None, "path": "a.png"}}, "`image` cannot be decoded"),
+        ({"image": None}, "`image` is empty"),
+        ({"label": None}, "`label` is empty"),
+        ({"label": 7}, "`label` must be from 0 to 2, got 7"),
+        ({"label": -1}, "`label` must be from 0 to 2, got -1"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_row_and_device(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    given = rows()
+    given[7] |= change
+    path = write(tmp_path / "t.parquet", given)
+
+    with pytest.raises(BadData) as caught:
+        examples_of(image(data=str(path), size=6, classes=3).devices["d1"]["train"])
+    assert f"`t.parquet`, row 7, device 'd1': {words}" in str(caught.value)
+    lax = image(data=str(path), size=6, classes=3, skip_bad=True)
+    assert len(examples_of(lax.devices["d1"]["train"])) == 3
+    assert len(lax.skipped) == 1
+
+
+def test_a_label_that_is_a_text_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`label` of `.*` must be whole numbers, got string."):
+        image(data=str(write(tmp_path / "t.parquet", rows(label="cat"))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"channels": 2}, "`channels` must be 1 or 3, got 2."),
+        ({"size": 0}, "`size` must be at least 1"),
+        ({"size": 8, "crop_from": 4}, "at most `crop_from`, got 8 and 4."),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        image(data="t.parquet", **settings)

@@ -1,0 +1,163 @@
+"""The speech task: features, pieces, what CTC reads, word errors."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("kaldi_native_fbank", reason="the extra `speech` is not installed")
+pytest.importorskip("jiwer", reason="the extra `speech` is not installed")
+soundfile = pytest.importorskip("soundfile", reason="the extra `speech` is not installed")
+
+from partita import FedAlt, Undefined, named_partition, run  # noqa: E402
+from partita.data.examples import examples_of  # noqa: E402
+from partita.data.rows import BadData  # noqa: E402
+from partita.errors import ConfigError  # noqa: E402
+from partita.tasks.pieces import characters, subwords  # noqa: E402
+from partita.tasks.speech import log_mel, speech, word_error_rate  # noqa: E402
+from tables import write  # noqa: E402
+
+RATE = 8000
+
+
+def tone(pitch: float, seconds: float = 0.6, *, kind: str = "FLAC", channels: int = 1) -> dict[str, Any]:
+    time = np.arange(int(seconds * RATE)) / RATE
+    samples = (9000 * np.sin(2 * np.pi * pitch * time * (1 + 3 * time))).astype(np.int16)
+    content = BytesIO()
+    soundfile.write(content, np.stack([samples] * channels, axis=1), RATE, format=kind, subtype="PCM_16")
+    return {"bytes": content.getvalue(), "path": None}
+
+
+def rows(**changes: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "device": f"d{device}",
+            "split": "test" if number == 0 else "train",
+            "audio": tone(200 + 50 * number + device),
+            "text": ["one two", "two", "one"][number],
+            **changes,
+        }
+        for device in range(2)
+        for number in range(3)
+    ]
+
+
+def test_features_are_normed_over_the_utterance() -> None:
+    rng = np.random.default_rng(0)
+
+    frames = log_mel(rng.standard_normal(RATE).astype(np.float32) * 0.1, RATE, features=40)
+
+    # A second has 98 windows of 25 ms, one every 10 ms.
+    assert frames.shape == (98, 40)
+    assert torch.allclose(frames.mean(dim=0), torch.zeros(40), atol=1e-4)
+    assert torch.allclose(frames.std(dim=0, correction=0), torch.ones(40), atol=1e-3)
+
+
+def test_a_higher_tone_is_in_a_higher_band() -> None:
+    def loudest(pitch: float) -> int:
+        silence, sound = np.zeros(RATE // 2), np.sin(2 * np.pi * pitch * np.arange(RATE // 2) / RATE)
+        frames = log_mel(np.concatenate([silence, 0.3 * sound]).astype(np.float32), RATE, features=20)
+        return int((frames[60:].mean(dim=0)).argmax())
+
+    assert log_mel(np.ones(RATE, np.float32) * 0.1, RATE, features=20).shape[1] == 20
+    assert loudest(300) <= loudest(3000)
+
+
+def test_a_run_trains_on_a_table_and_lower_is_better(tmp_path: Path) -> None:
+    task = speech(data=str(write(tmp_path / "t.parquet", rows())))
+
+    result = run(task, named_partition(task.model(), "input"), FedAlt(shared_lr=0.01), rounds=1)
+
+    assert result.summary["direction"] == "down"
+    table = {(row["device"], row["split"]): row for row in result.devices.to_pylist()}
+    # "one two": two words to be told.
+    assert table["d0", "test"]["weight"] == 2
+    assert task.model_options == {"features": 40, "outputs": len("enotw") + 1}
+
+
+def test_sound_may_be_wav_and_of_two_channels(tmp_path: Path) -> None:
+    flac = speech(data=str(write(tmp_path / "a.parquet", rows(audio=tone(300)))))
+    wav = speech(data=str(write(tmp_path / "b.parquet", rows(audio=tone(300, kind="WAV", channels=2)))))
+
+    one, other = (
+        examples_of(task.devices["d0"]["train"]).batch_at(torch.tensor([0, 1])) for task in (flac, wav)
+    )
+
+    assert torch.allclose(one["sound"], other["sound"], atol=1e-4)
+    assert one["lengths"].tolist() == [58, 58]
+    assert one["texts"] == ["two", "one"]
+    assert one["pieces"].shape == (2, 3)
+
+
+def test_utterances_of_a_batch_are_filled_up(tmp_path: Path) -> None:
+    given = rows()
+    given[1]["audio"] = tone(300, 0.9)
+
+    task = speech(data=str(write(tmp_path / "t.parquet", given)))
+    batch = examples_of(task.devices["d0"]["train"]).batch_at(torch.tensor([0, 1]))
+
+    assert batch["lengths"].tolist() == [88, 58]
+    assert batch["sound"].shape == (2, 88, 40)
+    assert not batch["sound"][1, 58:].any()
+
+
+def test_characters_and_pieces_of_words_go_there_and_back() -> None:
+    texts = ["one two three", "three two", "one one two"] * 20
+
+    for pieces in (characters(texts), subwords(texts, 20)):
+        assert pieces.decode(pieces.encode("two one")) == "two one"
+        assert min(pieces.encode("two one")) >= 1
+        assert max(pieces.encode("three one")) <= len(pieces)
+    assert len(subwords(texts, 20)) == 20
+    assert characters(["ab"]).encode("abc") == [1, 2]
+    with pytest.raises(ConfigError, match="`pieces` = 5000 cannot be learnt from 60 texts"):
+        subwords(texts, 5000)
+
+
+def test_pieces_can_be_given_as_a_file(tmp_path: Path) -> None:
+    made = subwords(["one two three", "three two", "one one two"] * 20, 20)
+    (tmp_path / "pieces.model").write_bytes(made.model.serialized_model_proto())
+    path = str(write(tmp_path / "t.parquet", rows()))
+
+    task = speech(data=path, vocabulary=str(tmp_path / "pieces.model"))
+
+    assert task.model_options["outputs"] == 21
+    (tmp_path / "no.model").write_text("no")
+    for name in ("no.model", "none.model"):
+        with pytest.raises(ConfigError, match="Cannot read the sentencepiece model"):
+            speech(data=path, vocabulary=str(tmp_path / name))
+
+
+def test_word_errors_by_hand() -> None:
+    # Of four words one is wrong and one missing, and one is too many: 3 / 4.
+    assert word_error_rate(["a x", "c e"], ["a b", "c"]) == pytest.approx(2 / 3)
+    assert word_error_rate(["a b", ""], ["a b", "c d"]) == 0.5
+    with pytest.raises(Undefined, match="no words"):
+        word_error_rate(["a"], [""])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"audio": {"bytes": b"no sound", "path": None}}, "`audio` cannot be decoded"),
+        ({"audio": tone(300, 0.01)}, "`audio` is shorter than a window of 25 ms"),
+        ({"audio": tone(300, 0.05)}, "`audio` has 3 frames of 10 ms, too short for a text of 3 pieces"),
+        ({"audio": tone(300, 9.0)}, "`audio` has 9.0 s, more than 5"),
+        ({"text": ""}, "`text` has nothing that is in the pieces"),
+        ({"text": None}, "`text` is empty"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    given = rows()
+    given[4] |= change
+    path = write(tmp_path / "t.parquet", given)
+    lax = speech(data=str(path), longest=5.0, skip_bad=True)
+
+    with pytest.raises(BadData) as caught:
+        examples_of(speech(data=str(path), longest=5.0).devices["d1"]["train"])
+
+    assert f"`t.parquet`, row 4, device 'd1': {words}" in str(caught.value)
+    assert len(examples_of(lax.devices["d1"]["train"])) == 1

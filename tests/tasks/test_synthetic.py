@@ -1,0 +1,94 @@
+"""Synthetic tasks: the optimum that is said is the optimum, and training finds it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from partita import FedAlt, Partition, run
+from partita.tasks.synthetic import known, mixture, quadratic
+
+
+def test_the_optimum_is_that_of_one_large_least_squares_problem() -> None:
+    task = quadratic(devices=4, examples=15, shared=3, personal=2)
+    rows, targets = [], []
+    for number, device in enumerate(task.devices):
+        inputs, wanted = (part.double().numpy() for part in task.devices[device]["train"])
+        wide = np.zeros((len(inputs), 3 + 2 * 4))
+        wide[:, :3] = inputs[:, :3]
+        wide[:, 3 + 2 * number : 5 + 2 * number] = inputs[:, 3:]
+        rows.append(wide)
+        targets.append(wanted)
+    matrix, vector = np.concatenate(rows), np.concatenate(targets)
+    best, squares, *_ = np.linalg.lstsq(matrix, vector, rcond=None)
+
+    told = known(task)
+
+    assert told.shared.numpy() == pytest.approx(best[:3], abs=1e-5)
+    assert torch.stack(list(told.personal.values())).flatten().numpy() == pytest.approx(best[3:], abs=1e-5)
+    assert told.value == pytest.approx(0.5 * squares[0] / len(vector), rel=1e-6)
+
+
+def test_the_constants_bound_every_devices_second_derivatives() -> None:
+    task = quadratic(devices=3, shared=2, personal=2)
+    told = known(task)
+    tops = []
+    for device in task.devices:
+        inputs = task.devices[device]["train"][0].double().numpy()
+        second = inputs.T @ inputs / len(inputs)
+        tops.append(
+            (
+                np.linalg.norm(second[:2, :2], 2),
+                np.linalg.norm(second[2:, 2:], 2),
+                np.linalg.norm(second[:2, 2:], 2),
+            )
+        )
+
+    largest = np.max(tops, axis=0)
+
+    assert (told.smoothness_shared, told.smoothness_personal, told.coupling) == pytest.approx(tuple(largest))
+
+
+def test_fedalt_finds_the_optimum() -> None:
+    task = quadratic(devices=4, examples=30, noise=0.5)
+    told = known(task)
+    method = FedAlt(shared_lr=0.1, batch_size=30, personal_steps=3, shared_steps=1)
+
+    result = run(task, Partition(task.model(), personal="v"), method, rounds=150, devices_per_round=4)
+
+    assert torch.allclose(result.shared["u"], told.shared, atol=1e-3)
+    assert all(torch.allclose(result.personal(d)["v"], told.personal[d], atol=1e-3) for d in task.devices)
+
+
+def test_the_best_boundary_of_a_mixture_is_right_as_often_as_said() -> None:
+    task = mixture(devices=5, examples=4000, distance=2.0)
+    direction = []
+    right = 0.0
+    for device in task.devices:
+        inputs, labels = task.devices[device]["train"]
+        means = [inputs[labels == side].mean(dim=0) for side in (0, 1)]
+        direction.append((means[1] - means[0]) / (means[1] - means[0]).norm())
+        scores = (inputs - (means[0] + means[1]) / 2) @ (means[1] - means[0])
+        right += ((scores > 0).long() == labels).float().mean().item() / 5
+
+    # Phi(1), and one direction for all.
+    assert right == pytest.approx(0.5 * (1 + math.erf(1 / math.sqrt(2))), abs=0.01)
+    assert all(one @ other > 0.99 for one in direction for other in direction)
+
+
+def test_the_same_seed_gives_the_same_numbers_and_more_devices_change_no_other() -> None:
+    few, many = quadratic(devices=2, seed=3), quadratic(devices=5, seed=3)
+
+    assert torch.equal(few.devices["device-0001"]["train"][0], many.devices["device-0001"]["train"][0])
+    assert not torch.equal(
+        few.devices["device-0001"]["train"][0], quadratic(seed=4).devices["device-0001"]["train"][0]
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", [{"devices": 0}, {"examples": 0}, {"noise": -1.0}, {"spread": float("nan")}]
+)
+def test_wrong_sizes_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        quadratic(**settings)

@@ -1,0 +1,114 @@
+"""The text task: which words are known, what goes in, what is counted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from partita import FedSim, Partition, Undefined, run
+from partita.data.rows import BadData
+from partita.errors import ConfigError
+from partita.tasks.text import BOS, EOS, OOV, PAD, text, word_accuracy
+from tables import write
+
+ROWS = [
+    {"device": "a", "split": "train", "text": "the cat and the dog"},
+    {"device": "a", "split": "test", "text": "The bird"},
+    {"device": "b", "split": "train", "text": "and the"},
+    {"device": "b", "split": "test", "text": "zebra zebra zebra"},
+]
+
+
+def made(tmp_path: Path, **settings: Any) -> Any:
+    return text(data=str(write(tmp_path / "t.parquet", ROWS)), **settings)
+
+
+def test_the_vocabulary_is_the_most_frequent_words_of_training_texts(tmp_path: Path) -> None:
+    # the 3, and 2, cat 1, dog 1: the first three, and of the last two the one that comes first.
+    task = made(tmp_path, words=3, length=6)
+
+    words, following = task.devices["a"]["train"]
+
+    the, and_, cat = 4, 5, 6
+    assert words.tolist() == [[BOS, the, cat, and_, the, OOV]]
+    assert following.tolist() == [[the, cat, and_, the, OOV, EOS]]
+    assert task.model_options == {"vocabulary": 7, "length": 6}
+
+
+def test_long_texts_are_cut_and_short_ones_filled(tmp_path: Path) -> None:
+    short = made(tmp_path, words=3, length=3)
+    long = made(tmp_path, words=3, length=8)
+
+    assert short.devices["a"]["train"][0].tolist() == [[BOS, 4, 6]]
+    assert short.devices["a"]["train"][1].tolist() == [[4, 6, 5]]
+    assert long.devices["b"]["train"][0].tolist() == [[BOS, 5, 4, EOS, PAD, PAD, PAD, PAD]]
+    assert long.devices["b"]["train"][1].tolist() == [[5, 4, EOS, PAD, PAD, PAD, PAD, PAD]]
+
+
+def test_upper_case_is_told_apart_where_asked_for(tmp_path: Path) -> None:
+    assert made(tmp_path).devices["a"]["test"][1][0, 0].item() == 4
+    assert made(tmp_path, lower=False).devices["a"]["test"][1][0, 0].item() == OOV
+
+
+def test_a_vocabulary_can_be_given(tmp_path: Path) -> None:
+    (tmp_path / "counts").write_text("dog 90\nzebra 7\ndog 3\n\n")
+
+    task = made(tmp_path, vocabulary=str(tmp_path / "counts"))
+
+    assert task.model_options["vocabulary"] == 6
+    assert task.devices["b"]["test"][1][0, :4].tolist() == [5, 5, 5, EOS]
+    with pytest.raises(ConfigError, match="Cannot read the vocabulary"):
+        made(tmp_path, vocabulary=str(tmp_path / "none"))
+
+
+def test_filling_does_not_count_in_the_loss(tmp_path: Path) -> None:
+    task = made(tmp_path, length=8)
+
+    class Fixed(torch.nn.Module):
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            scores = torch.zeros(*words.shape, 8)
+            scores[..., PAD] = 100.0
+            return scores
+
+    # Every counted place has one score of 100 that is wrong: a loss of 100 each, filled places have none.
+    assert task.loss(Fixed(), task.devices["b"]["train"]).item() == pytest.approx(100.0)
+
+
+def test_only_words_in_the_vocabulary_count_in_accuracy_and_in_weight() -> None:
+    predicted = torch.tensor([[4, 5, EOS, PAD], [9, OOV, 7, EOS]])
+    targets = torch.tensor([[4, 6, EOS, PAD], [9, OOV, 8, EOS]])
+
+    # Of 4, 6, 9 and 8 two are right; OOV, EOS and PAD do not count.
+    assert word_accuracy(predicted, targets) == 0.5
+    with pytest.raises(Undefined, match="no word of the device is in the vocabulary"):
+        word_accuracy(predicted[:, 3:], targets[:, 3:])
+
+
+def test_a_device_counts_as_its_words_and_one_without_has_no_value(tmp_path: Path) -> None:
+    task = made(tmp_path, length=6)
+
+    result = run(task, Partition(task.model()), FedSim(shared_lr=0.1), rounds=1)
+
+    rows = {(row["device"], row["split"]): row for row in result.devices.to_pylist()}
+    # "The bird" has one known word, "the cat and the dog" five, zebras are unknown.
+    assert rows["a", "test"]["weight"] == 1
+    assert rows["a", "train"]["weight"] == 5
+    assert rows["a", "train"]["examples"] == 1
+    assert rows["b", "test"]["weight"] == 0
+    assert rows["b", "test"]["metric"] is None
+    assert "no word of the device is in the vocabulary" in rows["b", "test"]["reason"]
+
+
+def test_a_text_that_is_none_is_named(tmp_path: Path) -> None:
+    rows = [*ROWS[:2], {"device": "b", "split": "train", "text": None}, ROWS[3]]
+
+    with pytest.raises(BadData, match="`t.parquet`, row 2, device 'b': `text` is empty"):
+        text(data=str(write(tmp_path / "t.parquet", rows)))
+    lax = text(data=str(write(tmp_path / "t.parquet", rows)), skip_bad=True)
+    assert lax.skipped == ["`t.parquet`, row 2, device 'b': `text` is empty"]
+
+
+def test_wrong_settings_are_named() -> None:
+    with pytest.raises(ValueError, match="`words` and `length` must be at least 1, got 0 and 20."):
+        text(data="t.parquet", words=0)
