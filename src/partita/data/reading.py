@@ -98,7 +98,7 @@ def ids_in(path: Path) -> Ids:
 def one_line(error: Exception) -> str:
     """Return the first line of what an error says, as a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{lines[0].rstrip('.')}."
+    return f"{lines[0].rstrip('.!')}."
 
 
 def _ids_in(path: Path) -> Iterator[str]:

@@ -91,7 +91,9 @@ class DeviceTable:
         """Return the largest whole number in a column of the table."""
         largest = 0
         for file in self._files.paths:
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=_BATCH, columns=[column]):
+            for batch in pq.ParquetFile(file, pre_buffer=False).iter_batches(
+                batch_size=_BATCH, columns=[column]
+            ):
                 values = batch.column(0)
                 if not pa.types.is_integer(values.type):
                     raise ConfigError(
@@ -131,7 +133,9 @@ class DeviceTable:
         names = list(dict.fromkeys([self.options.device, *self._sides.columns]))
         first = 0
         for file in self._files.paths:
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=_BATCH, columns=names):
+            for batch in pq.ParquetFile(file, pre_buffer=False).iter_batches(
+                batch_size=_BATCH, columns=names
+            ):
                 rows = pa.Table.from_batches([batch])
                 if not len(rows):
                     continue
@@ -245,6 +249,11 @@ class _Files:
                 self._open.popitem()[1].close()
             self._open[file] = pq.ParquetFile(file)
         return self._open[file].read_row_group(place, columns=names)
+
+
+def _batches_of(file: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of a file, a batch after the other; buffered, they would be read whole at once."""
+    return pq.ParquetFile(file, pre_buffer=False).iter_batches(batch_size=_BATCH, columns=names)
 
 
 def _metadata_of(file: Path) -> pq.FileMetaData:

@@ -127,6 +127,16 @@ def shards(
     return _write(files, owners, out, tick)
 
 
+def drawn_ids(devices: int) -> list[str]:
+    """Return the ids of so many devices, which sort as their numbers do.
+
+    >>> drawn_ids(2), drawn_ids(10_001)[9:11]
+    (['device-0000', 'device-0001'], ['device-00009', 'device-00010'])
+    """
+    width = max(4, len(str(devices - 1)))
+    return [f"device-{number:0{width}}" for number in range(devices)]
+
+
 def _check_counts(*, seed: int, **counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
@@ -191,9 +201,7 @@ def _dealt(partitioner: Any, labels: np.ndarray) -> np.ndarray:
 
 
 def _write(files: Files, owners: np.ndarray, out: Path, tick: Tick) -> Imported:
-    devices = int(owners.max()) + 1
-    width = max(4, len(str(devices - 1)))
-    ids = pa.array([f"device-{number:0{width}}" for number in range(devices)])
+    ids = pa.array(drawn_ids(int(owners.max()) + 1))
     schema = files.schema.insert(0, pa.field("device", pa.string()))
     stream = Stream(schema, files.rows, _with_devices(files, ids, owners))
     rows = sort_stream(stream, out, tick=tick)

@@ -56,8 +56,6 @@ def import_hub(
     found = _Found(name, _parts(name, loaded, split), device)
     found.check()
     rows = sum(len(part) for part in found.parts.values())
-    if not rows:
-        raise ConfigError(f"The data set {name!r} has no rows.")
     sort_stream(Stream(found.schema(), rows, found.tables()), out, tick=tick)
     return Imported(Survey(ids_in(out)), rows)
 
@@ -65,7 +63,6 @@ def import_hub(
 def _load(name: str, options: Mapping[str, str]) -> Any:
     try:
         import datasets
-        from datasets.exceptions import DatasetsError
     except ImportError:
         raise ConfigError("`partita import hf` needs datasets: pip install 'partita[hf]'.") from None
     given: dict[str, Any] = {option: value for option, value in options.items() if value}
@@ -78,9 +75,10 @@ def _load(name: str, options: Mapping[str, str]) -> Any:
                 raise ValueError(f"a file must be one of {', '.join(_FORMATS)}")
             return datasets.load_dataset(_FORMATS[path.suffix], data_files=name, **given)
         return datasets.load_dataset(name, **given)
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+    except Exception as error:  # The library has a reader for each format, and passes on what they raise.
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise ConfigError(
-            f"The data set {name!r} cannot be loaded: {one_line(error)} "
+            f"The data set {name!r} cannot be loaded: {one_line(cause)} "
             "It must be a name on the hub, a folder or file of data, or a folder written by `save_to_disk`."
         ) from error
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from partita.data.sort import check_new
 from partita.data.sources.source import Source, Survey, Tick
 from partita.data.writing import TableWriter, copy_tables, schema_of
 from partita.durable import replace_file
@@ -47,10 +48,7 @@ def import_source(source: Source, out: Path, tick: Tick, *, about: str) -> Impor
         tick: told of the progress.
         about: what the source is made of; an import with another text begins anew.
     """
-    if out.exists():
-        raise ConfigError(f"`{out}` exists already: give another name, or remove it.")
-    if not out.parent.is_dir():
-        raise ConfigError(f"There is no folder `{out.parent}` to write `{out.name}` in.")
+    check_new(out)
     survey = source.survey(tick)
     if not survey.devices:
         dropped = "; ".join(f"{count:,} {why}" for why, count in survey.dropped.items() if count)
