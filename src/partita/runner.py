@@ -25,7 +25,6 @@ from partita.stages.record import FolderRecord
 
 logger = logging.getLogger(__name__)
 
-_START = "model.start"
 BASELINE = "finetune"
 """The folder of the Finetune baseline inside a run's folder."""
 _TITLES = {"fedavg": "FedAvg, continued", "fedalt": "FedAlt", "fedsim": "FedSim"}
@@ -69,14 +68,22 @@ def reopen(folder: Path) -> Prepared:
     config = read_config(path)
     if not config.made_with:
         raise ConfigError(f"`{folder}` is no run's folder: no run has written its `config.toml`.")
-    start = folder / config.model.start
-    if config.model.start and start.is_file() and config.made_with.get(_START) != _hash(start):
-        raise ConfigError(f"`{start}` is not the file that the run began from: put that one back.")
+    for name, (path, text) in _files(config, folder).items():
+        if config.made_with.get(name, text) != text:
+            raise ConfigError(f"`{path}` is not the file that the run began with: put that one back.")
     return Prepared(config, _build(config, folder), folder)
 
 
-def _hash(path: Path) -> str:
-    return f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
+def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
+    """Return the files that a run reads, by key, each with a text that tells it from another."""
+    found: dict[str, tuple[Path, str]] = {}
+    start = folder / config.model.start
+    if config.model.start and start.is_file():
+        found["model.start"] = start, f"sha256 {hashlib.sha256(start.read_bytes()).hexdigest()}"
+    for key, path in data_files(config, folder).items():
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        found[f"task.{key}"] = path, f"{sum(file.stat().st_size for file in files)} bytes"
+    return found
 
 
 def _build(config: Config, beside: Path) -> Built:
@@ -180,7 +187,7 @@ def _write_config(config: Config, beside: Path, folder: Path) -> None:
     model = replace(config.model, start=start)
     files = {k: os.path.relpath(p.resolve(), folder) for k, p in data_files(config, beside).items()}
     task = replace(config.task, options={**config.task.options, **files})
-    versions = made_with(config, folder) | ({_START: _hash(folder / start)} if start else {})
+    versions = made_with(config, folder) | {k: text for k, (_, text) in _files(config, beside).items()}
     values = to_values(replace(config, task=task, model=model, made_with=versions))
     del values["out"]
     replace_file(folder / "config.toml", tomli_w.dumps(values).encode())

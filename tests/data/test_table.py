@@ -1,5 +1,6 @@
 """Tables read by device: who stands where, who is on which side, who is taken."""
 
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,8 @@ def test_a_devices_rows_are_read_by_side_with_their_places(tmp_path: Path) -> No
     assert list(table.ids) == ["d0", "d1", "d2"]
     rows = table.rows_of("d1")
     assert [row["text"] for row in rows["train"].content] == ["text 1 0", "text 1 1", "text 1 3", "text 1 4"]
-    assert rows["train"].numbers == [6, 7, 9, 10]
-    assert rows["test"].numbers == [8, 11]
+    assert [number for _, number in rows["train"].places] == [6, 7, 9, 10]
+    assert rows["test"].places == [("t.parquet", 8), ("t.parquet", 11)]
     assert list(rows) == ["train", "test"]
 
 
@@ -56,7 +57,8 @@ def test_a_folder_of_files_is_one_table_and_a_device_may_be_cut_by_their_ends(tm
 
     one = contents(opened(write(tmp_path / "whole.parquet", rows)))
     assert contents(table) == one
-    assert table.rows_of("d2")["train"].numbers == [4, 5, 7, 8]
+    places = table.rows_of("d1")["train"].places
+    assert places == [("a.parquet", 6), ("a.parquet", 7), ("b.parquet", 1), ("b.parquet", 2)]
 
 
 def test_ids_may_be_in_any_order_and_of_any_type(tmp_path: Path) -> None:
@@ -149,6 +151,65 @@ def test_validation_is_taken_from_training_rows_alone(tmp_path: Path) -> None:
         assert sorted(held[device, "train"] + held[device, "validation"]) == sorted(without[device, "train"])
 
 
+def test_by_time_validation_rows_are_the_newest_before_test(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", texts(rows=10, time=lambda device, row: row))
+
+    table = opened(path, split="time", test=0.2, validation=0.25)
+
+    found = contents(table)
+    assert found["d0", "test"] == ["text 0 8", "text 0 9"]
+    assert found["d0", "validation"] == ["text 0 6", "text 0 7"]
+    assert table._index.counts.tolist() == [[6, 2, 2]] * 3
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"split": "hash"}, {"validation": 0.4}, {"split": "time", "validation": 0.4}]
+)
+def test_the_index_counts_what_is_read(tmp_path: Path, options: dict[str, Any]) -> None:
+    rows = texts(devices=4, rows=15, split=side_of, time=lambda device, row: row % 7)
+    table = opened(write(tmp_path / "t.parquet", rows), least_test=1, least_train=1, **options)
+
+    for device, counts in zip(table.ids, table._index.counts.tolist(), strict=True):
+        found = table.rows_of(device)
+        assert [len(found.get(side, [])) for side in ("train", "validation", "test")] == counts
+
+
+def test_adding_a_column_moves_no_row(tmp_path: Path) -> None:
+    rows = texts(devices=3, rows=30)
+    more = [{**row, "note": f"n{place}"} for place, row in enumerate(rows)]
+
+    assert sides(opened(write(tmp_path / "a.parquet", rows))) == sides(
+        opened(write(tmp_path / "b.parquet", more))
+    )
+
+
+def test_opening_a_table_of_large_rows_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    with pq.ParquetWriter(path, pa.schema([("device", pa.string()), ("text", pa.string())])) as writer:
+        for device in range(40):
+            rows = [
+                {"device": f"d{device:02}", "text": f"{device} {row} " + "x" * 200_000} for row in range(20)
+            ]
+            writer.write_table(pa.Table.from_pylist(rows))
+    tracemalloc.start()
+
+    table = opened(path, least_test=1)
+
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(table.ids) > 30
+    # 160 MB in all; a few megabytes at a time, some of them twice.
+    assert peak < 40_000_000
+
+
+def test_an_unknown_device_is_no_other(tmp_path: Path) -> None:
+    devices = opened(write(tmp_path / "t.parquet", texts(split=side_of))).devices(lambda rows: rows)
+
+    for device in ("d0x", "a", "zzz"):
+        with pytest.raises(KeyError):
+            devices[device]
+
+
 def test_hash_overrides_a_split_column(tmp_path: Path) -> None:
     rows = texts(rows=40, split=lambda device, row: "train")
     path = write(tmp_path / "t.parquet", rows)
@@ -180,7 +241,7 @@ def test_devices_with_few_rows_are_left_out_where_asked_for(tmp_path: Path) -> N
         match="Device 'few' of `.*t.parquet` has no test rows, one of 1 without: `least_test = 1`",
     ):
         opened(path)
-    with pytest.raises(ConfigError, match="has 0 devices to take, fewer than asked for"):
+    with pytest.raises(ConfigError, match="No device of .* has as many rows as asked for"):
         opened(path, least_test=1, least_train=5)
 
 
@@ -200,7 +261,7 @@ def test_a_sample_of_devices_is_fixed_and_stays_when_others_come(tmp_path: Path)
     assert len(few) == 5
     assert few == sorted(few)
     assert len(set(few) & set(many)) >= 2
-    with pytest.raises(ConfigError, match="has 20 devices to take, fewer than asked for"):
+    with pytest.raises(ConfigError, match="has 20 devices to take, fewer than `devices`"):
         opened(tmp_path / "a.parquet", devices=21)
 
 
@@ -284,6 +345,23 @@ def test_a_table_that_is_not_grouped_is_refused_with_the_command_that_sorts_it(t
             "`t.parquet`, row 1: `device` is empty.",
         ),
         ([{"device": ["a"], "text": "x"}], {}, "must be texts or numbers"),
+        ([{"device": "a", "text": "x", "patient": 1}], {"group": "patinet"}, "has no column `patinet`"),
+        ([{"device": "a", "text": "x", "id": None}], {}, "`t.parquet`, row 0: `id` is empty."),
+        (
+            [{"device": "a", "text": "x", "time": None}],
+            {"split": "time"},
+            "`t.parquet`, row 0: `time` is empty.",
+        ),
+        (
+            [{"device": "a", "text": "x", "time": 1, "group": 1}],
+            {"split": "time"},
+            'has groups, which `split = "time"`',
+        ),
+        (
+            [{"device": "a", "text": "x", "split": 3}],
+            {},
+            "device 'a': `split` must be train, validation, test, got '3'",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_table_is_one_line(
@@ -307,9 +385,9 @@ def test_what_is_not_a_table_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
 
     for name, words in (
-        ("no.parquet", "is not a Parquet file"),
-        ("none.parquet", "There is no table"),
-        ("folder", "There is no table"),
+        ("no.parquet", "cannot be read as Parquet"),
+        ("none.parquet", "There is no file or folder"),
+        ("folder", "has no `.*parquet` files"),
         ("empty.parquet", "has no rows"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -353,8 +431,9 @@ def test_examples_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
     [
         ({"tets": 0.2}, "There is no key `tets`. Did you mean `test`?"),
         ({"frobnicate": 1}, "There is no key `frobnicate`. Known: device, split"),
-        ({"test": "a"}, "`test` must be a float, got 'a'."),
-        ({"least_train": 1.5}, "`least_train` must be a int, got 1.5."),
+        ({"test": "a"}, "`test` must be a number, got 'a'."),
+        ({"least_train": 1.5}, "`least_train` must be a whole number, got 1.5."),
+        ({"devices": True}, "`devices` must be a whole number, got True."),
         ({"test": 1.0}, "`test` must be at least 0 and below 1, got 1.0."),
         ({"most": -1}, "`most` must be 0 or above, got -1."),
     ],

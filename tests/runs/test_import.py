@@ -98,6 +98,8 @@ def test_devices_are_drawn_where_there_are_none(tmp_path: Path, monkeypatch: pyt
         (["qmnist", "q", "there.parquet"], "`there.parquet` exists already"),
         (["qmnist", "q", "no/out.parquet"], "There is no folder `no`"),
         (["sort", "none.parquet", "out.parquet"], "none.parquet"),
+        (["sort", "q", "out.parquet", "tick=3"], "`tick` is no key of `partita import`"),
+        (["hf", "x", "out.parquet"], "`partita import hf` needs `device=COLUMN`"),
         (["qmnist", "q", "out.parquet", "least=50"], "No device is left to import (3 fewer than 50 digits)."),
     ],
 )

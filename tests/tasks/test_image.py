@@ -1,10 +1,13 @@
 """The image task: pictures of any kind, seen whole in evaluation and cut in training."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from partita import FedAlt, named_partition, run
@@ -123,8 +126,8 @@ def test_a_run_trains_on_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"image": {"bytes": b"no picture", "path": None}}, "`image` cannot be decoded: cannot identify"),
-        ({"image": {"bytes": None, "path": "a.png"}}, "`image` cannot be decoded"),
+        ({"image": {"bytes": b"no picture", "path": None}}, "`image` is not a picture that can be decoded"),
+        ({"image": {"bytes": None, "path": "a.png"}}, "`image` is not a picture that can be decoded"),
         ({"image": None}, "`image` is empty"),
         ({"label": None}, "`label` is empty"),
         ({"label": 7}, "`label` must be from 0 to 2, got 7"),
@@ -144,6 +147,36 @@ def test_a_bad_row_is_named_by_file_row_and_device(
     lax = image(data=str(path), size=6, classes=3, skip_bad=True)
     assert len(examples_of(lax.devices["d1"]["train"])) == 3
     assert len(lax.skipped) == 1
+
+
+def test_pictures_of_16_bits_are_brought_to_8(tmp_path: Path) -> None:
+    content = BytesIO()
+    Image.fromarray(np.full((6, 6), 257 * 100, np.uint16)).save(content, "PNG")
+
+    task = image(
+        data=str(write(tmp_path / "t.parquet", rows(image={"bytes": content.getvalue(), "path": None}))),
+        size=6,
+    )
+
+    assert (task.devices["d0"]["train"][0] == 100).all()
+
+
+def test_a_bad_row_is_counted_once_however_often_it_is_met(tmp_path: Path) -> None:
+    given = rows()
+    given[0]["image"] = {"bytes": b"no picture", "path": None}
+    task = image(data=str(write(tmp_path / "t.parquet", given)), size=6, skip_bad=True)
+
+    for _ in range(3):
+        assert len(task.devices["d0"]["train"][0]) == 3
+
+    assert list(task.skipped) == [
+        "`t.parquet`, row 0, device 'd0': `image` is not a picture that can be decoded"
+    ]
+
+
+def test_a_label_beyond_all_classes_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="The largest `label` of .* is 3000000000: say how many `classes`."):
+        image(data=str(write(tmp_path / "t.parquet", rows(label=3_000_000_000))))
 
 
 def test_a_label_that_is_a_text_is_one_line(tmp_path: Path) -> None:

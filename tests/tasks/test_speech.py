@@ -142,7 +142,7 @@ def test_word_errors_by_hand() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"audio": {"bytes": b"no sound", "path": None}}, "`audio` cannot be decoded"),
+        ({"audio": {"bytes": b"no sound", "path": None}}, "`audio` is not sound that can be decoded"),
         ({"audio": tone(300, 0.01)}, "`audio` is shorter than a window of 25 ms"),
         ({"audio": tone(300, 0.05)}, "`audio` has 3 frames of 10 ms, too short for a text of 3 pieces"),
         ({"audio": tone(300, 9.0)}, "`audio` has 9.0 s, more than 5"),

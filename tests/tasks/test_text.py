@@ -52,7 +52,7 @@ def test_upper_case_is_told_apart_where_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_can_be_given(tmp_path: Path) -> None:
-    (tmp_path / "counts").write_text("dog 90\nzebra 7\ndog 3\n\n")
+    (tmp_path / "counts").write_text("dog 90\nZebra 7\nDog 3\n\n")
 
     task = made(tmp_path, vocabulary=str(tmp_path / "counts"))
 
@@ -98,6 +98,15 @@ def test_a_device_counts_as_its_words_and_one_without_has_no_value(tmp_path: Pat
     assert rows["b", "test"]["weight"] == 0
     assert rows["b", "test"]["metric"] is None
     assert "no word of the device is in the vocabulary" in rows["b", "test"]["reason"]
+
+
+def test_a_run_in_which_no_word_is_known_says_so(tmp_path: Path) -> None:
+    (tmp_path / "counts").write_text("nothing\n")
+    task = made(tmp_path, vocabulary=str(tmp_path / "counts"), length=6)
+
+    result = run(task, Partition(task.model()), FedSim(shared_lr=0.1), rounds=1)
+
+    assert all(row["metric"] is None for row in result.devices.to_pylist())
 
 
 def test_a_text_that_is_none_is_named(tmp_path: Path) -> None:

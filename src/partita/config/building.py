@@ -100,6 +100,11 @@ def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
     if config.model.name:
         model = load("model.name", config.model.name, MODELS)
         options = {**taken(model, task.model_options), **config.model.options}
+        for name, value in task.model_options.items():
+            if isinstance(value, int) and isinstance(options.get(name), int) and options[name] < value:
+                raise ConfigError(
+                    f"`model.{name}` must be at least {value} for this task, got {options[name]}."
+                )
         built = call("model", model, options)
         if not isinstance(built, nn.Module):
             raise ConfigError(f"`model.name` = {config.model.name!r} must return a module, got {built!r}.")
@@ -120,6 +125,8 @@ def data_files(config: Config, folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for key in ("data", "vocabulary"):
         name = config.task.options.get(key)
+        if key == "data" and name == "":
+            raise ConfigError("`task.data` must name a table, got ''.")
         if isinstance(name, str) and name:
             folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
             paths = [place / name for place in folders]

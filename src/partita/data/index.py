@@ -1,5 +1,6 @@
 """The index of a table: where each device's rows stand, built once and kept beside the table."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -13,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partita.data.options import TableOptions
 from partita.data.sides import SIDES, Sides
 
 logger = logging.getLogger(__name__)
@@ -60,8 +60,7 @@ def build_index(batches: Iterable[tuple[pa.Array, np.ndarray]], sides: Sides) ->
     begins = _begins(names)
     whole = np.add.reduceat(np.concatenate(counts), begins)
     if sides.by_time:
-        test = np.array([sides.newest(int(rows)) for rows in whole[:, 0]])
-        whole = np.stack([whole[:, 0] - test, np.zeros_like(test), test], axis=1)
+        whole = np.array([np.bincount(sides.by_age(int(rows)), minlength=len(SIDES)) for rows in whole[:, 0]])
     return Index(names.take(pa.array(begins)), np.concatenate(starts)[begins], whole)
 
 
@@ -84,13 +83,14 @@ class KeptIndex:
     Args:
         path: the table, a file or a folder.
         files: the files that it is made of; a change of one makes the index another.
-        options: how the table is read; another index for other sides.
+        sides: which sides rows are on; another index for other sides.
     """
 
-    def __init__(self, path: Path, files: Sequence[Path], options: TableOptions) -> None:
-        settings = [getattr(options, name) for name in _SETTINGS]
+    def __init__(self, path: Path, files: Sequence[Path], sides: Sides) -> None:
+        settings = [*(getattr(sides.options, name) for name in _SETTINGS), sides.columns]
+        path = path.resolve()
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-        whose = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+        whose = hashlib.sha256(str(path).encode()).hexdigest()[:12]
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "partita"
         self._places = [
             path.with_name(f"{path.name}.{key}.index"),
@@ -134,10 +134,12 @@ class KeptIndex:
                 pq.write_table(table, scratch, compression="zstd")
                 scratch.replace(place)
             except OSError:
+                with contextlib.suppress(OSError):
+                    scratch.unlink(missing_ok=True)
                 continue
             return
         logger.warning("The index of `%s` can be kept nowhere: it is built anew each time.", self._places[0])
 
 
-_SETTINGS = ("device", "split", "id", "group", "time", "test", "validation")
+_SETTINGS = ("device", "split", "test", "validation")
 """The options that an index depends on."""

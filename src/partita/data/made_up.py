@@ -21,7 +21,7 @@ COLUMNS: dict[str, dict[str, Kind]] = {
 """The content of a table, by the kind of task."""
 
 
-def write_made_up(path: Path, kind: str, *, devices: int, size: int) -> None:
+def write_made_up(path: Path, kind: str, *, devices: int, size: int, words: int) -> None:
     """Write a table for a kind of task; only the first device has pictures and sounds to look at.
 
     Args:
@@ -29,17 +29,20 @@ def write_made_up(path: Path, kind: str, *, devices: int, size: int) -> None:
         kind: one of `COLUMNS`.
         devices: how many devices it has.
         size: the height and width of pictures.
+        words: how many different words the first text has.
     """
     columns = COLUMNS[kind]
-    first = {name: _value(what, size) for name, what in columns.items()}
-    other = {name: None if columns[name] in ("image", "audio") else value for name, value in first.items()}
+    words = 40 if "audio" in columns else words
+    first = {name: _value(what, size, words) for name, what in columns.items()}
+    other = {name: 0 if columns[name] == "label" else None for name in columns}
+    other |= {"text": "word0"} if "text" in columns else {}
     with TableWriter(path, schema_of(columns)) as writer:
         for number in range(devices):
             row = {"device": f"device-{number:07}", **(other if number else first)}
             writer.add_rows([{**row, "split": split} for split in ("train", "test")])
 
 
-def _value(kind: Kind, size: int) -> Any:
+def _value(kind: Kind, size: int, words: int) -> Any:
     rng = np.random.default_rng(0)
     content = BytesIO()
     match kind:
@@ -50,7 +53,7 @@ def _value(kind: Kind, size: int) -> Any:
             noise = 0.1 * rng.standard_normal(_SECONDS * _RATE)
             soundfile.write(content, noise, _RATE, format="FLAC", subtype="PCM_16")
         case "text":
-            return " ".join(f"word{number}" for number in range(40))
+            return " ".join(f"word{number}" for number in range(words))
         case _:
             return 0
     return {"bytes": content.getvalue(), "path": None}

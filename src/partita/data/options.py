@@ -15,10 +15,10 @@ class TableOptions:
     split: str = ""
     """The column that says `train`, `validation` or `test`; left out: `split` where the table has it, else
     `hash`. With `hash` the rows themselves tell their sides, with `time` a device's newest rows are test."""
-    id: str = "id"
-    """The column that names a row, for `hash`; where the table has none, the row's content does."""
-    group: str = "group"
-    """The column whose equal values stay on one side, such as a patient, where the table has it."""
+    id: str = ""
+    """The column that names a row, for `hash`; left out: `id` where there is, else its content names it."""
+    group: str = ""
+    """The column whose equal values stay on one side, such as a patient; left out: `group` where there is."""
     time: str = "time"
     """The column by which rows are new or old, for `time`."""
     test: float = 0.2
@@ -45,6 +45,9 @@ class TableOptions:
                 raise ValueError(f"`{name}` must be 0 or above, got {getattr(self, name)!r}.")
 
 
+_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
 def options_of(given: Mapping[str, Any]) -> TableOptions:
     """Return a table's options from the keys of a config that a task has no use for itself."""
     kinds = get_type_hints(TableOptions)
@@ -53,7 +56,7 @@ def options_of(given: Mapping[str, Any]) -> TableOptions:
             near = difflib.get_close_matches(name, kinds, n=1)
             hint = f" Did you mean `{near[0]}`?" if near else f" Known: {', '.join(kinds)}."
             raise ValueError(f"There is no key `{name}`.{hint}")
-        number = isinstance(value, int) and not isinstance(value, bool)
-        if not isinstance(value, kinds[name]) and not (kinds[name] is float and number):
-            raise ValueError(f"`{name}` must be a {kinds[name].__name__}, got {value!r}.")
+        kind = bool if isinstance(value, bool) else type(value)
+        if kind is not kinds[name] and not (kinds[name] is float and kind is int):
+            raise ValueError(f"`{name}` must be {_WORDS[kinds[name]]}, got {value!r}.")
     return TableOptions(**given)

@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partita.data.arrow import Ids
-from partita.data.writing import BYTES, ROWS
+from partita.data.writing import BYTES
 from partita.errors import ConfigError
 
+_MOST = 65_536
+"""The most rows of a table."""
 _BUFFER = 1 << 16
 """Bytes read at a time from a column: row groups of any size take no more."""
 
@@ -59,6 +61,11 @@ class Files:
                     raise ConfigError(f"`{path}`, row {row}: `{column}` is empty. Every row must have one.")
                 first += len(values)
                 yield values
+
+    def tables(self, columns: Sequence[str], nbytes: int = BYTES) -> Iterator[pa.Table]:
+        """Yield some columns of all rows, in tables of about `nbytes` each at most."""
+        for path in self.paths:
+            yield from _tables_of(path, nbytes, list(columns))
 
     def _tables(self, nbytes: int) -> Iterator[pa.Table]:
         for path in self.paths:
@@ -120,12 +127,21 @@ def _open(path: Path) -> pq.ParquetFile:
         raise ConfigError(f"`{path}` cannot be read as Parquet: {one_line(error)}") from error
 
 
+def _bytes_of(group: pq.RowGroupMetaData, columns: list[str] | None) -> int:
+    """Return how many bytes some columns of a row group have, before they were compressed."""
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    return sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if columns is None or chunk.path_in_schema.partition(".")[0] in columns
+    )
+
+
 def _tables_of(path: Path, nbytes: int, columns: list[str] | None) -> Iterator[pa.Table]:
     with _open(path) as file:
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
-            rows = nbytes * about.num_rows // max(1, about.total_byte_size)
-            size = min(max(rows, 1), ROWS) if columns is None else ROWS
+            size = min(max(nbytes * about.num_rows // max(1, _bytes_of(about, columns)), 1), _MOST)
             try:
                 for batch in file.iter_batches(size, row_groups=[group], columns=columns):
                     yield pa.Table.from_batches([batch])

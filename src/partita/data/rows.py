@@ -8,6 +8,9 @@ from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
 Item = TypeVar("Item")
+Place = tuple[str, int]
+"""A file, and the number of a row in it, from 0."""
+_WORDS: dict[type, str] = {int: "a whole number", str: "a text", dict: "a struct of bytes and path"}
 
 
 class BadRow(Exception):
@@ -22,19 +25,18 @@ class BadData(ConfigError):
 class Rows:
     """Some rows of a device, in the table's order."""
 
-    file: str
     device: DeviceId
     side: str
     """`train`, `validation` or `test`."""
-    numbers: Sequence[int]
-    """Where each row stands in the file, from 0."""
+    places: Sequence[Place]
+    """Where each row stands."""
     content: Sequence[Mapping[str, Any]]
     """What is in each row, by column."""
-    skip: Callable[[str], None] | None = None
+    skip: Callable[[Place, str], None] | None = None
     """Told of every row that is left out because it cannot be used; None: such a row is an error."""
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.places)
 
     def used(self, use: Callable[[Mapping[str, Any]], Item]) -> list[Item]:
         """Return what `use` makes of each row; it raises `BadRow` for one that it cannot use.
@@ -45,14 +47,15 @@ class Rows:
         return list(self._used(use))
 
     def _used(self, use: Callable[[Mapping[str, Any]], Item]) -> Iterator[Item]:
-        for number, row in zip(self.numbers, self.content, strict=True):
+        for place, row in zip(self.places, self.content, strict=True):
             try:
                 yield use(row)
             except BadRow as error:
-                text = f"`{self.file}`, row {number}, device {self.device!r}: {error}"
+                file, number = place
+                text = f"`{file}`, row {number}, device {self.device!r}: {error}"
                 if self.skip is None:
                     raise BadData(f"{text} (`skip_bad = true` leaves such rows out).") from error
-                self.skip(text)
+                self.skip(place, text)
 
 
 def value_in(row: Mapping[str, Any], column: str, kind: type[Item]) -> Item:
@@ -61,5 +64,5 @@ def value_in(row: Mapping[str, Any], column: str, kind: type[Item]) -> Item:
     if value is None:
         raise BadRow(f"`{column}` is empty")
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise BadRow(f"`{column}` must be {kind.__name__}, got {type(value).__name__}")
+        raise BadRow(f"`{column}` must be {_WORDS[kind]}, got {type(value).__name__}")
     return value

@@ -35,11 +35,13 @@ class Sides:
     Args:
         names: the columns that the table has.
         options: which of them say what.
+        content: the columns that tell rows apart where nothing names them.
     """
 
-    def __init__(self, names: Sequence[str], options: TableOptions) -> None:
+    def __init__(self, names: Sequence[str], options: TableOptions, content: Sequence[str]) -> None:
         self.names = names
         self.options = options
+        self.content = content
 
     @cached_property
     def split(self) -> str:
@@ -49,19 +51,32 @@ class Sides:
         return self.options.split or ("split" if "split" in self.names else "")
 
     @cached_property
+    def named(self) -> str:
+        """The column that names rows or their groups; none where there is none."""
+        for given, usual in ((self.options.group, "group"), (self.options.id, "id")):
+            name = given or usual
+            if name in self.names:
+                return name
+        return ""
+
+    @cached_property
     def keys(self) -> list[str]:
         """The columns that tell rows apart where sides are drawn: the group's, the id's, or all content."""
-        for name in (self.options.group, self.options.id):
-            if name in self.names:
-                return [name]
-        return sorted(set(self.names) - {self.options.device, "split", self.split})
+        return [self.named] if self.named else sorted(self.content)
 
     @cached_property
     def columns(self) -> list[str]:
         """The columns from which sides follow."""
-        said = [self.options.time] if self.by_time else [self.split] if self.split else []
+        if self.by_time:
+            return [self.options.time]
+        said = [self.split] if self.split else []
         keyed = not said or bool(self.options.validation)
         return list(dict.fromkeys([*said, *(self.keys if keyed else [])]))
+
+    @property
+    def full(self) -> list[str]:
+        """The columns in which no row may be without a value, for sides to follow from them."""
+        return [self.options.time] if self.by_time else [name for name in self.columns if name == self.named]
 
     @property
     def by_time(self) -> bool:
@@ -71,8 +86,8 @@ class Sides:
     def of(self, rows: pa.Table) -> Numbers:
         """Return the side of every row, as its place in `SIDES`; by time, all rows are one device's."""
         if self.by_time:
-            sides = self._newest(rows)
-        elif self.split:
+            return self._newest(rows)
+        if self.split:
             sides = self._said(rows)
         else:
             sides = np.where(self._shares(rows, "test") < self.options.test, _TEST, _TRAIN)
@@ -81,18 +96,20 @@ class Sides:
             sides = np.where((sides == _TRAIN) & held_out, _VALIDATION, sides)
         return sides
 
-    def newest(self, rows: int) -> int:
-        """Return how many of a device's rows are test by time."""
-        return min(math.ceil(self.options.test * rows), rows - 1) if self.options.test else 0
+    def by_age(self, rows: int) -> Numbers:
+        """Return the sides of a device's rows from the oldest to the newest: train, validation, test."""
+        test = min(math.ceil(self.options.test * rows), rows - 1)
+        validation = min(math.ceil(self.options.validation * (rows - test)), rows - test - 1)
+        return np.repeat([_TRAIN, _VALIDATION, _TEST], [rows - test - validation, validation, test])
 
     def _newest(self, rows: pa.Table) -> Numbers:
         order = np.argsort(rows[self.options.time].to_numpy(), kind="stable")
-        sides = np.full(len(rows), _TRAIN)
-        sides[order[len(rows) - self.newest(len(rows)) :]] = _TEST
+        sides = np.empty(len(rows), int)
+        sides[order] = self.by_age(len(rows))
         return sides
 
     def _said(self, rows: pa.Table) -> Numbers:
-        column = rows[self.split].combine_chunks()
+        column = rows[self.split].cast(pa.string()).combine_chunks()
         sides = np.full(len(rows), -1)
         for place, side in enumerate(SIDES):
             here = pc.call_function("equal", [column, pa.scalar(side)]).fill_null(False)

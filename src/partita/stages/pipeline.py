@@ -213,7 +213,7 @@ class Pipeline:
             return training.method.update.scaled(training.schedule(turn.round, training.rounds))
         if turn.work == "finetune" and self.plan.finetune is not None:
             return self.plan.finetune.work
-        splits = ("train", "test") if turn.final else ("test",)
+        splits = ("train", "validation", "test") if turn.final else ("test",)
         return Evaluate(model=MODEL_OF[turn.stage], splits=splits)
 
     def _rows(self, turn: Turn, outcome: Outcome) -> list[Row]:
@@ -253,7 +253,7 @@ def _measured(rows: Sequence[Row]) -> dict[str, float]:
     """Return the loss and the headline metric on the test rows of an evaluation, by weight."""
     means: dict[str, float] = {}
     for name in ("loss", "metric"):
-        known = [row for row in rows if row["split"] == "test" and row[name] is not None]
+        known = [row for row in rows if row["split"] == "test" and row[name] is not None and row["weight"]]
         if known:
             means[name] = weighted_mean((r[name] for r in known), (r["weight"] for r in known))
             means["weight"] = sum(row["weight"] for row in known)

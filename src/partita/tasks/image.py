@@ -48,7 +48,7 @@ def image(
     if size < 1 or (crop_from and crop_from < size):
         raise ValueError(f"`size` must be at least 1, and at most `crop_from`, got {size} and {crop_from}.")
     source = DeviceTable(Path(data), options_of(table), ("image", "label"))
-    classes = classes or source.largest("label") + 1
+    classes = classes or source.classes("label")
     options = {"classes": classes, "channels": channels, "stem": "small" if size < 96 else "large"}
     view = partial(_viewed, size=size, flip=flip)
     read = _Reader(size=size, training_size=crop_from or size, channels=channels, classes=classes)
@@ -85,12 +85,19 @@ def _pixels(row: Any, size: int, channels: int) -> np.ndarray:
     """Return a picture as bytes (channel, height, width)."""
     content = value_in(row, "image", dict).get("bytes")
     try:
-        picture = Image.open(BytesIO(content or b"")).convert(_MODES[channels])
+        picture = _eight_bits(Image.open(BytesIO(content or b""))).convert(_MODES[channels])
     except Exception as error:
-        raise BadRow(f"`image` cannot be decoded: {' '.join(str(error).split())}") from error
+        raise BadRow("`image` is not a picture that can be decoded") from error
     if picture.size != (size, size):
         picture = picture.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(picture).reshape(size, size, channels).transpose(2, 0, 1)
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """Return a picture with 16 bits to a pixel, which would be cut off at 255, with 8."""
+    if not picture.mode.startswith("I"):
+        return picture
+    return Image.fromarray((np.asarray(picture).astype(np.uint32) // 257).astype(np.uint8))
 
 
 def _label(row: Any, classes: int) -> int:

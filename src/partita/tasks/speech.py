@@ -22,6 +22,8 @@ from partita.tasks.pieces import Pieces, characters, given_subwords, subwords
 from partita.tasks.task import Task
 
 _BLANK = 0
+_LEAST_RATE = 4000
+"""Samples a second: with fewer there is no room for the features' bands."""
 Reading = tuple[Tensor, Tensor]
 """The features of an utterance (frame, number) and its text in pieces."""
 
@@ -46,8 +48,11 @@ def speech(
         longest: the most seconds that an utterance may have.
         table: how the table is read, see `TableOptions`.
     """
-    if features < 1 or not longest > 0:
-        raise ValueError(f"`features` and `longest` must be above 0, got {features} and {longest}.")
+    if features < 1 or not longest > 0 or pieces < 0:
+        raise ValueError(
+            f"`features` and `longest` must be above 0, and `pieces` not below, got {features}, {longest} "
+            f"and {pieces}."
+        )
     source = DeviceTable(Path(data), options_of(table), ("audio", "text"))
     alphabet = given_subwords(Path(vocabulary)) if vocabulary else _learnt(source, pieces)
     options = {"features": features, "outputs": len(alphabet) + 1}
@@ -118,7 +123,9 @@ def _sound(row: Mapping[str, Any], longest: float) -> tuple[np.ndarray, int]:
     try:
         samples, rate = soundfile.read(BytesIO(content or b""), dtype="float32", always_2d=True)
     except Exception as error:
-        raise BadRow(f"`audio` cannot be decoded: {' '.join(str(error).split())}") from error
+        raise BadRow("`audio` is not sound that can be decoded") from error
+    if rate < _LEAST_RATE:
+        raise BadRow(f"`audio` has {rate} samples a second, fewer than {_LEAST_RATE}")
     if len(samples) > longest * rate:
         raise BadRow(f"`audio` has {len(samples) / rate:.1f} s, more than {longest:g}")
     if not np.isfinite(samples).all():

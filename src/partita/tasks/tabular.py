@@ -1,6 +1,5 @@
 """Telling a class or a number from numbers, from a table with numeric columns by device."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,8 @@ from partita.data.rows import BadRow, Rows
 from partita.data.table import DeviceTable, numeric_columns
 from partita.tasks.metrics import Metric, accuracy
 from partita.tasks.task import Task
+
+_MOST = torch.finfo(torch.float32).max
 
 
 def tabular(
@@ -37,11 +38,13 @@ def tabular(
         classes: how many classes there are; 0: as many as the largest label says.
         table: how the table is read, see `TableOptions`.
     """
+    if isinstance(columns, str):
+        raise ValueError(f"`columns` must be a list of names, got {columns!r}.")
     options = options_of(table)
     names = columns or numeric_columns(Path(data), options, besides=label)
     source = DeviceTable(Path(data), options, (*names, label))
     if not regression:
-        classes = classes or source.largest(label) + 1
+        classes = classes or source.classes(label)
     read = _Reader(columns=names, label=label, classes=0 if regression else classes)
     return Task(
         model=partial(Perceptron, inputs=len(names), outputs=1 if regression else classes),
@@ -109,7 +112,7 @@ def _number(row: Any, column: str) -> float:
     value = row[column]
     if value is None or not isinstance(value, int | float):
         raise BadRow(f"`{column}` must be a number, got {value!r}")
-    if not math.isfinite(value):
+    if not abs(value) <= _MOST:
         raise BadRow(f"`{column}` is {value}")
     return float(value)
 

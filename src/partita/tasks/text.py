@@ -47,7 +47,7 @@ def text(
         raise ValueError(f"`words` and `length` must be at least 1, got {words} and {length}.")
     source = DeviceTable(Path(data), options_of(table), ("text",))
     split = partial(_words, lower=lower)
-    known = _given(Path(vocabulary)) if vocabulary else _counted(source, split)
+    known = _given(Path(vocabulary), lower=lower) if vocabulary else _counted(source, split)
     places = {word: place for place, word in enumerate(known[:words], start=len(SPECIAL))}
     options = {"vocabulary": len(SPECIAL) + len(places), "length": length}
     return Task(
@@ -89,11 +89,12 @@ def _counted(source: DeviceTable, split: Any) -> list[str]:
     return sorted(counts, key=lambda word: (-counts[word], word))
 
 
-def _given(file: Path) -> list[str]:
+def _given(file: Path, *, lower: bool) -> list[str]:
     try:
-        lines = file.read_text().splitlines()
+        content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cannot read the vocabulary `{file}`: {error}.") from None
+    lines = (content.lower() if lower else content).splitlines()
     return list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
 
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from partita.data.sort import check_new
 from partita.data.sources.source import Source, Survey, Tick
@@ -62,7 +63,7 @@ def import_source(source: Source, out: Path, tick: Tick, *, about: str) -> Impor
             state.add(_write_part(source, devices, parts / f"{number:06}.parquet"))
     tick(len(survey.devices), len(survey.devices))
     whole = out.with_name(f"{out.name}.tmp")
-    copy_tables(sorted(parts.glob("*.parquet")), whole)
+    copy_tables((parts / f"{number:06}.parquet" for number in range(state.done)), whole)
     whole.replace(out)
     shutil.rmtree(parts)
     return Imported(survey, state.rows)
@@ -90,13 +91,18 @@ class _State:
         self._digest = digest
         self.done = 0
         self.rows = 0
-        if self._path.exists():
-            known = json.loads(self._path.read_text())
-            if known["digest"] == digest:
-                self.done, self.rows = known["done"], known["rows"]
-                return
+        known = self._read()
+        if known.get("digest") == digest:
+            self.done, self.rows = known["done"], known["rows"]
+        elif folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(exist_ok=True)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            return json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
 
     def add(self, rows: int) -> None:
         """Write down that one more part is whole."""
