@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from partita import FedAlt, Partition, run
-from partita.tasks.synthetic import known, mixture, quadratic
+from partita.tasks.synthetic import best_boundary, known, mixture, quadratic
 
 
 def test_the_optimum_is_that_of_one_large_least_squares_problem() -> None:
@@ -62,19 +62,25 @@ def test_fedalt_finds_the_optimum() -> None:
 
 
 def test_the_best_boundary_of_a_mixture_is_right_as_often_as_said() -> None:
-    task = mixture(devices=5, examples=4000, distance=2.0)
-    direction = []
-    right = 0.0
-    for device in task.devices:
-        inputs, labels = task.devices[device]["train"]
-        means = [inputs[labels == side].mean(dim=0) for side in (0, 1)]
-        direction.append((means[1] - means[0]) / (means[1] - means[0]).norm())
-        scores = (inputs - (means[0] + means[1]) / 2) @ (means[1] - means[0])
-        right += ((scores > 0).long() == labels).float().mean().item() / 5
+    task = mixture(devices=5, examples=4000, distance=2.0, spread=3.0)
+    u, v = best_boundary(devices=5, distance=2.0, spread=3.0)
+    model = task.model()
+    right = losses = 0.0
 
-    # Phi(1), and one direction for all.
+    for device in task.devices:
+        model.load_state_dict({"u": u, "v": v[device]})
+        inputs, labels = task.devices[device]["test"]
+        right += (model(inputs).argmax(dim=1) == labels).double().mean().item() / 5
+        losses += task.loss(model, (inputs, labels)).item() / 5
+        for name, parameter in model.named_parameters():
+            (gradient,) = torch.autograd.grad(task.loss(model, (inputs, labels)), parameter)
+            assert gradient.abs().max() < 0.2, name
+
+    # Phi(1)
     assert right == pytest.approx(0.5 * (1 + math.erf(1 / math.sqrt(2))), abs=0.01)
-    assert all(one @ other > 0.99 for one in direction for other in direction)
+    # The loss of the true log odds, 2 + 2 g with g of unit variance: E log(1 + exp(-2 - 2 g)).
+    noise = np.random.default_rng(0).standard_normal(400_000)
+    assert losses == pytest.approx(np.log1p(np.exp(-2 - 2 * noise)).mean(), abs=0.02)
 
 
 def test_the_same_seed_gives_the_same_numbers_and_more_devices_change_no_other() -> None:

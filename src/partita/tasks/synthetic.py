@@ -87,8 +87,7 @@ def mixture(
         seed: the same numbers for the same seed.
     """
     _check(devices, examples, dimension, spreads=(distance, spread))
-    direction = torch.randn(dimension, generator=_generator(seed, "direction"))
-    centre = 0.5 * distance * direction / direction.norm()
+    centre = _centre(dimension, distance, seed)
 
     def data(device: DeviceId) -> dict[str, tuple[Tensor, Tensor]]:
         generator = _generator(seed, device)
@@ -104,6 +103,25 @@ def mixture(
         devices={name: data(name) for name in _names(devices)},
         model_options={"dimension": dimension},
     )
+
+
+def best_boundary(
+    *, devices: int = 20, dimension: int = 5, distance: float = 2.0, spread: float = 1.0, seed: int = 1
+) -> tuple[Tensor, dict[DeviceId, Tensor]]:
+    """Return u and every v_i of the best boundary of a `mixture` with these settings.
+
+    With centres at -c and c, moved by m, the log odds of an input x are 2 c . (x - m).
+    """
+    u = 2 * _centre(dimension, distance, seed)
+    moves = {
+        name: spread * torch.randn(dimension, generator=_generator(seed, name)) for name in _names(devices)
+    }
+    return u, {name: -(u @ moved).view(1) for name, moved in moves.items()}
+
+
+def _centre(dimension: int, distance: float, seed: int) -> Tensor:
+    direction = torch.randn(dimension, generator=_generator(seed, "direction"))
+    return 0.5 * distance * direction / direction.norm()
 
 
 class Quadratic(nn.Module):
