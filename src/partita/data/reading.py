@@ -127,23 +127,22 @@ def _open(path: Path) -> pq.ParquetFile:
         raise ConfigError(f"`{path}` cannot be read as Parquet: {one_line(error)}") from error
 
 
-def _bytes_of(group: pq.RowGroupMetaData, columns: list[str] | None) -> int:
-    """Return how many bytes some columns of a row group have, before they were compressed."""
-    chunks = [group.column(place) for place in range(group.num_columns)]
-    return sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if columns is None or chunk.path_in_schema.partition(".")[0] in columns
-    )
+def _bytes_a_row(metadata: pq.FileMetaData, columns: list[str] | None) -> int:
+    """Return how many bytes some columns have to a row, in the row group where it is most."""
+    most = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = [group.column(place) for place in range(group.num_columns)]
+        own = [c for c in chunks if columns is None or c.path_in_schema.partition(".")[0] in columns]
+        most = max(most, sum(c.total_uncompressed_size for c in own) // max(1, group.num_rows))
+    return most
 
 
 def _tables_of(path: Path, nbytes: int, columns: list[str] | None) -> Iterator[pa.Table]:
     with _open(path) as file:
-        for group in range(file.num_row_groups):
-            about = file.metadata.row_group(group)
-            size = min(max(nbytes * about.num_rows // max(1, _bytes_of(about, columns)), 1), _MOST)
-            try:
-                for batch in file.iter_batches(size, row_groups=[group], columns=columns):
-                    yield pa.Table.from_batches([batch])
-            except (OSError, pa.ArrowException) as error:
-                raise ConfigError(f"`{path}` cannot be read: {one_line(error)}") from error
+        size = min(max(nbytes // max(1, _bytes_a_row(file.metadata, columns)), 1), _MOST)
+        try:
+            for batch in file.iter_batches(size, columns=columns):
+                yield pa.Table.from_batches([batch])
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigError(f"`{path}` cannot be read: {one_line(error)}") from error
