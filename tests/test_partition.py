@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from partita.params import cloned
-from partita.partition import PARTS, REST, Partition, Parts, tensors_of
+from partita.partition import Partition, Parts
+from partita.selection import PARTS, REST, tensors_of
 from small import Normed, same_bits
 
 

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from partita.models.split_input import SplitInput
     from partita.models.start import load_start
     from partita.models.transformer import NextWordTransformer
-    from partita.partition import REST, Partition
+    from partita.partition import Partition
     from partita.protocol import Stage
+    from partita.selection import REST
     from partita.server.optimizers import Adagrad, Adam, Averaging, Yogi
     from partita.server.schedules import Exponential, Linear, constant
     from partita.stages.api import Result, pipeline, run
@@ -98,8 +99,9 @@ _HOMES = {
     "partita.models.split_input": ("SplitInput",),
     "partita.models.start": ("load_start",),
     "partita.models.transformer": ("NextWordTransformer",),
-    "partita.partition": ("REST", "Partition"),
+    "partita.partition": ("Partition",),
     "partita.protocol": ("Stage",),
+    "partita.selection": ("REST",),
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
     "partita.stages.api": ("Result", "pipeline", "run"),

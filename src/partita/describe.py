@@ -9,17 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, get_type_hints
+from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from partita.config.building import build_partition, build_task, data_files
+from partita.config.building import build_partition, build_task
 from partita.config.imports import find_code, own_code
 from partita.config.schema import Config
+from partita.config.stand_ins import with_stand_ins
 from partita.data.examples import Batch, examples_of, in_order
-from partita.data.made_up import COLUMNS, write_made_up
-from partita.data.options import TableOptions
 from partita.errors import CannotDo, ConfigError
 from partita.models.parts import partition_names
 from partita.models.start import Account
@@ -60,55 +59,8 @@ def describe(config: Config, beside: Path) -> Description:
     """
     find_code(config, beside)
     with TemporaryDirectory() as folder:
-        config, notes = _with_stand_ins(config, beside, Path(folder))
+        config, notes = with_stand_ins(config, beside, Path(folder))
         return _describe(config, beside, notes)
-
-
-def _with_stand_ins(config: Config, beside: Path, folder: Path) -> tuple[Config, list[str]]:
-    """Return the config with what is there in place of what is not, and a sentence for each such thing."""
-    notes: list[str] = []
-    start, kind, options = config.model.start, config.task.kind, config.task.options
-    if start and not (beside / start).exists():
-        notes.append(f"`{start}` is not here: weights are those before training.")
-        config = replace(config, model=replace(config.model, start="", start_names={}))
-    missing = _missing(config, beside)
-    if missing and kind in COLUMNS and "data" in missing:
-        devices, size, words = (_whole(options.get(key)) for key in ("devices", "size", "words"))
-        made_up = folder / "made_up.parquet"
-        size = max(size or 28, _whole(options.get("crop_from")))
-        write_made_up(made_up, kind, devices=devices or 1, size=size, words=words or 10_000)
-        notes.append(f"`{options['data']}` is not here: a made-up example stands for it.")
-        known = {name for name in get_type_hints(TableOptions) if name != "devices"} | {
-            "vocabulary",
-            "pieces",
-        }
-        kept = {name: value for name, value in options.items() if name not in known}
-        config = replace(config, task=replace(config.task, options={**kept, "data": str(made_up)}))
-    elif missing and kind in COLUMNS:
-        notes.append(f"`{options['vocabulary']}` is not here: the data's own stands for it.")
-        kept = {name: value for name, value in options.items() if name != "vocabulary"}
-        config = replace(config, task=replace(config.task, options=kept))
-    return config, notes
-
-
-def _missing(config: Config, beside: Path) -> list[str]:
-    """Return the keys of files that a task reads and that are not there."""
-    missing: list[str] = []
-    for key in ("data", "vocabulary"):
-        others = {
-            name: value for name, value in config.task.options.items() if name not in ("data", "vocabulary")
-        }
-        value = config.task.options.get(key)
-        try:
-            alone = {} if value is None else {key: value}
-            data_files(replace(config, task=replace(config.task, options={**others, **alone})), beside)
-        except ConfigError:
-            missing.append(key)
-    return missing
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description:

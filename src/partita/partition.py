@@ -5,35 +5,17 @@ several) and belongs to one part. A step on one part leaves the others alone, bi
 """
 
 import copy
-import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from partita.params import Params
 from partita.protocol import DeviceId
-
-Part = Literal["shared", "personal", "frozen"]
-PARTS: tuple[Part, ...] = get_args(Part)
-
-Selector = str | type[nn.Module] | Callable[[str, Tensor], bool]
-"""A glob pattern of names, a type of module, or a predicate of name and tensor."""
-
-
-class Rest(Enum):
-    """Stands for all that no other part claims."""
-
-    REST = "the rest"
-
-
-REST = Rest.REST
-Selection = Selector | Sequence[Selector] | Rest
+from partita.selection import PARTS, REST, Part, Selection, assign, tensors_of
 
 
 @dataclass(frozen=True)
@@ -105,7 +87,7 @@ class Partition:
         _check_built(model)
         state = tensors_of(model)
         added = state.keys() - before
-        part_of = _assign(model, {"personal": personal, "shared": shared, "frozen": frozen}, added)
+        part_of = assign(model, {"personal": personal, "shared": shared, "frozen": frozen}, added)
         ties = _ties(state)
         torn = {name: first for name, first in ties.items() if part_of[name] != part_of[first]}
         if torn and not untie:
@@ -271,12 +253,6 @@ class Partition:
                 raise ValueError(f"`{name}` is complex; only real tensors can be averaged.")
 
 
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the model's own tensors under all their names, in `state_dict` order."""
-    state = model.state_dict(keep_vars=True)
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
-
-
 def _drop(layer: nn.Module, inputs: tuple[Any, ...], *, share: float) -> tuple[Any, ...]:
     """Drop some of what goes into a layer in training; one tensor that goes in twice stays one."""
     dropped = {
@@ -306,71 +282,12 @@ def _own_module(model: nn.Module, name: str) -> tuple[nn.Module, str]:
         child = module.get_submodule(place)
         if sum(other is child for _, other in model.named_modules(remove_duplicate=False)) > 1:
             child = copy.copy(child)
-            for name, registry in vars(child).items():
-                if name.startswith("_") and isinstance(registry, dict | set):
-                    vars(child)[name] = registry.copy()
+            for slot, registry in vars(child).items():
+                if slot.startswith("_") and isinstance(registry, dict | set):
+                    vars(child)[slot] = registry.copy()
             setattr(module, place, child)
         module = child
     return module, attribute
-
-
-def _assign(model: nn.Module, claims: Mapping[Part, Selection], added: Set[str]) -> dict[str, Part]:
-    """Return the part of every name in the model's state; what was `added` and is personal stays so."""
-    state = tensors_of(model)
-    rest: list[Part] = [part for part in PARTS if claims[part] is REST]
-    if len(rest) > 1:
-        raise ValueError(f"Only one part can be the rest, got {' and '.join(rest)}.")
-    part_of: dict[str, Part] = {}
-    for part, claim in claims.items():
-        if isinstance(claim, Rest):
-            continue
-        for name in _selected(model, state, claim):
-            if name in part_of and name in added:
-                continue
-            if name in part_of:
-                raise ValueError(f"`{name}` is claimed as {part_of[name]} and as {part}.")
-            part_of[name] = part
-    left = [name for name in state if name not in part_of]
-    if left and not rest:
-        raise ValueError(
-            f"No part claims {', '.join(f'`{name}`' for name in left[:5])}: let one part be the rest."
-        )
-    for name in left:
-        part_of[name] = rest[0]
-    return part_of
-
-
-def _selected(model: nn.Module, state: Params, claim: Selector | Sequence[Selector]) -> Iterator[str]:
-    selectors = claim if isinstance(claim, Sequence) and not isinstance(claim, str) else [claim]
-    seen: set[str] = set()
-    for selector in selectors:
-        names = _matches(model, state, selector)
-        if not names:
-            raise ValueError(_nothing_matches(model, state, selector))
-        yield from (name for name in names if name not in seen)
-        seen.update(names)
-
-
-def _matches(model: nn.Module, state: Params, selector: Selector) -> list[str]:
-    if isinstance(selector, str):
-        return [name for name in state if fnmatchcase(name, selector)]
-    if isinstance(selector, type):
-        modules = model.named_modules(remove_duplicate=False)
-        owners = [name for name, module in modules if isinstance(module, selector)]
-        prefixes = tuple(f"{owner}." if owner else "" for owner in owners)
-        return [name for name in state if name.startswith(prefixes)]
-    return [name for name in state if selector(name, state[name])]
-
-
-def _nothing_matches(model: nn.Module, state: Params, selector: Selector) -> str:
-    if not isinstance(selector, str):
-        return f"No tensor of {type(model).__name__} is selected by {selector!r}."
-    modules = [f"{name}.*" for name, module in model.named_modules() if name]
-    near = difflib.get_close_matches(selector, [*modules, *state], n=4, cutoff=0.4)
-    return (
-        f"No tensor of {type(model).__name__} matches {selector!r}. "
-        f"Near names: {', '.join(near or list(state)[:4])}."
-    )
 
 
 def _same_memory(one: Tensor, other: Tensor) -> bool:

@@ -28,8 +28,9 @@ from partita.models.adapters import Width
 from partita.models.parts import named_partition
 from partita.models.start import Account, load_start
 from partita.params import Params, from_bytes
-from partita.partition import REST, Partition, Selection
+from partita.partition import Partition
 from partita.protocol import derive_seed
+from partita.selection import REST, Selection
 from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
 from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.stages.plan import Evaluation, Finetuning, Plan, Training
@@ -120,22 +121,28 @@ def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
 
 def data_files(config: Config, folder: Path) -> dict[str, Path]:
     """Return the files that a task of ours reads, by key, from beside the config or from $PARTITA_DATA."""
+    sought = sought_files(config, folder)
+    for key, (name, places) in sought.items():
+        if not any(place.exists() for place in places):
+            looked = " or ".join(f"`{place.parent.resolve()}`" for place in places)
+            hint = "" if len(places) > 1 else " The folder $PARTITA_DATA would be looked in as well."
+            raise ConfigError(f"`task.{key}` = {name!r} is not in {looked}.{hint}")
+    return {key: next(p for p in places if p.exists()) for key, (_, places) in sought.items()}
+
+
+def sought_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]]]:
+    """Return the names of the files that a task of ours reads, by key, and where each may be."""
     if config.task.kind not in TASKS:
         return {}
-    found: dict[str, Path] = {}
-    for key in ("data", "vocabulary"):
-        name = config.task.options.get(key)
-        if key == "data" and name == "":
-            raise ConfigError("`task.data` must name a table, got ''.")
-        if isinstance(name, str) and name:
-            folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
-            paths = [place / name for place in folders]
-            if not any(path.exists() for path in paths):
-                places = " or ".join(f"`{place.resolve()}`" for place in folders)
-                hint = "" if len(folders) > 1 else " The folder $PARTITA_DATA would be looked in as well."
-                raise ConfigError(f"`task.{key}` = {name!r} is not in {places}.{hint}")
-            found[key] = next(path for path in paths if path.exists())
-    return found
+    if config.task.options.get("data") == "":
+        raise ConfigError("`task.data` must name a table, got ''.")
+    folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
+    given = {key: config.task.options.get(key) for key in ("data", "vocabulary")}
+    return {
+        key: (name, [place / name for place in folders])
+        for key, name in given.items()
+        if isinstance(name, str) and name
+    }
 
 
 def build_partition(config: PartitionConfig, model: nn.Module) -> Partition:

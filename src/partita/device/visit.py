@@ -18,7 +18,7 @@ from partita.errors import CannotDo, ConfigError
 from partita.local.method import LocalFn
 from partita.local.update import Diverged, OptimizerFn, Steps, descend
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of
-from partita.partition import Part, Partition, Parts, tensors_of
+from partita.partition import Partition, Parts
 from partita.protocol import (
     Evaluate,
     Failure,
@@ -31,6 +31,7 @@ from partita.protocol import (
     Update,
     derive_seed,
 )
+from partita.selection import Part, tensors_of
 from partita.tasks.build import build_model, seed_everything
 from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task

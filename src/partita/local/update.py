@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from partita.local.sgd import SGD
 from partita.params import Params
-from partita.partition import Part, Partition
+from partita.partition import Partition
+from partita.selection import Part
 
 Batch = Any
 LossFn = Callable[[nn.Module, Batch], Tensor]

@@ -7,7 +7,8 @@ from torch import nn
 
 from partita.models.adapters import Adapters, Width, adapters, patterns
 from partita.models.full import full
-from partita.partition import REST, Partition
+from partita.partition import Partition
+from partita.selection import REST
 
 
 @runtime_checkable

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from partita.params import Params, largest_of
-from partita.partition import Partition, tensors_of
+from partita.partition import Partition
+from partita.selection import tensors_of
 
 _SHOWN = 3
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from partita.partition import PARTS, Partition
+from partita.partition import Partition
 from partita.protocol import Stage
+from partita.selection import PARTS
 from partita.stages.plan import Plan
 from partita.tasks.task import Task
 

@@ -8,8 +8,9 @@ from partita.device.visit import Role
 from partita.local.plain import LocalSGD
 from partita.local.sgd import SGD
 from partita.params import Params, cloned, digest_of
-from partita.partition import Partition, Parts, tensors_of
+from partita.partition import Partition, Parts
 from partita.protocol import DeviceId, Stage, Start
+from partita.selection import tensors_of
 from partita.server.optimizers import Averaging
 from partita.server.round import Server, State
 from partita.stages.plan import Plan, Training

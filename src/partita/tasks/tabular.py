@@ -1,10 +1,10 @@
 """Telling a class or a number from numbers, from a table with numeric columns by device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,7 @@ class Perceptron(nn.Module):
         hidden: how many there are between.
     """
 
-    parts = {"input": ("hidden.*",), "output": ("head.*",)}  # noqa: RUF012
+    parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"input": ("hidden.*",), "output": ("head.*",)}
 
     def __init__(self, *, inputs: int, outputs: int, hidden: int = 32) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from partita.data.reading import Stream, ids_in, one_line
 from partita.data.sort import check_new, is_id, silent, sort_stream
 from partita.data.sources.importing import Imported
 from partita.data.sources.source import Survey, Tick
-from partita.errors import ConfigError
+from partita.errors import ConfigError, needed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -61,10 +61,7 @@ def import_hub(
 
 
 def _load(name: str, options: Mapping[str, str]) -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise ConfigError("`partita import hf` needs datasets: pip install 'partita[hf]'.") from None
+    datasets = needed("datasets", by="`partita import hf`", extra="hf")
     given: dict[str, Any] = {option: value for option, value in options.items() if value}
     path = Path(name)
     try:
