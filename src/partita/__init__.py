@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from partita.errors import CannotDo
     from partita.local.alternating import LocalAlt
     from partita.local.method import FedAlt, FedAvg, FedSim, Method
+    from partita.local.moreau import LocalMoreau
     from partita.local.plain import LocalSGD
+    from partita.local.scaffold import LocalScaffold
     from partita.local.simultaneous import LocalSim
     from partita.local.update import Steps, descend
     from partita.models.adapters import Adapters, adapters
@@ -53,7 +55,9 @@ __all__ = [
     "Finetuning",
     "Linear",
     "LocalAlt",
+    "LocalMoreau",
     "LocalSGD",
+    "LocalScaffold",
     "LocalSim",
     "Method",
     "Metric",
@@ -87,7 +91,9 @@ _HOMES = {
     "partita.errors": ("CannotDo",),
     "partita.local.alternating": ("LocalAlt",),
     "partita.local.method": ("FedAlt", "FedAvg", "FedSim", "Method"),
+    "partita.local.moreau": ("LocalMoreau",),
     "partita.local.plain": ("LocalSGD",),
+    "partita.local.scaffold": ("LocalScaffold",),
     "partita.local.simultaneous": ("LocalSim",),
     "partita.local.update": ("Steps", "descend"),
     "partita.models.adapters": ("Adapters", "adapters"),

@@ -1,6 +1,6 @@
 """Metrics by device: means, spread, and who was helped or hurt against the pretrained model."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +37,25 @@ def rows_of(task: Task, stage: Stage, device: DeviceId, metrics: Mapping[str, Me
         yield {"stage": stage, "model": MODEL_OF[stage], "device": device, "split": split, **values}
 
 
+def served(rows: Callable[[], Iterable[Row]], task: Task, *, devices: int) -> Iterator[Row]:
+    """Yield the rows of the model that each device serves: its own where it is better on validation rows.
+
+    On a tie, and where a device has no validation metric, the pretrained model is served.
+
+    Args:
+        rows: reads measurements as in `summarise`, once to choose and once to tell.
+        task: names the headline metric and its direction.
+        devices: how many were evaluated.
+    """
+    values, _ = _columns(rows(), devices, "validation")
+    last = [stage for stage, column in values.items() if not np.isnan(column).all()][-1:]
+    gains = _gains(values, task)[last[0]] if last else np.zeros(devices)
+    for row in rows():
+        own = gains[row["position"]] > 0
+        if row["stage"] == (last[0] if own else Stage.PRETRAINED):
+            yield {**row, "stage": Stage.SERVED}
+
+
 def weighted_mean(values: Iterable[float], weights: Iterable[float]) -> float:
     """Return the mean of `values` by `weights`."""
     return float(np.average(np.fromiter(values, float), weights=np.fromiter(weights, float)))
@@ -54,23 +73,32 @@ def summarise(rows: Iterable[Row], task: Task, *, devices: int, split: str = "te
         devices: how many were evaluated.
         split: which rows count.
     """
+    values, weights = _columns(rows, devices, split)
+    direction = task.metrics[task.headline].direction
+    gains = _gains(values, task)
+    stages = {
+        str(stage): _statistics(column, weights, gains[stage])
+        for stage, column in values.items()
+        if not np.isnan(column).all()
+    }
+    return {"metric": task.headline, "direction": direction, "split": split, "stages": stages}
+
+
+def _columns(rows: Iterable[Row], devices: int, split: str) -> tuple[dict[Stage, Column], Column]:
+    """Return each stage's metrics by position, NaN where there is none, and the weights."""
     values = {stage: np.full(devices, np.nan) for stage in Stage}
     weights = np.zeros(devices)
     for row in rows:
         if row["split"] == split and row["metric"] is not None:
             values[Stage(row["stage"])][row["position"]] = row["metric"]
             weights[row["position"]] = row["weight"]
-    direction = task.metrics[task.headline].direction
-    gains = {
-        stage: (column - values[Stage.PRETRAINED]) * (1 if direction == "up" else -1)
-        for stage, column in values.items()
-    }
-    stages = {
-        str(stage): _statistics(column, weights, gains[stage])
-        for stage, column in values.items()
-        if not np.isnan(column).all()
-    }
-    return {"metric": task.headline, "direction": direction, "stages": stages}
+    return values, weights
+
+
+def _gains(values: Mapping[Stage, Column], task: Task) -> dict[Stage, Column]:
+    """Return by how much each stage's model is better than the pretrained one."""
+    sign = 1 if task.metrics[task.headline].direction == "up" else -1
+    return {stage: (column - values[Stage.PRETRAINED]) * sign for stage, column in values.items()}
 
 
 def _statistics(column: Column, weights: Column, gains: Column) -> dict[str, float | int]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Params = Mapping[str, Tensor]
 """Tensors by name."""
@@ -49,6 +49,22 @@ def change_of(after: Params, before: Params) -> dict[str, Tensor]:
         else tensor.long() - before[name].long()
         for name, tensor in after.items()
     }
+
+
+def pull(params: Params, towards: Params | None, *, strength: float) -> Tensor:
+    """Return (strength / 2) ||params - towards||^2; without `towards`, towards 0.
+
+    >>> pull({"u": torch.tensor([3.0])}, {"u": torch.tensor([1.0])}, strength=0.5).item()
+    1.0
+    """
+    # `mse_loss` keeps the two tensors for the backward pass and not their difference, a third model.
+    squares = [
+        nn.functional.mse_loss(
+            own, torch.zeros_like(own) if towards is None else towards[name], reduction="sum"
+        )
+        for name, own in params.items()
+    ]
+    return 0.5 * strength * sum(squares[1:], squares[0])
 
 
 def largest_of(tensor: Tensor) -> float:

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,17 @@ class _Entry:
     """A gradient step may move it: a parameter of real numbers that its model has not fixed itself."""
 
 
+Pull = Literal["zero", "start"]
+
+
+class Regularisation(TypedDict, total=False):
+    """What holds the personal part back in training."""
+
+    dropout: float
+    l2: float
+    l2_to: Pull
+
+
 class Partition:
     """Which tensors of a model are shared, personal or frozen, by name.
 
@@ -48,6 +59,10 @@ class Partition:
         penalty: a term of the prepared model's parameters that training adds to the loss.
         untie: give tied tensors whose names fall into different parts their own copies.
         dropout: with which probability training drops each number that goes into a personal layer.
+        l2: how strongly training pulls the personal part: (l2 / 2) ||v||^2 is added to the loss.
+        l2_to: where it pulls it, to `zero` or to its `start`.
+        begin: from the shared part to what a device begins with that has kept no personal part; without it,
+            with the start that all devices are sent.
         by_device: from a device to the partition of its own model, where personal parts differ in size; the
             shared and the frozen part must be the same as here, and devices whose personal parts have the
             same names and shapes have the same model.
@@ -67,15 +82,18 @@ class Partition:
         prepare: Callable[[nn.Module], nn.Module] | None = None,
         penalty: Callable[[nn.Module], Tensor] | None = None,
         untie: bool = False,
-        dropout: float = 0.0,
+        begin: Callable[[Params], Params] | None = None,
         by_device: Callable[[DeviceId], "Partition"] | None = None,
+        **regularisation: Unpack[Regularisation],
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"`model` must be a module, got {model!r}.")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"`dropout` must be at least 0 and below 1, got {dropout!r}.")
         self.penalty = penalty
-        self.dropout = dropout
+        self.dropout = regularisation.get("dropout", 0.0)
+        self.l2 = regularisation.get("l2", 0.0)
+        self.l2_to: Pull = regularisation.get("l2_to", "zero")
+        _check_regularisation(self.dropout, self.l2, self.l2_to)
+        self.begin = begin
         self.by_device = by_device
         self._known: dict[tuple[tuple[str, torch.Size], ...], Partition] = {}
         self._seen: set[int] = set()
@@ -114,7 +132,7 @@ class Partition:
             part: tuple(name for name, entry in self._entries.items() if entry.part == part) for part in PARTS
         }
         self._check(model)
-        if dropout and self.names("personal") and not self._personal_layers(model):
+        if self.dropout and self.names("personal") and not self._personal_layers(model):
             raise ValueError("`dropout` needs a personal layer: a personal tensor of two dimensions or more.")
 
     def __repr__(self) -> str:
@@ -179,6 +197,18 @@ class Partition:
         return frozenset(
             name for name, entry in self._entries.items() if entry.part == part and entry.is_buffer
         )
+
+    def trained(self, part: Part) -> list[str]:
+        """Return the names of `part` that a gradient step may move."""
+        return [name for name in self.names(part) if self._entries[name].is_trained]
+
+    def has(self, name: str) -> bool:
+        """Return whether a tensor of the model has this name."""
+        return name in self._entries
+
+    def personal_in(self, kept: Params) -> dict[str, Tensor]:
+        """Return the personal part in what a device has kept, nothing where it has kept none."""
+        return {name: tensor for name, tensor in kept.items() if name in self._entries}
 
     def count(self, part: Part) -> int:
         """Return how many parameters `part` has; buffers are not parameters."""
@@ -261,6 +291,15 @@ def _drop(layer: nn.Module, inputs: tuple[Any, ...], *, share: float) -> tuple[A
         if isinstance(value, Tensor) and value.is_floating_point()
     }
     return tuple(dropped.get(id(value), value) for value in inputs)
+
+
+def _check_regularisation(dropout: float, l2: float, l2_to: Pull) -> None:
+    if not 0 <= dropout < 1:
+        raise ValueError(f"`dropout` must be at least 0 and below 1, got {dropout!r}.")
+    if not 0 <= l2 < float("inf"):
+        raise ValueError(f"`l2` must be a finite number, 0 or above, got {l2!r}.")
+    if l2_to not in get_args(Pull):
+        raise ValueError(f"`l2_to` must be 'zero' or 'start', got {l2_to!r}.")
 
 
 def _check_built(model: nn.Module) -> None:

@@ -30,6 +30,8 @@ class Stage(StrEnum):
     PRETRAINED = "pretrained"
     PERSONALISED = "personalised"
     FINETUNED = "finetuned"
+    SERVED = "served"
+    """Not trained: for each device the better of the pretrained model and its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +70,13 @@ class Update:
     max_grad_norm: float = 0.0
     """The most that the norm of all that moves in a step may be; 0 does not clip."""
     weights: Weights = "examples"
+    proximal: float = 0.0
+    """How strongly the shared part is held to what was sent: (proximal / 2) ||u - sent u||^2 is added."""
 
     def __post_init__(self) -> None:
         _check_batches(self.batch_size, self.max_grad_norm)
+        if not 0 <= self.proximal < math.inf:
+            raise ValueError(f"`proximal` must be a finite number, 0 or above, got {self.proximal!r}.")
         if self.weights not in get_args(Weights):
             raise ValueError(f"`weights` must be 'examples' or 'equal', got {self.weights!r}.")
 

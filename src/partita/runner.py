@@ -14,6 +14,7 @@ import tomli_w
 
 from partita.config.building import Built, build, data_files
 from partita.config.imports import changed_code, find_code, made_with
+from partita.config.methods import NAMED
 from partita.config.reading import read_config, to_values
 from partita.config.schema import Config, PartitionConfig
 from partita.durable import replace_file
@@ -27,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 BASELINE = "finetune"
 """The folder of the Finetune baseline inside a run's folder."""
-_TITLES = {"fedavg": "FedAvg, continued", "fedalt": "FedAlt", "fedsim": "FedSim"}
 _SERVERS = {"fedavg": "FedAvg", "fedadam": "FedAdam", "fedadagrad": "FedAdagrad", "fedyogi": "FedYogi"}
 
 
@@ -133,7 +133,7 @@ def _baseline(config: Config) -> Config:
         model=replace(config.model, start=f"../shared/{Stage.PRETRAINED}.safetensors", start_names={}),
         partition=PartitionConfig(personal="full", proximal=0.0),
         pretrain=replace(config.pretrain, rounds=0),
-        personalise=replace(config.personalise, rounds=0),
+        personalise=replace(config.personalise, method=BASELINE, rounds=0),
         finetune=replace(config.finetune, baseline=False),
     )
 
@@ -141,13 +141,16 @@ def _baseline(config: Config) -> Config:
 def _models(
     config: Config, summary: Summary, finetuned: Summary | None
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    own = config.personalise.method.partition(":")[2]
-    method = _TITLES.get(config.personalise.method, own)
-    alone = "Finetune" if config.partition.personal == "full" else "Finetune (part.)"
+    named = NAMED.get(config.personalise.method)
+    method = named.title if named else config.personalise.method.partition(":")[2]
+    alone = "Finetune" if config.partition.personal == "full" else "FT (part.)"
+    if named and "personalise.rounds" in named.fixed:
+        alone = method
     names = {
         Stage.PRETRAINED: _SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start",
         Stage.PERSONALISED: method,
         Stage.FINETUNED: f"{method}, finetuned" if config.personalise.rounds else alone,
+        Stage.SERVED: "the better on validation",
     }
     models = [(names[Stage(stage)], numbers) for stage, numbers in summary["stages"].items()]
     if finetuned and Stage.FINETUNED in finetuned["stages"]:

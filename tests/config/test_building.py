@@ -157,7 +157,10 @@ def test_schedules_and_optimizers_by_name() -> None:
             "[partition] No tensor of ConvNet matches 'haed.*'. Near names: head.*",
         ),
         ({"partition": {"personal": ["*"]}}, "leaves nothing of ConvNet shared"),
-        ({"partition": {"shared": "body"}}, "`shared` must be a list of patterns or 'rest', got 'body'."),
+        (
+            {"partition": {"shared": "body"}},
+            "[partition] ConvNet names no part 'body'. Known: none, input, output",
+        ),
         ({"partition": {"personal": "full", "proximal": -1.0}}, "`proximal` must be a finite number"),
         ({"partition": {"personal": "full", "frozen": ["stem.*"]}}, "takes no `shared` and no `frozen`"),
         ({"partition": {"dropout": 1.0}}, "[partition] `dropout` must be at least 0 and below 1, got 1.0."),

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from partita.config.imports import METHODS, MODELS, OPTIMIZERS, TASKS, call, load, own_code, taken
+from partita.config.methods import NAMED
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
     Config,
@@ -22,10 +23,11 @@ from partita.config.schema import (
     PretrainConfig,
 )
 from partita.errors import ConfigError
-from partita.local.method import LocalFn, Method
+from partita.local.carried import Carried, LocalFn, make_update
+from partita.local.method import Method
 from partita.local.update import OptimizerFn, Steps
 from partita.models.adapters import Width
-from partita.models.parts import named_partition
+from partita.models.parts import named_partition, named_patterns
 from partita.models.start import Account, load_start
 from partita.params import Params, from_bytes
 from partita.partition import Partition
@@ -40,8 +42,8 @@ from partita.tasks.task import Task
 
 Choice = TypeVar("Choice")
 _NO_METHOD = (
-    "`method` must be fedalt, fedsim, fedavg or the import path of an update of `personal` and `shared` "
-    "steps, such as 'partita:LocalAlt', got {!r}: {}."
+    "`method` must be the name of one or the import path of an update of `personal` and `shared` steps, such "
+    "as 'partita:LocalAlt', got {!r}: {}."
 )
 
 
@@ -65,14 +67,15 @@ def build(config: Config, folder: Path) -> Built:
     task, start = build_task(config, folder)
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
-    partition = build_partition(config.partition, model)
+    named = NAMED.get(config.personalise.method)
+    partition = build_partition(config.partition, model, follows=bool(named and named.follows))
     _check_baseline(config)
     with section("evaluate"):
-        evaluate = _evaluation(config.evaluate.devices, config.evaluate.every)
+        evaluate = _evaluation(config)
     plan = Plan(
         pretrain=_training("pretrain", config.pretrain),
         personalise=_training("personalise", config.personalise),
-        finetune=_finetuning(config.finetune),
+        finetune=_finetuning(config.finetune) if partition.names("personal") else None,
         evaluate=evaluate,
     )
     with own_code("`partition.adapter_width`"):
@@ -145,14 +148,16 @@ def sought_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path
     }
 
 
-def build_partition(config: PartitionConfig, model: nn.Module) -> Partition:
-    """Return how the config splits a model."""
+def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool = False) -> Partition:
+    """Return how the config splits a model; `follows` as in `full`."""
     with section("partition"):
         others = {
-            "shared": _selection("shared", config.shared),
-            "frozen": _selection("frozen", config.frozen),
+            "shared": _selection(config.shared, model),
+            "frozen": _selection(config.frozen, model),
             "untie": config.untie,
             "dropout": config.dropout,
+            "l2": config.l2,
+            "l2_to": config.l2_to,
         }
         width = config.adapter_width
         if isinstance(width, str):
@@ -160,16 +165,15 @@ def build_partition(config: PartitionConfig, model: nn.Module) -> Partition:
             if not callable(width):
                 raise ValueError(f"`adapter_width` must be a function of a device's id, got {width!r}.")
         if isinstance(config.personal, str) and config.personal != "rest":
-            return named_partition(model, config.personal, proximal=config.proximal, width=width, **others)
-        return Partition(model, personal=_selection("personal", config.personal), **others)
+            settings = {"proximal": config.proximal, "follows": follows, "width": width}
+            return named_partition(model, config.personal, **settings, **others)
+        return Partition(model, personal=_selection(config.personal, model), **others)
 
 
-def _selection(key: str, value: str | list[str]) -> Selection:
+def _selection(value: str | list[str], model: nn.Module) -> Selection:
     if value == "rest":
         return REST
-    if isinstance(value, str):
-        raise ValueError(f"`{key}` must be a list of patterns or 'rest', got {value!r}.")
-    return value
+    return named_patterns(model, value) if isinstance(value, str) else value
 
 
 def _training(key: str, config: PretrainConfig) -> Training:
@@ -194,14 +198,15 @@ def _method(key: str, config: PretrainConfig) -> Method:
         max_grad_norm=config.max_grad_norm,
         weights=config.weights,
         optimizer=optimizer,
+        proximal=config.proximal,
     )
     if not isinstance(config, PersonaliseConfig):
         return method(local=load("method", "fedavg", METHODS), personal_epochs=0)
     return method(
         local=_local(load(f"{key}.method", config.method, METHODS), config.method),
         personal_lr=config.personal_lr,
-        personal_epochs=0 if config.method == "fedavg" else config.personal_epochs,
-        personal_steps=0 if config.method == "fedavg" else config.personal_steps,
+        personal_epochs=config.personal_epochs,
+        personal_steps=config.personal_steps,
         stateful=config.stateful,
     )
 
@@ -210,7 +215,8 @@ def _local(function: Any, name: str) -> LocalFn:
     """Return a method's update, once it has been seen to take steps."""
     steps = Steps(count=1, lr=0.0)
     try:
-        callable_update = callable(function(personal=steps, shared=steps))
+        carried = Carried(kept={}, sent={})
+        callable_update = callable(make_update(function, personal=steps, shared=steps, carried=carried))
     except Exception as error:
         raise ValueError(_NO_METHOD.format(name, f"{type(error).__name__}: {error}")) from error
     if not callable_update:
@@ -274,10 +280,21 @@ def _choose(key: str, value: str, choices: dict[str, Choice]) -> Choice:
     return choices[value]
 
 
-def _evaluation(devices: int | str, every: int) -> Evaluation:
+def _evaluation(config: Config) -> Evaluation:
+    devices, choose = config.evaluate.devices, bool(config.evaluate.choose)
     if isinstance(devices, str) and devices != "all":
         raise ValueError(f"`devices` must be 'all' or a number, got {devices!r}.")
-    return Evaluation(devices=None if isinstance(devices, str) else devices, every=every)
+    if choose and not config.pretrain.rounds and not config.model.start:
+        raise ValueError("`choose` needs a model to choose beside a device's own: `pretrain.rounds` above 0.")
+    held = config.task.options.get("validation", 0)
+    if (choose or config.evaluate.split == "validation") and config.task.kind in TASKS and not held:
+        raise ValueError("`choose` and `split` need validation rows: `task.validation` above 0, such as 0.2.")
+    return Evaluation(
+        devices=None if isinstance(devices, str) else devices,
+        every=config.evaluate.every,
+        split=config.evaluate.split,
+        choose=choose,
+    )
 
 
 def _tensors(name: str, folder: Path) -> Params:

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from partita.config.methods import NAMED
 from partita.config.reading import check_type, did_you_mean
 from partita.config.schema import Config
 from partita.errors import ConfigError
@@ -31,11 +32,7 @@ MODELS = {
     "transformer": "partita.models.transformer:NextWordTransformer",
     "speech": "partita.models.speech:SpeechTransformer",
 }
-METHODS = {
-    "fedavg": "partita.local.plain:LocalSGD",
-    "fedalt": "partita.local.alternating:LocalAlt",
-    "fedsim": "partita.local.simultaneous:LocalSim",
-}
+METHODS = {name: named.local for name, named in NAMED.items()}
 OPTIMIZERS = {"sgd": "partita.local.sgd:SGD", "adamw": "torch.optim:AdamW"}
 
 _CODE = "code"

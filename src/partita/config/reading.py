@@ -1,5 +1,6 @@
 """Reading a config: TOML, then `key=value` on top, with every value checked for its type."""
 
+import copy
 import difflib
 import json
 import tomllib
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from partita.config.methods import settle
 from partita.config.schema import Config
 from partita.errors import ConfigError
 
@@ -24,7 +26,14 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _override(values, override)
     values["name"] = values.get("name") or path.stem
-    return _read(Config, values, "")
+    return config_of(values)
+
+
+def config_of(values: Mapping[str, Any]) -> Config:
+    """Return the config that values say, with what the name of its method means."""
+    settled = copy.deepcopy(dict(values))
+    settle(settled)
+    return _read(Config, settled, "")
 
 
 def values_of(overrides: Sequence[str]) -> dict[str, Any]:

@@ -40,10 +40,11 @@ class PartitionConfig:
     """How the model is split after pretraining."""
 
     personal: str | list[str] = "output"
-    """What belongs to each device: a name (none, full, or one of the model's: input, output, adapter), a
-    list of patterns, or "rest"."""
+    """What belongs to each device: a name (none, full, norm, or one of the model's: input, output, adapter),
+    a list of patterns, or "rest"."""
     shared: str | list[str] = "rest"
-    """What all devices train together: a list of patterns, or "rest" for all that no other part claims."""
+    """What all devices train together: a name of the model's, a list of patterns, or "rest" for all that no
+    other part claims."""
     frozen: str | list[str] = field(default_factory=list)
     """What is neither trained nor sent, in any stage: a list of patterns, or "rest"."""
     proximal: float = 0.1
@@ -55,6 +56,10 @@ class PartitionConfig:
     0: the paper's, 16 after linear layers and attention, all channels after convolutions."""
     dropout: float = 0.0
     """With which probability training drops each number that goes into a personal layer."""
+    l2: float = 0.0
+    """How strongly training pulls the personal part: (l2 / 2) ||v||^2 is added to the loss."""
+    l2_to: Literal["zero", "start"] = "zero"
+    """Where it pulls it: to `zero`, or to its `start`, which is pretrained or drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +100,8 @@ class PretrainConfig:
     """With `fedavg`, the server's momentum."""
     weights: Literal["examples", "equal"] = "examples"
     """How much a device counts in the mean: as its training `examples`, or `equal`."""
+    proximal: float = 0.0
+    """How strongly devices are held to the shared part that they were sent, FedProx's mu."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +109,8 @@ class PersonaliseConfig(PretrainConfig):
     """Training of the shared and the personal part, from the pretrained model."""
 
     method: str = "fedalt"
-    """fedalt, fedsim, fedavg, or "package.module:function" of `personal` and `shared` steps."""
+    """fedalt, fedsim, fedavg, fedprox, scaffold, pfedme, finetune, ditto, ft_part, local, fedper, fedrep,
+    lg_fedavg, fedbn, fedbabu, or "package.module:function" of `personal` and `shared` steps."""
     personal_lr: float | None = None
     """The devices' learning rate of the personal part, before the schedule; left out: `shared_lr`."""
     personal_epochs: int = 1
@@ -144,6 +152,11 @@ class EvaluateConfig:
     """How many, a fixed sample; or "all"."""
     every: int = 0
     """Rounds from one evaluation to the next while training; 0: only at the end of each stage."""
+    split: Literal["test", "validation"] = "test"
+    """Which rows models are judged by; with `validation`, for tuning, test rows are not read."""
+    choose: Literal["", "validation"] = ""
+    """With `validation`, each device serves the better of the pretrained model and its own on the rows that
+    `task.validation` holds out; reported as the stage `served`."""
 
 
 @dataclass(frozen=True, kw_only=True)

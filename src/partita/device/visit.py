@@ -5,8 +5,9 @@ of the shared part, a weight and measurements; it has no field in which v could 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -15,9 +16,9 @@ from torch import Tensor, nn
 from partita.data.examples import Batch, Examples, batches_per_epoch, examples_of, shuffled
 from partita.device.store import Store
 from partita.errors import CannotDo, ConfigError
-from partita.local.method import LocalFn
+from partita.local.carried import Carried, Carries, LocalFn, declared_by, make_update
 from partita.local.update import Diverged, OptimizerFn, Steps, descend
-from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of
+from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull
 from partita.partition import Partition, Parts
 from partita.protocol import (
     Evaluate,
@@ -91,37 +92,38 @@ class Visitor:
         bench = self._bench(order)
         try:
             seed_everything(self._seed(order))
-            self._load(bench, order)
-            return self._work(bench, order)
+            kept = self._load(bench, order)
+            return self._work(bench, order, kept)
         except (Diverged, CannotDo) as error:
             return Failure(device=order.device, reason=str(error))
         except Exception as error:
             error.add_note(f"On device {order.device!r}, in round {order.round} of `{order.stage}`.")
             raise
 
-    def _work(self, bench: _Bench, order: Order) -> Reply:
+    def _work(self, bench: _Bench, order: Order, kept: Params) -> Reply:
         match order.work:
             case Update():
-                return self._update(bench, order, order.work)
+                return self._update(bench, order, order.work, self._carried(bench, order, kept))
             case Finetune():
                 return self._finetune(bench, order, order.work)
             case Evaluate():
                 return self._evaluate(bench, order, order.work)
 
-    def _update(self, bench: _Bench, order: Order, work: Update) -> Reply:
+    def _update(self, bench: _Bench, order: Order, work: Update, carried: Carried) -> Reply:
         role = self.roles[order.stage]
         examples = self._training(order)
-        update = role.local(
+        update = make_update(
+            role.local,
             personal=_steps(work, work.personal, examples, role.optimizer),
             shared=_steps(work, work.shared, examples, role.optimizer),
+            carried=carried,
         )
         batches = self._batches(order, work, examples)
-        losses = update(bench.model, bench.partition, batches, self._loss(bench.partition))
+        losses = update(bench.model, bench.partition, batches, self._loss(bench, order))
         parts = bench.parts
-        change = change_of(parts.shared, order.shared)
+        change = change_of({**parts.shared, **carried.sent}, order.shared)
         _check_finite("change of the shared part", change)
-        if role.stateful:
-            self._file(parts.personal, order)
+        self._file({**(parts.personal if role.stateful else {}), **carried.kept}, order)
         weight = len(examples) if work.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
@@ -130,7 +132,7 @@ class Visitor:
         examples = self._training(order)
         moves: dict[Part, Steps] = {"personal": _steps(work, work.personal, examples, role.optimizer)}
         batches = self._batches(order, work, examples)
-        losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench.partition))
+        losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench, order))
         self._file(bench.parts.personal, order)
         return _reply(order, len(examples), _training_measures(examples, losses))
 
@@ -142,24 +144,40 @@ class Visitor:
         }
         return Reply(devices=(order.device,), weight=1, change=None, metrics=metrics)
 
-    def _load(self, bench: _Bench, order: Order) -> None:
+    def _load(self, bench: _Bench, order: Order) -> Params:
+        """Load all that the visit's model is made of, and return what the device has kept."""
         parts = bench.parts
-        copy_into(parts.shared, order.shared)
+        copy_into(parts.shared, {name: order.shared[name] for name in parts.shared})
+        kept = self._kept(order, bench.partition)
         try:
-            copy_into(parts.personal, self._personal(order))
+            copy_into(parts.personal, self._personal(order, bench.partition, kept))
         except ValueError as error:
             raise ConfigError(f"What device {order.device!r} keeps is not of its model: {error}") from error
         copy_into(_scratch(bench.model), bench.scratch)
+        return kept
 
-    def _personal(self, order: Order) -> Params:
+    def _kept(self, order: Order, partition: Partition) -> Params:
         if order.start.personal is not None:
             self._starts[order.start.digest] = order.start.personal
-        start = self._starts[order.start.digest]
+        if not partition.names("personal") and not isinstance(self.roles[order.stage].local, Carries):
+            return {}
+        return self.store.load(order.device, order.counted) or {}
+
+    def _personal(self, order: Order, partition: Partition, kept: Params) -> Params:
         wants_start = isinstance(order.work, Evaluate) and order.work.model == "global"
-        if wants_start or not start or not self.roles[order.stage].stateful:
-            return start
-        kept = self.store.load(order.device, order.counted)
-        return start if kept is None else kept
+        own = {} if wants_start or not self.roles[order.stage].stateful else partition.personal_in(kept)
+        if own:
+            return own
+        start = self._starts[order.start.digest]
+        return partition.begin(order.shared) if partition.begin and not wants_start else start
+
+    def _carried(self, bench: _Bench, order: Order, kept: Params) -> Carried:
+        """Return what the stage's method has besides the model, as it declares."""
+        declared = declared_by(self.roles[order.stage].local, bench.partition, bench.parts.shared)
+        return Carried(
+            kept=cloned({name: kept.get(name, tensor) for name, tensor in declared.kept.items()}),
+            sent=cloned({name: order.shared[name] for name in declared.sent}),
+        )
 
     def _file(self, personal: Params, order: Order) -> None:
         if personal:
@@ -179,11 +197,22 @@ class Visitor:
     def _seed(self, order: Order) -> int:
         return derive_seed(self.seed, order.stage, order.round, order.device)
 
-    def _loss(self, partition: Partition) -> LossFn:
-        penalty = partition.penalty
-        if penalty is None:
+    def _loss(self, bench: _Bench, order: Order) -> LossFn:
+        """Return the task's loss with all that is added to it in this visit."""
+        penalties = list(self._penalties(bench.partition, order))
+        if not penalties:
             return self.task.loss
-        return lambda model, batch: self.task.loss(model, batch) + penalty(model)
+        return lambda model, batch: sum((p(model) for p in penalties), start=self.task.loss(model, batch))
+
+    def _penalties(self, partition: Partition, order: Order) -> Iterator[Callable[[nn.Module], Tensor]]:
+        if partition.penalty is not None:
+            yield partition.penalty
+        if partition.l2 and partition.trained("personal"):
+            start = self._starts[order.start.digest] if partition.l2_to == "start" else None
+            yield partial(_pull, partition=partition, part="personal", towards=start, strength=partition.l2)
+        if isinstance(order.work, Update) and order.work.proximal and partition.trained("shared"):
+            sent, strength = order.shared, order.work.proximal
+            yield partial(_pull, partition=partition, part="shared", towards=sent, strength=strength)
 
     def _bench(self, order: Order) -> _Bench:
         partition = self.roles[order.stage].partition.on(order.device)
@@ -201,6 +230,13 @@ class Visitor:
                 f"{bench.frozen[:12]}, expected {order.start.frozen[:12]}."
             )
         return bench
+
+
+def _pull(
+    model: nn.Module, *, partition: Partition, part: Part, towards: Params | None, strength: float
+) -> Tensor:
+    state = tensors_of(model)
+    return pull({name: state[name] for name in partition.trained(part)}, towards, strength=strength)
 
 
 def _steps(work: Update | Finetune, pace: Pace, examples: Examples, optimizer: OptimizerFn) -> Steps:

@@ -1,18 +1,15 @@
 """A method: how a device updates in a round, with its rates and numbers of steps."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from partita.local.alternating import LocalAlt
+from partita.local.carried import Carried, LocalFn, make_update
 from partita.local.plain import LocalSGD
 from partita.local.sgd import SGD
 from partita.local.simultaneous import LocalSim
-from partita.local.update import LocalUpdate, OptimizerFn, Steps
+from partita.local.update import OptimizerFn, Steps
 from partita.protocol import Pace, Update, Weights
-
-LocalFn = Callable[..., LocalUpdate]
-"""From `personal` and `shared` steps to what a device does with them; `LocalAlt`, say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +40,8 @@ class Method:
     """The device's optimizer, made anew in each visit."""
     stateful: bool = True
     """Whether the personal part is kept from one visit to the next."""
+    proximal: float = 0.0
+    """How strongly the shared part is held to what the server sent, FedProx's mu."""
 
     def __post_init__(self) -> None:
         update = self.update
@@ -57,8 +56,11 @@ class Method:
         # An epoch has a different number of steps on every device: as many as 1 here, as many as 2 there.
         for batches in (1, 2):
             counts = [pace.steps or pace.epochs * batches for pace in (personal, shared)]
-            update = self.local(
-                personal=Steps(count=counts[0], lr=0.0), shared=Steps(count=counts[1], lr=0.0)
+            update = make_update(
+                self.local,
+                personal=Steps(count=counts[0], lr=0.0),
+                shared=Steps(count=counts[1], lr=0.0),
+                carried=Carried(kept={}, sent={}),
             )
             if not callable(update):
                 raise TypeError(f"`local` must give a function of a model, as LocalAlt does, got {update!r}.")
@@ -74,6 +76,7 @@ class Method:
             batch_size=self.batch_size,
             max_grad_norm=self.max_grad_norm,
             weights=self.weights,
+            proximal=self.proximal,
         )
 
 

@@ -7,11 +7,12 @@ Ditto: Fair and Robust Federated Learning Through Personalization
 
 import copy
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 
-from partita.partition import Partition
+from partita.params import Params, pull
+from partita.partition import Partition, Regularisation
 
 
 class Full(nn.Module):
@@ -40,15 +41,17 @@ class Full(nn.Module):
 def proximity(model: nn.Module, *, strength: float) -> Tensor:
     """Return (strength / 2) ||personal - shared||^2 of a `Full` model."""
     shared = dict(model.get_submodule("shared").named_parameters())
-    # `mse_loss` keeps the two tensors for the backward pass and not their difference, a third model.
-    squares = [
-        nn.functional.mse_loss(own, shared[name], reduction="sum")
-        for name, own in model.get_submodule("personal").named_parameters()
-    ]
-    return 0.5 * strength * sum(squares[1:], squares[0])
+    return pull(dict(model.get_submodule("personal").named_parameters()), shared, strength=strength)
 
 
-def full(model: nn.Module, *, proximal: float = 0.1, dropout: float = 0.0) -> Partition:
+def followed(shared: Params) -> dict[str, Tensor]:
+    """Return the personal part of a `Full` model that is as the shared one."""
+    return {f"personal.{name.removeprefix('shared.')}": tensor for name, tensor in shared.items()}
+
+
+def full(
+    model: nn.Module, *, proximal: float = 0.1, follows: bool = False, **others: Unpack[Regularisation]
+) -> Partition:
     """Return the partition that gives each device a whole model, pulled towards the shared one.
 
     It minimises the average over devices of F_i(v_i) + (proximal / 2) ||v_i - u||^2.
@@ -56,7 +59,9 @@ def full(model: nn.Module, *, proximal: float = 0.1, dropout: float = 0.0) -> Pa
     Args:
         model: the model to give.
         proximal: the strength of the pull.
-        dropout: as in `Partition`.
+        follows: whether a device that has kept no model begins with the shared one as it is then, and not
+            as it was at the beginning.
+        others: `dropout`, `l2` and `l2_to`, as in `Partition`.
     """
     if not 0 <= proximal < float("inf"):
         raise ValueError(f"`proximal` must be a finite number, 0 or above, got {proximal!r}.")
@@ -66,5 +71,6 @@ def full(model: nn.Module, *, proximal: float = 0.1, dropout: float = 0.0) -> Pa
         shared="shared.*",
         prepare=Full,
         penalty=partial(proximity, strength=proximal) if proximal else None,
-        dropout=dropout,
+        begin=followed if follows else None,
+        **others,
     )

@@ -13,10 +13,11 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def models_table(summary: Summary, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    """Return how each model does on the devices' test examples: a name and its statistics a row."""
+    """Return how each model does on all devices' examples of a split: a name and its statistics a row."""
     better, worst = {"up": ("higher", "min"), "down": ("lower", "max")}[summary["direction"]]
     devices = max((statistics["devices"] for _, statistics in rows), default=0)
-    title = f"Test {summary['metric']} over {devices} devices ({better} is better)"
+    split = summary.get("split", "test").capitalize()
+    title = f"{split} {summary['metric']} over {devices} devices ({better} is better)"
     table = Table(title=escape(title), box=SIMPLE_HEAD)
     table.add_column("model", no_wrap=True)
     for column in ("weighted mean", "mean", "std", "worst", "helped", "hurt"):

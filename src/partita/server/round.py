@@ -58,18 +58,27 @@ class Server:
     optimizer: ServerOptimizer
     buffers: frozenset[str] = frozenset()
     """Shared tensors that no gradient moves: their mean is taken as it is, past the optimizer."""
+    sent: frozenset[str] = frozenset()
+    """Tensors of the method's own that travel with the shared part: they take the sum of all changes over the
+    number of `devices`, the mean of all devices' where those that were not asked have changed nothing."""
+    devices: int = 1
+    """How many there are, asked or not."""
 
     def begin(self, shared: Params) -> State:
         """Return the state before the first round."""
         return State(shared=shared, optimizer=self.optimizer.init(self._optimized(shared)))
 
-    def step(self, state: State, change: Params) -> State:
-        """Return the state after a mean change of the shared part."""
+    def step(self, state: State, change: Params, *, heard: int = 1) -> State:
+        """Return the state after a mean change, over the devices heard, of the shared part."""
         moved, kept = self.optimizer.step(
             self._optimized(state.shared), self._optimized(change), state.optimizer
         )
         taken = {
-            name: _plus(tensor, change[name]) for name, tensor in state.shared.items() if name not in moved
+            name: tensor.add(change[name], alpha=heard / self.devices)
+            if name in self.sent
+            else _plus(tensor, change[name])
+            for name, tensor in state.shared.items()
+            if name not in moved
         }
         shared = {name: (moved if name in moved else taken)[name] for name in state.shared}
         return State(shared=shared, optimizer=kept)
@@ -78,7 +87,7 @@ class Server:
         return {
             name: tensor
             for name, tensor in params.items()
-            if tensor.is_floating_point() and name not in self.buffers
+            if tensor.is_floating_point() and name not in self.buffers | self.sent
         }
 
 
@@ -88,7 +97,9 @@ def run_round(
     """Ask for updates and return the server's new state; where nobody is heard, the old one."""
     mean = WeightedMean(state.shared, cohort=len(orders))
     outcome = ask(orders, executor, mean)
-    return (server.step(state, mean.value()) if mean.weight else state), outcome
+    if not mean.weight:
+        return state, outcome
+    return server.step(state, mean.value(), heard=len(outcome.heard)), outcome
 
 
 def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None = None) -> Outcome:

@@ -43,10 +43,12 @@ class Result:
         if device not in self._task.devices:
             near = difflib.get_close_matches(device, self._task.devices.ids[:10_000], n=3)
             raise ValueError(f"There is no device {device!r}. Near ids: {', '.join(near) or 'none'}.")
-        kept = self._record.store.load(device)
-        if kept is not None:
+        own = self._partition.on(device)
+        if kept := own.personal_in(self._record.store.load(device) or {}):
             return kept
-        own, pretrained = self._partition.on(device), self._record.load_shared(Stage.PRETRAINED)
+        if own.begin is not None:
+            return cloned(own.begin(self.shared))
+        pretrained = self._record.load_shared(Stage.PRETRAINED)
         return cloned(own.of(build_model(self._task, own, seed=self._seed, state=pretrained)).personal)
 
     def model(self, device: DeviceId) -> nn.Module:

@@ -23,6 +23,7 @@ def identity_of(task: Task, partition: Partition, plan: Plan, *, seed: int) -> d
             *(f"{part}: {dict(partition.shapes(part))}" for part in PARTS),
             *_sizes(partition, task),
             *(_text(value) for value in (partition.penalty, partition.dropout)),
+            *([f"l2 {partition.l2} to {partition.l2_to}"] if partition.l2 else []),
         ),
         "pretrain": _text(plan.training(Stage.PRETRAINED)),
         "personalise": _text(plan.training(Stage.PERSONALISED)),

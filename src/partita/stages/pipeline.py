@@ -5,13 +5,14 @@ Every round is committed before the next one begins, so a run that ended anywher
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from partita.device.visit import Visitor
 from partita.errors import ConfigError, RunFailed
-from partita.evaluation import MODEL_OF, Row, Summary, columns_of, rows_of, summarise, weighted_mean
+from partita.evaluation import MODEL_OF, Row, Summary, columns_of, rows_of, served, summarise, weighted_mean
 from partita.executors.serial import SerialExecutor
 from partita.partition import Partition
 from partita.protocol import (
@@ -109,9 +110,16 @@ class Pipeline:
             self._check_heard(turn, line)
         if turns[-1].stage is Stage.PRETRAINED:
             self._stages.open(Stage.FINETUNED)
-        summary = summarise(self.record.rows(), self.task, devices=len(self._evaluated))
-        self.record.finish(columns_of(self.task), summary)
+        rows = partial(self._all_rows, len(self._evaluated))
+        summary = summarise(rows(), self.task, devices=len(self._evaluated), split=self.plan.evaluate.split)
+        self.record.finish(columns_of(self.task), rows(), summary)
         return summary
+
+    def _all_rows(self, devices: int) -> Iterator[Row]:
+        """Yield the rows of every stage, with those of the models that devices serve where they choose."""
+        yield from self.record.rows()
+        if self.plan.evaluate.choose:
+            yield from served(self.record.rows, self.task, devices=devices)
 
     def _take(self, scene: Scene, turn: Turn, number: int) -> tuple[Scene, Row]:
         """Do one round and commit it."""
@@ -127,7 +135,7 @@ class Pipeline:
         rows = self._rows(turn, outcome)
         line = {
             **_line(turn, orders, outcome),
-            **_measured(rows),
+            **_measured(rows, self.plan.evaluate.split),
             "seconds": round(time.perf_counter() - begin, 4),
         }
         moved = [] if turn.work == "evaluate" else outcome.heard
@@ -181,6 +189,7 @@ class Pipeline:
 
     def _orders(self, scene: Scene, turn: Turn) -> list[Order]:
         work = self._work(turn)
+        shared = scene.state.shared if isinstance(work, Update) else scene.shared
         return [
             Order(
                 run=self.name,
@@ -188,7 +197,7 @@ class Pipeline:
                 round=turn.round,
                 device=device,
                 work=work,
-                shared=scene.state.shared,
+                shared=shared,
                 start=self._stages.start_of(turn.stage, device),
             )
             for device in self._asked(turn)
@@ -213,8 +222,9 @@ class Pipeline:
             return training.method.update.scaled(training.schedule(turn.round, training.rounds))
         if turn.work == "finetune" and self.plan.finetune is not None:
             return self.plan.finetune.work
-        splits = ("train", "validation", "test") if turn.final else ("test",)
-        return Evaluate(model=MODEL_OF[turn.stage], splits=splits)
+        judged = self.plan.evaluate.split
+        splits = dict.fromkeys(("train", "validation", judged)) if turn.final else (judged,)
+        return Evaluate(model=MODEL_OF[turn.stage], splits=tuple(splits))
 
     def _rows(self, turn: Turn, outcome: Outcome) -> list[Row]:
         if turn.work != "evaluate":
@@ -249,11 +259,11 @@ def _rate(pace: Pace) -> float | None:
     return pace.lr if pace.epochs or pace.steps else None
 
 
-def _measured(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the loss and the headline metric on the test rows of an evaluation, by weight."""
+def _measured(rows: Sequence[Row], split: str) -> dict[str, float]:
+    """Return the loss and the headline metric on the rows that an evaluation judges by, by weight."""
     means: dict[str, float] = {}
     for name in ("loss", "metric"):
-        known = [row for row in rows if row["split"] == "test" and row[name] is not None and row["weight"]]
+        known = [row for row in rows if row["split"] == split and row[name] is not None and row["weight"]]
         if known:
             means[name] = weighted_mean((r[name] for r in known), (r["weight"] for r in known))
             means["weight"] = sum(row["weight"] for row in known)

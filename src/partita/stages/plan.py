@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from partita.local.method import Method
 from partita.local.sgd import SGD
@@ -11,6 +11,8 @@ from partita.local.update import OptimizerFn
 from partita.protocol import Finetune, Pace, Stage, derive_seed
 from partita.server.optimizers import Averaging, ServerOptimizer
 from partita.server.schedules import Schedule, constant
+
+Split = Literal["test", "validation"]
 
 BLOCK = 100
 """Devices in a round of finetuning or evaluation."""
@@ -76,8 +78,14 @@ class Evaluation:
     """How many, a fixed sample; None: all."""
     every: int = 0
     """Rounds from one evaluation to the next while training; 0: only at the end of each stage."""
+    split: Split = "test"
+    """Which rows models are judged by; with `validation`, test rows are not read."""
+    choose: bool = False
+    """Whether each device serves the better of the pretrained model and its own on its validation rows."""
 
     def __post_init__(self) -> None:
+        if self.split not in get_args(Split):
+            raise ValueError(f"`split` must be 'test' or 'validation', got {self.split!r}.")
         if self.devices is not None and self.devices < 1:
             raise ValueError(f"`devices` must be at least 1 or 'all', got {self.devices}.")
         if self.every < 0:

@@ -87,7 +87,7 @@ class Record(Protocol):
         """Yield the rows of all devices, in the order of the commits."""
         ...
 
-    def finish(self, columns: Mapping[str, type], summary: Summary) -> None:
+    def finish(self, columns: Mapping[str, type], rows: Iterable[Row], summary: Summary) -> None:
         """Write what is only known at the end."""
         ...
 
@@ -162,10 +162,10 @@ class FolderRecord:
         with self._journal("devices").open() as lines:
             yield from map(json.loads, lines)
 
-    def finish(self, columns: Mapping[str, type], summary: Summary) -> None:
+    def finish(self, columns: Mapping[str, type], rows: Iterable[Row], summary: Summary) -> None:
         """Write `devices.parquet` and `summary.json`, and remove what only an unfinished run needs."""
         scratch = self.folder / "devices.parquet.tmp"
-        write_table(scratch, self.rows(), columns)
+        write_table(scratch, rows, columns)
         with scratch.open("rb") as written:
             sync_file(written.fileno())
         scratch.replace(self.folder / "devices.parquet")
@@ -307,9 +307,9 @@ class MemoryRecord:
         """Yield the rows."""
         yield from self._rows
 
-    def finish(self, columns: Mapping[str, type], summary: Summary) -> None:
-        """Keep the summary."""
-        self._columns, self._summary = columns, summary
+    def finish(self, columns: Mapping[str, type], rows: Iterable[Row], summary: Summary) -> None:
+        """Keep the rows and the summary."""
+        self._columns, self._rows, self._summary = columns, list(rows), summary
 
     def summary(self) -> Summary | None:
         """Return the summary, None before the end."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from partita.device.visit import Role
+from partita.local.carried import declared_by
 from partita.local.plain import LocalSGD
 from partita.local.sgd import SGD
 from partita.params import Params, cloned, digest_of
@@ -27,12 +28,19 @@ class Scene:
     server: Server
     state: State
     frozen: Params
+    sent: frozenset[str]
+    """What the method sends besides the shared part."""
+
+    @property
+    def shared(self) -> Params:
+        """u, the shared part, without what a method sends besides it."""
+        return {name: tensor for name, tensor in self.state.shared.items() if name not in self.sent}
 
     @property
     def left_behind(self) -> dict[str, torch.Tensor]:
         """All that the stage leaves on the server: w_g whole after pretraining, u after that."""
         whole = self.frozen if self.stage is Stage.PRETRAINED else {}
-        return {**self.state.shared, **whole}
+        return {**self.shared, **whole}
 
 
 class Stages:
@@ -75,15 +83,20 @@ class Stages:
         """Return the scene of a stage: at its beginning, or at `state` where a run is resumed."""
         parts = self._parts(stage)
         training = self.plan.training(stage)
+        partition = self._partition_of(stage)
+        sent = declared_by(training.method.local, partition, parts.shared).sent if training else {}
         server = Server(
             optimizer=training.server if training else Averaging(),
-            buffers=self._partition_of(stage).buffers("shared"),
+            buffers=partition.buffers("shared"),
+            sent=frozenset(sent),
+            devices=len(self.task.devices),
         )
         return Scene(
             stage=stage,
             server=server,
-            state=server.begin(parts.shared) if state is None else state,
+            state=server.begin({**parts.shared, **sent}) if state is None else state,
             frozen=parts.frozen,
+            sent=frozenset(sent),
         )
 
     def start_of(self, stage: Stage, device: DeviceId) -> Start:
