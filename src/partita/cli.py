@@ -82,6 +82,40 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from partita.comparison import running
+    from partita.comparison.grid import in_full
+    from partita.comparison.tables import expected_sheet, write_tables
+    from partita.config.reading import read_values
+    from partita.report.progress import Work
+    from partita.report.sheets import to_terminal
+
+    if options.resume is None:
+        path, overrides = _config_of(options.arguments)
+        values = read_values(path, in_full(overrides))
+        if options.dry_run:
+            _print_table(to_terminal(expected_sheet(running.expected(values, path.parent))))
+            return 0
+        comparison = running.begin(values, path.parent)
+    elif options.arguments or options.dry_run:
+        raise ConfigError("A resumed comparison takes its config from its folder: leave out all else.")
+    else:
+        comparison = running.reopen(options.resume)
+    print(f"Comparing in {comparison.folder}", file=sys.stderr)
+    try:
+        with Work(Console(stderr=True)) as progress:
+            failed = running.finish(comparison, progress.tick)
+    except KeyboardInterrupt:
+        return _say(130, f"Interrupted. Go on with `partita compare --resume {comparison.folder}`.")
+    for sheet in write_tables(comparison, failed):
+        _print_table(to_terminal(sheet))
+        print("\n".join(sheet.notes))
+    print(f"The tables are in {comparison.folder / 'tables'}")
+    return 1 if failed else 0
+
+
 def _describe(options: argparse.Namespace) -> int:
     import json
 
@@ -157,6 +191,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_arguments(run)
     run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="go on with the run in this folder")
     run.set_defaults(command=_run)
+
+    compare = commands.add_parser(
+        "compare",
+        help="methods x partitions x seeds, as tables; --dry-run says what that takes",
+        description="Compare methods: one pretrained model a seed, every method from there, one table.",
+    )
+    _add_arguments(compare)
+    compare.add_argument(
+        "--resume", metavar="DIR", type=Path, help="go on with the comparison in this folder"
+    )
+    compare.add_argument("--dry-run", action="store_true", help="only say what would be run, and how long")
+    compare.set_defaults(command=_compare)
 
     describe = commands.add_parser(
         "describe",

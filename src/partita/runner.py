@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import itertools
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import tomli_w
 
 from partita.config.building import Built, build, data_files
 from partita.config.imports import changed_code, find_code, made_with
-from partita.config.methods import NAMED
+from partita.config.methods import NAMED, SERVERS
 from partita.config.reading import read_config, to_values
 from partita.config.schema import Config, PartitionConfig
 from partita.durable import replace_file
@@ -28,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 BASELINE = "finetune"
 """The folder of the Finetune baseline inside a run's folder."""
-_SERVERS = {"fedavg": "FedAvg", "fedadam": "FedAdam", "fedadagrad": "FedAdagrad", "fedyogi": "FedYogi"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Done:
 def prepare(config: Config, beside: Path) -> Prepared:
     """Build a config and make its folder; files that it names are looked for `beside` it."""
     built = _build(config, beside)
-    folder = _claim(config)
+    folder = claim(config)
     _write_config(config, beside, folder)
     return Prepared(config, built, folder)
 
@@ -147,7 +147,7 @@ def _models(
     if named and "personalise.rounds" in named.fixed:
         alone = method
     names = {
-        Stage.PRETRAINED: _SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start",
+        Stage.PRETRAINED: SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start",
         Stage.PERSONALISED: method,
         Stage.FINETUNED: f"{method}, finetuned" if config.personalise.rounds else alone,
         Stage.SERVED: "the better on validation",
@@ -158,7 +158,20 @@ def _models(
     return models
 
 
-def _claim(config: Config) -> Path:
+def is_begun(folder: Path) -> bool:
+    """Return whether a folder holds a run to go on with."""
+    return (folder / "config.toml").is_file()
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a folder holds a finished run."""
+    try:
+        return bool(json.loads((folder / "commit.json").read_bytes()).get("finished"))
+    except (OSError, ValueError):
+        return False
+
+
+def claim(config: Config) -> Path:
     """Make the run's folder: the one asked for, or the next free one."""
     if Path(config.name).name != config.name:
         raise ConfigError(f"`name` must be a name that a folder can have, got {config.name!r}.")
@@ -192,5 +205,5 @@ def _write_config(config: Config, beside: Path, folder: Path) -> None:
     task = replace(config.task, options={**config.task.options, **files})
     versions = made_with(config, folder) | {k: text for k, (_, text) in _files(config, beside).items()}
     values = to_values(replace(config, task=task, model=model, made_with=versions))
-    del values["out"]
+    del values["out"], values["compare"]
     replace_file(folder / "config.toml", tomli_w.dumps(values).encode())

@@ -48,6 +48,13 @@ _STEP_C = {"personalise.rounds": 0}
 
 NAMED: Mapping[str, Named] = {
     "fedavg": Named(title="FedAvg, continued", local=_PLAIN, cites="mcmahan2017", fixed=_NONE),
+    "fedadam": Named(
+        title="FedAdam",
+        local=_PLAIN,
+        cites="reddi2021",
+        fixed={**_NONE, "personalise.rounds": 0, "pretrain.server_optimizer": "fedadam"},
+        usual={"pretrain.server_lr": 0.01},
+    ),
     "fedprox": Named(
         title="FedProx",
         local=_PLAIN,
@@ -118,6 +125,10 @@ NAMED: Mapping[str, Named] = {
     ),
 }
 """Every method that a config can name."""
+
+
+SERVERS = {"fedavg": "FedAvg", "fedadam": "FedAdam", "fedadagrad": "FedAdagrad", "fedyogi": "FedYogi"}
+"""What tables call a model that was pretrained with a server optimizer."""
 
 
 def settle(values: dict[str, Any]) -> None:

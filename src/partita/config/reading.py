@@ -17,6 +17,11 @@ from partita.errors import ConfigError
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Return the config in a TOML file, with `section.key=value` on top."""
+    return config_of(read_values(path, overrides))
+
+
+def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a TOML file says, with `section.key=value` on top, and nothing that it leaves out."""
     try:
         values = tomllib.loads(path.read_text())
     except OSError as error:
@@ -26,7 +31,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _override(values, override)
     values["name"] = values.get("name") or path.stem
-    return config_of(values)
+    return values
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
@@ -113,6 +118,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return value in get_args(kind)
     if kind == list[str]:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if kind == Mapping[str, Any]:
+        return isinstance(value, dict)
     if kind == Mapping[str, str]:
         return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
     return isinstance(kind, type) and isinstance(value, kind)
@@ -124,6 +131,8 @@ def _name_of(kind: Any) -> str:
         return " or ".join(map(repr, get_args(kind)))
     if kind == Mapping[str, str]:
         return "a table of texts"
+    if kind == Mapping[str, Any]:
+        return "a table"
     return names.get(kind, "a list of texts")
 
 

@@ -109,8 +109,8 @@ class PersonaliseConfig(PretrainConfig):
     """Training of the shared and the personal part, from the pretrained model."""
 
     method: str = "fedalt"
-    """fedalt, fedsim, fedavg, fedprox, scaffold, pfedme, finetune, ditto, ft_part, local, fedper, fedrep,
-    lg_fedavg, fedbn, fedbabu, or "package.module:function" of `personal` and `shared` steps."""
+    """fedalt, fedsim, fedavg, fedadam, fedprox, scaffold, pfedme, finetune, ditto, ft_part, local, fedper,
+    fedrep, lg_fedavg, fedbn, fedbabu, or "package.module:function" of `personal` and `shared` steps."""
     personal_lr: float | None = None
     """The devices' learning rate of the personal part, before the schedule; left out: `shared_lr`."""
     personal_epochs: int = 1
@@ -160,6 +160,27 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """What `partita compare` compares; a run alone has no use for it."""
+
+    methods: list[str] = field(
+        default_factory=lambda: ["finetune", "ditto", "pfedme", "ft_part", "fedalt", "fedsim"]
+    )
+    """Methods by name, "-stateless" behind one for devices that keep nothing between rounds. The pretrained
+    model, training on each device alone (local) and as many further rounds of FedAvg are always there."""
+    partitions: list[str] = field(default_factory=lambda: ["input", "output", "adapter"])
+    """What is personal, for methods whose name does not say."""
+    seeds: int = 5
+    """How many, from `seed` on."""
+    baseline: str = "finetune"
+    """The method that others are paired with, device by device and seed by seed."""
+    tune: int = 0
+    """How many trials each method is tuned with on validation rows beforehand; 0: none."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Values for one method alone: [compare.settings.ditto] with partition.proximal = 0.01, say."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A run."""
 
@@ -176,5 +197,6 @@ class Config:
     personalise: PersonaliseConfig = field(default_factory=PersonaliseConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    compare: CompareConfig = field(default_factory=CompareConfig)
     made_with: Mapping[str, str] = field(default_factory=dict)
     """Versions and hashes of the code that made a run; written by a run, compared when it is made again."""

@@ -1,0 +1,1 @@
+"""Methods x partitions x seeds, as tables."""

@@ -1,0 +1,205 @@
+"""The cells of a comparison: which runs it is made of, and what each of them is."""
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from partita.config.methods import NAMED
+from partita.config.reading import config_of
+from partita.config.schema import CompareConfig, Config, FinetuneConfig, PretrainConfig
+from partita.errors import ConfigError
+
+STATELESS = "-stateless"
+START = ""
+"""The method of a cell that only pretrains: all others of its seed begin from what it leaves."""
+CONTINUED = "fedavg"
+_ALWAYS = ("local", CONTINUED)
+"""What tells a gain from personalization from a gain from more training, and from no federation."""
+_SHORT = tuple(field.name for field in fields(CompareConfig))
+_FROM_SCRATCH = ("local", "fedbabu", "fedadam")
+"""Methods that do not begin from the pretrained model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of a comparison."""
+
+    method: str
+    partition: str
+    """Empty where the method says itself what is personal."""
+    seed: int
+    values: Mapping[str, Any]
+    """Its config, as values."""
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """What it has in common with the same cell of other seeds."""
+        return self.method, self.partition
+
+    @property
+    def name(self) -> str:
+        """What it is called, as a folder too."""
+        method = self.method.replace(":", ".") or "start"
+        return "-".join(filter(None, (method, self.partition, str(self.seed))))
+
+    @property
+    def title(self) -> str:
+        """What tables call its method."""
+        return title_of(self.method) if self.method != START else ""
+
+    @property
+    def cites(self) -> str:
+        """The paper that its method comes from, in `references.bib`."""
+        named = NAMED.get(self.method.removesuffix(STATELESS))
+        return named.cites if named else "pillutla2022"
+
+    @property
+    def begins_pretrained(self) -> bool:
+        """Whether it begins from what its seed's first cell leaves."""
+        return self.method != START and self.method not in _FROM_SCRATCH
+
+    def config(self, *, out: Path, start: Path | None = None) -> Config:
+        """Return its config, for a run in the folder `out` that begins from the file `start`."""
+        values: dict[str, Any] = copy.deepcopy({**self.values, "out": str(out), "name": self.name})
+        if start is not None:
+            model = {k: v for k, v in values.get("model", {}).items() if k != "start_names"}
+            values["model"] = model | {"start": str(start)}
+            values["pretrain"] = values.get("pretrain", {}) | {"rounds": 0}
+        return config_of(values)
+
+
+def in_full(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with what `compare` takes by its short name in full, and lists as lists.
+
+    >>> in_full(["methods=fedalt,fedsim", "seeds=2", "evaluate.devices=5"])
+    ['compare.methods=["fedalt", "fedsim"]', 'compare.seeds=2', 'evaluate.devices=5']
+    """
+    return [_in_full(*override.partition("=")) for override in overrides]
+
+
+def _in_full(key: str, equals: str, text: str) -> str:
+    name = key.removeprefix("compare.")
+    if name in ("methods", "partitions") and not text.startswith("["):
+        return f"compare.{name}{equals}{json.dumps([part for part in text.split(',') if part])}"
+    return f"{key if key not in _SHORT else f'compare.{key}'}{equals}{text}"
+
+
+def title_of(method: str) -> str:
+    """Return what tables call a method.
+
+    >>> title_of("fedalt-stateless"), title_of("my.module:Update")
+    ('FedAlt, stateless', 'Update')
+    """
+    name = method.removesuffix(STATELESS)
+    title = NAMED[name].title if name in NAMED else name.partition(":")[2]
+    return f"{title}, stateless" if method.endswith(STATELESS) else title
+
+
+def cells_of(values: Mapping[str, Any], *, devices: int) -> list[Cell]:
+    """Return the cells of a comparison, seed by seed, each seed's start first.
+
+    Args:
+        values: the config, as values.
+        devices: how many there are.
+    """
+    base = config_of(values)
+    _check(base.compare)
+    first = base.seed
+    return [
+        Cell(
+            method=method,
+            partition=partition,
+            seed=seed,
+            values=_values(values, base, method, partition, seed, devices),
+        )
+        for seed in range(first, first + base.compare.seeds)
+        for method, partition in ((START, ""), *_rows(base.compare))
+    ]
+
+
+def _rows(compare: CompareConfig) -> Iterator[tuple[str, str]]:
+    for method in dict.fromkeys((*_ALWAYS, *compare.methods)):
+        if _is_whole(method):
+            yield method, ""
+        else:
+            yield from ((method, partition) for partition in dict.fromkeys(compare.partitions))
+
+
+def _is_whole(method: str) -> bool:
+    named = NAMED.get(method.removesuffix(STATELESS))
+    return named is not None and named.whole
+
+
+def _check(compare: CompareConfig) -> None:
+    if compare.seeds < 1:
+        raise ConfigError(f"`seeds` must be at least 1, got {compare.seeds}.")
+    if not compare.partitions:
+        raise ConfigError("`partitions` must name at least one, got none.")
+    for method in (*compare.methods, compare.baseline, *compare.settings):
+        name = method.removesuffix(STATELESS)
+        if name not in NAMED and ":" not in name:
+            raise ConfigError(
+                f"There is no method {method!r}. Known: {', '.join(NAMED)}, each also with `{STATELESS}`; "
+                "or an import path such as 'package.module:Update'."
+            )
+    if compare.baseline not in (*_ALWAYS, *compare.methods):
+        raise ConfigError(f"`baseline` must be one of the methods compared, got {compare.baseline!r}.")
+
+
+def _values(
+    given: Mapping[str, Any], base: Config, method: str, partition: str, seed: int, devices: int
+) -> dict[str, Any]:
+    """Return the config of one cell, as values."""
+    values: dict[str, Any] = copy.deepcopy({k: v for k, v in given.items() if k not in ("compare", "out")})
+    values["seed"] = seed
+    for section in ("partition", "pretrain", "personalise", "finetune"):
+        values[section] = dict(values.get(section, {}))
+    values["finetune"]["baseline"] = False
+    if method == START:
+        values["personalise"] |= {"method": CONTINUED, "rounds": 0}
+        values["partition"] = {"personal": "none"}
+        return values
+    values["personalise"]["method"] = method.removesuffix(STATELESS)
+    if method.endswith(STATELESS):
+        values["personalise"]["stateful"] = False
+    if _is_whole(method):
+        values["partition"] = {
+            k: v for k, v in values["partition"].items() if k not in ("personal", "shared")
+        }
+    else:
+        values["partition"]["personal"] = partition
+    if method == "local":
+        values["finetune"] = _alone(base, devices)
+    if method == "fedbabu":
+        rounds = base.pretrain.rounds + base.personalise.rounds
+        values["personalise"] |= _fields(base.pretrain) | {"rounds": rounds}
+        values["pretrain"]["rounds"] = 0
+    if method == "fedadam" and base.pretrain.server_optimizer != "fedadam":
+        values["pretrain"].pop("server_lr", None)
+    _merge(values, base.compare.settings.get(method, {}))
+    return values
+
+
+def _alone(base: Config, devices: int) -> dict[str, Any]:
+    """Return how a device trains alone: as in pretraining, as many passes as in all of the pipeline."""
+    visits = sum(part.rounds * part.devices_per_round for part in (base.pretrain, base.personalise))
+    own = {field.name for field in fields(FinetuneConfig)}
+    taken = {name: value for name, value in _fields(base.pretrain).items() if name in own}
+    passes = round(visits * base.pretrain.shared_epochs / devices) + base.finetune.epochs
+    return taken | {"personal_lr": base.pretrain.shared_lr, "epochs": max(1, passes), "baseline": False}
+
+
+def _fields(config: PretrainConfig) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
+
+
+def _merge(values: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    """Put values for one method in the place of the others', in place."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and isinstance(values.get(name, {}), dict):
+            _merge(values.setdefault(name, {}), value)
+        else:
+            values[name] = value

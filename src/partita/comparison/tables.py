@@ -1,0 +1,224 @@
+"""The tables of a comparison, after the paper's."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from partita.comparison.grid import START, STATELESS
+from partita.comparison.results import Outcome, Results, Row, collect
+from partita.comparison.running import Comparison, Expected
+from partita.comparison.statistics import Moved, Values, mean_of, moved, paired
+from partita.durable import replace_file
+from partita.protocol import Stage
+from partita.report.references import references
+from partita.report.sheets import Entry, Interval, Rounded, Sheet, Spread, write_sheets
+
+_PARTIAL = ("ft_part", "fedalt", "fedsim")
+BySeed = Mapping[int, Values]
+
+
+def write_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Sheet]:
+    """Write the tables of all cells that are finished, with the papers to cite, and return them."""
+    results = collect(comparison, failed)
+    sheets = sheets_of(results)
+    write_sheets(sheets, comparison.folder / "tables")
+    cited = {"pillutla2022", *(cell.cites for cell in comparison.cells)}
+    replace_file(comparison.folder / "tables" / "references.bib", references(cited).encode())
+    return sheets
+
+
+def expected_sheet(expected: Sequence[Expected]) -> Sheet:
+    """Return what a comparison would run, and how long that takes."""
+    rows: list[list[Entry]] = [
+        [each.cell.name, each.cell.title or "pretraining", each.cell.partition, Rounded(each.seconds)]
+        for each in expected
+    ]
+    whole = sum(each.seconds for each in expected)
+    return Sheet(
+        name="expected",
+        title=f"{len(expected)} cells, about {whole / 60:.0f} minutes by one process",
+        columns=["cell", "method", "personal part", "seconds"],
+        rows=rows,
+    )
+
+
+def sheets_of(results: Results) -> list[Sheet]:
+    """Return all tables that the results have something for."""
+    made = [
+        _methods(results),
+        _partial(results),
+        _finetuning(results),
+        _stateless(results),
+        _devices(results),
+    ]
+    return [sheet for sheet in made if sheet.rows]
+
+
+def _methods(results: Results) -> Sheet:
+    """Return methods x partitions, with what each costs and how it compares with the baseline."""
+    spreads = _marked({row: _spread(_last(runs)) for row, runs in results.outcomes.items()}, results)
+    against = _last(next((runs for row, runs in results.outcomes.items() if row[0] == results.baseline), {}))
+    rows: list[list[Entry]] = []
+    for row, runs in results.outcomes.items():
+        costs = [_costs(results, row, seed, outcome) for seed, outcome in runs.items()]
+        rounds, sent, seconds = (statistics.fmean(column) for column in zip(*costs, strict=True))
+        rows.append([
+            results.titles[row[0]],
+            row[1],
+            max(outcome.personal for outcome in runs.values()),
+            spreads[row],
+            round(rounds),
+            Rounded(sent / 1e6),
+            Rounded(seconds),
+            None if row[0] == results.baseline else _interval(_last(runs), against, results),
+        ])  # fmt: skip
+    columns = ["method", "personal part", "parameters", results.metric, "rounds", "MB sent", "device-seconds"]
+    return Sheet(
+        name="methods",
+        title=f"Test {results.metric} after the last round ({_better(results)} is better)",
+        columns=[*columns, f"better than {results.titles[results.baseline]}"],
+        rows=rows,
+        notes=[
+            "Means over devices by weight, mean ± standard deviation over seeds; * the best, and all within "
+            "one standard deviation of it. Better than: paired over devices and seeds, with the 95 % "
+            "interval of a bootstrap over both. Rounds, bytes and seconds include pretraining.",
+            *(f"{name} failed: {reason}" for name, reason in results.failed.items()),
+        ],
+    )
+
+
+def _partial(results: Results) -> Sheet:
+    """Return FT (part.) against FedAlt against FedSim, a row a partition."""
+    known = [method for method in _PARTIAL if any(row[0] == method for row in results.outcomes)]
+    rows: list[list[Entry]] = []
+    for partition in dict.fromkeys(row[1] for row in results.outcomes if row[0] in known):
+        found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}
+        marked = _marked({(m, partition): _spread(_last(runs)) for m, runs in found.items()}, results)
+        rows.append([partition, *(marked.get((method, partition)) for method in known)])
+    return Sheet(
+        name="fedalt_fedsim",
+        title=f"Partial personalization, after the last stage: test {results.metric}",
+        columns=["personal part", *(results.titles[method] for method in known)],
+        rows=rows if len(known) > 1 else [],
+    )
+
+
+def _finetuning(results: Results) -> Sheet:
+    """Return what the final finetuning does."""
+    rows: list[list[Entry]] = []
+    for row, runs in results.outcomes.items():
+        before, after = (_stage(runs, stage) for stage in (Stage.PERSONALISED, Stage.FINETUNED))
+        if before and after:
+            pair = [_spread(before), _spread(after), _interval(after, before, results)]
+            rows.append([results.titles[row[0]], row[1], *pair])
+    return Sheet(
+        name="finetuning",
+        title=f"The final finetuning: test {results.metric}",
+        columns=["method", "personal part", "before", "after", "better"],
+        rows=rows,
+    )
+
+
+def _stateless(results: Results) -> Sheet:
+    """Return what is lost where devices keep nothing between rounds."""
+    rows: list[list[Entry]] = []
+    for (method, partition), runs in results.outcomes.items():
+        other = results.outcomes.get((method + STATELESS, partition))
+        if other:
+            kept, without = _last(runs), _last(other)
+            pair = [_spread(kept), _spread(without), _interval(without, kept, results)]
+            rows.append([results.titles[method], partition, *pair])
+    return Sheet(
+        name="stateless",
+        title=f"Devices with and without a state, after the last stage: test {results.metric}",
+        columns=["method", "personal part", "stateful", "stateless", "stateless better"],
+        rows=rows,
+    )
+
+
+def _devices(results: Results) -> Sheet:
+    """Return whom personalization helps and hurts, and how those at the bottom fare."""
+    rows: list[list[Entry]] = []
+    for row, by_seed in _models(results):
+        counts = [
+            moved(values, results.reference[seed], results.direction)
+            for seed, values in by_seed.items()
+            if seed in results.reference
+        ]
+        lows = [_bottom(values, results) for values in by_seed.values()]
+        rows.append([*row, *_mean_counts(counts), statistics.fmean(lows)])
+    refers = (
+        "FedAvg of equal rounds" if results.outcomes[START, ""] and _starts_anew(results) else "the first row"
+    )
+    return Sheet(
+        name="devices",
+        title="Devices helped and hurt, means over seeds",
+        columns=["method", "personal part", "helped", "hurt", "same", f"{results.metric} of the worst tenth"],
+        rows=rows,
+        notes=[
+            f"Helped and hurt are strict, against {refers}. The worst tenth: the 10 % quantile over devices."
+        ],
+    )
+
+
+def _models(results: Results) -> Iterator[tuple[list[str], BySeed]]:
+    for (method, partition), runs in results.outcomes.items():
+        yield [results.titles[method], partition], _last(runs)
+        if served := _stage(runs, Stage.SERVED):
+            yield [f"{results.titles[method]}, chosen on validation", partition], served
+
+
+def _starts_anew(results: Results) -> bool:
+    return not any(outcome.rounds for outcome in results.outcomes[START, ""].values())
+
+
+def _mean_counts(counts: Sequence[Moved]) -> list[Entry]:
+    if not counts:
+        return [None, None, None]
+    named = ("helped", "hurt", "same")
+    return [Rounded(statistics.fmean(getattr(count, name) for count in counts)) for name in named]
+
+
+def _bottom(values: Values, results: Results) -> float:
+    metrics = sorted((metric for metric, _ in values.values()), reverse=results.direction == "down")
+    return statistics.quantiles(metrics, n=10, method="inclusive")[0] if len(metrics) > 1 else metrics[0]
+
+
+def _last(runs: Mapping[int, Outcome]) -> BySeed:
+    return {seed: outcome.last for seed, outcome in runs.items()}
+
+
+def _stage(runs: Mapping[int, Outcome], stage: Stage) -> BySeed:
+    return {seed: outcome.stages[stage] for seed, outcome in runs.items() if stage in outcome.stages}
+
+
+def _spread(by_seed: BySeed) -> Spread:
+    means = [mean_of(values) for values in by_seed.values()]
+    return Spread(statistics.fmean(means), statistics.stdev(means) if len(means) > 1 else None)
+
+
+def _interval(own: BySeed, other: BySeed, results: Results) -> Interval | None:
+    common = [seed for seed in own if seed in other]
+    pair = paired([own[s] for s in common], [other[s] for s in common], results.direction) if common else None
+    return pair and Interval(pair.value, pair.low, pair.high)
+
+
+def _marked(spreads: Mapping[Row, Spread], results: Results) -> dict[Row, Spread]:
+    """Return the same with the best marked, and all within one standard deviation of it."""
+    sign = 1 if results.direction == "up" else -1
+    best = max(spreads.values(), key=lambda spread: sign * spread.mean)
+    least = sign * best.mean - (best.std or 0.0)
+    return {
+        row: Spread(spread.mean, spread.std, is_best=sign * spread.mean >= least)
+        for row, spread in spreads.items()
+    }
+
+
+def _costs(results: Results, row: Row, seed: int, outcome: Outcome) -> tuple[float, float, float]:
+    """Return rounds, bytes and seconds of a cell, with those of the start where it begins from there."""
+    start = results.outcomes[START, ""].get(seed)
+    both = [outcome, start] if row in results.begin_pretrained and start else [outcome]
+    return sum(o.rounds for o in both), sum(o.sent for o in both), sum(o.seconds for o in both)
+
+
+def _better(results: Results) -> str:
+    return "higher" if results.direction == "up" else "lower"
