@@ -116,6 +116,25 @@ def _compare(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _tune(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from partita import tuning
+    from partita.config.reading import read_values
+    from partita.report.progress import Work
+    from partita.report.sheets import to_terminal
+
+    path, arguments = _config_of(options.arguments)
+    plain, search = tuning.split_arguments(arguments)
+    ground = tuning.begin(read_values(path, plain), path.parent, search, options.trials)
+    print(f"Tuning in {ground.folder}", file=sys.stderr)
+    with Work(Console(stderr=True)) as progress:
+        tuned = tuning.tune(ground, search, trials=options.trials, tick=progress.tick)
+    _print_table(to_terminal(tuning.trials_sheet(tuned)))
+    print(f"The final run, on all training rows: partita run {tuning.write_tuned(tuned, ground)}")
+    return 0
+
+
 def _describe(options: argparse.Namespace) -> int:
     import json
 
@@ -203,6 +222,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     compare.add_argument("--dry-run", action="store_true", help="only say what would be run, and how long")
     compare.set_defaults(command=_compare)
+
+    tune = commands.add_parser(
+        "tune",
+        help="search for settings on validation rows; writes the config for the final run",
+        description="Try every combination of `key=v1,v2,...` on validation rows; test rows are never read.",
+    )
+    _add_arguments(tune)
+    tune.add_argument("--trials", type=int, default=0, metavar="N", help="so many choices only, not all")
+    tune.set_defaults(command=_tune)
 
     describe = commands.add_parser(
         "describe",

@@ -171,8 +171,9 @@ def is_finished(folder: Path) -> bool:
         return False
 
 
-def claim(config: Config) -> Path:
-    """Make the run's folder: the one asked for, or the next free one."""
+def claim(config: Config, name: str = "") -> Path:
+    """Make a folder: the one that the config asks for, or the next free one of that name, the run's own."""
+    name = name or config.name
     if Path(config.name).name != config.name:
         raise ConfigError(f"`name` must be a name that a folder can have, got {config.name!r}.")
     try:
@@ -180,7 +181,7 @@ def claim(config: Config) -> Path:
             return _made(Path(config.out))
         for number in itertools.count(1):
             with contextlib.suppress(FileExistsError):
-                return _made(Path("runs") / f"{config.name}-{number}")
+                return _made(Path("runs") / f"{name}-{number}")
     except FileExistsError:
         raise ConfigError(
             f"`{config.out}` exists already: give another `out`, or go on with `--resume {config.out}`."

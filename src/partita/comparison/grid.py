@@ -40,10 +40,14 @@ class Cell:
         return self.method, self.partition
 
     @property
+    def kind(self) -> str:
+        """What it is called without its seed."""
+        return "-".join(filter(None, (self.method.replace(":", ".") or "start", self.partition)))
+
+    @property
     def name(self) -> str:
         """What it is called, as a folder too."""
-        method = self.method.replace(":", ".") or "start"
-        return "-".join(filter(None, (method, self.partition, str(self.seed))))
+        return f"{self.kind}-{self.seed}"
 
     @property
     def title(self) -> str:

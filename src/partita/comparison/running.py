@@ -5,6 +5,7 @@ that cell to it. So a comparison that was ended anywhere goes on from there, cel
 """
 
 import contextlib
+import copy
 import fcntl
 import json
 import os
@@ -17,8 +18,9 @@ from typing import Any
 
 import tomli_w
 
-from partita import runner
+from partita import runner, tuning
 from partita.comparison.grid import START, Cell, cells_of
+from partita.comparison.search import space_of
 from partita.config.building import build, data_files
 from partita.config.imports import find_code, made_with
 from partita.config.reading import config_of, read_values
@@ -64,7 +66,20 @@ class Comparison:
         start = None
         if cell.begins_pretrained:
             start = self.folder_of(self.start_of(cell)) / "shared" / f"{Stage.PRETRAINED}.safetensors"
-        return runner.prepare(cell.config(out=folder, start=start), self.folder)
+        return runner.prepare(self._tuned(cell).config(out=folder, start=start), self.folder)
+
+    def tuned_file(self, cell: Cell) -> Path:
+        """Return where the values are that a cell's method was tuned to."""
+        return self.folder / "tuned" / f"{cell.kind}.json"
+
+    def _tuned(self, cell: Cell) -> Cell:
+        """Return a cell with the values that its method was tuned to, where it was."""
+        path = self.tuned_file(cell)
+        if not path.exists():
+            return cell
+        values = copy.deepcopy(dict(cell.values))
+        tuning.put(values, json.loads(path.read_bytes()))
+        return replace(cell, values=values)
 
 
 def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
@@ -75,7 +90,7 @@ def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
     cells = cells_of(values, devices=devices)
     for cell in _kinds(cells):
         _checked(cell, beside)
-    folder = runner.claim(replace(config, name=f"{config.name}-compare"))
+    folder = runner.claim(config, f"{config.name}-compare")
     (folder / "cells").mkdir()
     settled = _from_folder(values, beside, folder) | {"devices_in_all": devices}
     replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
@@ -122,6 +137,8 @@ def _from_folder(values: Mapping[str, Any], beside: Path, folder: Path) -> dict[
 def finish(comparison: Comparison, tick: Tick) -> dict[str, str]:
     """Do all cells that are left, with other processes where there are any; return why any of them failed."""
     failed: dict[str, str] = {}
+    if trials := config_of(comparison.values).compare.tune:
+        _tune_all(comparison, trials, tick)
     while left := [cell for cell in comparison.cells if not _is_over(comparison, cell, failed)]:
         if not sum(_try(comparison, cell, failed, tick) for cell in left):
             time.sleep(_PAUSE)
@@ -143,6 +160,35 @@ def _try(comparison: Comparison, cell: Cell, failed: dict[str, str], tick: Tick)
             runner.finish(comparison.prepared(cell), _watching(comparison, cell, tick))
         except RunFailed as error:
             failed[cell.name] = str(error)
+        return True
+
+
+def _tune_all(comparison: Comparison, trials: int, tick: Tick) -> None:
+    """Tune every method on the first seed, each with as many trials."""
+    (comparison.folder / "tuned").mkdir(exist_ok=True)
+    kinds = [cell for cell in _kinds(comparison.cells) if cell.method != START]
+    while left := [cell for cell in kinds if not comparison.tuned_file(cell).exists()]:
+        if not sum(_tune(comparison, cell, trials, tick) for cell in left):
+            time.sleep(_PAUSE)
+
+
+def _tune(comparison: Comparison, cell: Cell, trials: int, tick: Tick) -> bool:
+    """Tune one method, unless another process does, and return whether it was done."""
+    path = comparison.tuned_file(cell)
+    with _held(path.with_suffix(".lock")) as is_ours:
+        if not is_ours or path.exists():
+            return False
+        folder = path.with_suffix("")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        ground = tuning.Ground(values=cell.values, beside=comparison.folder, folder=folder)
+        space = space_of(cell.config(out=folder))
+
+        def told(done: int, total: int, text: str) -> None:
+            tick(done, total, f"tuning {cell.kind}: {text}")
+
+        best = tuning.tune(ground, space, trials=trials, tick=told).best
+        replace_file(path, json.dumps(dict(best.choice), indent=1).encode())
         return True
 
 

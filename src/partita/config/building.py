@@ -12,9 +12,19 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from partita.config.imports import METHODS, MODELS, OPTIMIZERS, TASKS, call, load, own_code, taken
+from partita.config.imports import (
+    METHODS,
+    MODELS,
+    OPTIMIZERS,
+    TASKS,
+    call,
+    load,
+    own_code,
+    taken,
+    takes,
+)
 from partita.config.methods import NAMED
-from partita.config.reading import did_you_mean
+from partita.config.reading import check_type, did_you_mean
 from partita.config.schema import (
     Config,
     FinetuneConfig,
@@ -38,6 +48,7 @@ from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.stages.plan import Evaluation, Finetuning, Plan, Training
 from partita.tasks.build import build_model, seeded
 from partita.tasks.check import check_task
+from partita.tasks.held_out import held_out
 from partita.tasks.task import Task
 
 Choice = TypeVar("Choice")
@@ -97,10 +108,14 @@ def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
     """Return the task with the model that the config names, and what became of the file to begin from."""
     function = load("task.kind", config.task.kind, TASKS)
     options = {**config.task.options, **{key: str(path) for key, path in data_files(config, folder).items()}}
+    share = options.pop("validation", 0.0) if not takes("validation", function) else 0.0
     with seeded(derive_seed(config.seed, "task")):
         task = call("task", function, options)
     if not isinstance(task, Task):
         raise ConfigError(f"`task.kind` = {config.task.kind!r} must return a Task, got {task!r}.")
+    if share:
+        with section("task"):
+            task = held_out(task, check_type(share, float, "task.validation"))
     if config.model.name:
         model = load("model.name", config.model.name, MODELS)
         options = {**taken(model, task.model_options), **config.model.options}

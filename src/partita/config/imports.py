@@ -89,6 +89,15 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
     return {name: value for name, value in options.items() if name in known}
 
 
+def takes(name: str, function: Callable[..., Any]) -> bool:
+    """Return whether a function takes an option of this name, or any."""
+    try:
+        known = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in known)
+
+
 def _check_options(key: str, name: str, signature: inspect.Signature, options: Mapping[str, Any]) -> None:
     try:
         signature.bind(**options)

@@ -88,11 +88,18 @@ class Task:
 
     def with_model(self, model: Callable[[], nn.Module]) -> "Task":
         """Return the same task for another model."""
+        return self._with(model, self.devices)
+
+    def with_devices(self, devices: Devices) -> "Task":
+        """Return the same task on other data."""
+        return self._with(self.model, devices)
+
+    def _with(self, model: Callable[[], nn.Module], devices: Devices) -> "Task":
         return Task(
             model=model,
             loss=self.loss,
             metrics=self.metrics,
-            devices=self.devices,
+            devices=devices,
             predict=self.predict,
             weight=self.weight,
             model_options=self.model_options,
