@@ -104,12 +104,11 @@ def _describe(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from partita.config.reading import values_of
     from partita.importer import import_data
     from partita.report.progress import Work
 
     with Work(Console(stderr=True), options.kind) as work:
-        told = import_data(options.kind, options.source, options.out, values_of(options.settings), work.tick)
+        told = import_data(options.kind, options.source, options.out, options.settings, work.tick)
     print("\n".join(told))
     print(f"The table is {options.out}")
     return 0

@@ -1,5 +1,6 @@
 """Tables read by device: who stands where, who is on which side, who is taken."""
 
+import shlex
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from partita.cli import main
 from partita.data.options import TableOptions, options_of
 from partita.data.rows import BadData, BadRow
 from partita.data.sides import keys_of, share_of
@@ -182,8 +184,6 @@ def test_which_columns_are_read_moves_no_row(tmp_path: Path) -> None:
         DeviceTable(path, TableOptions(least_test=1), columns) for columns in (("text",), ("note", "text"))
     )
 
-
-def test_opening_a_table_of_large_rows_takes_little_memory(tmp_path: Path) -> None:
     assert sides(one) == sides(other)
 
 
@@ -204,6 +204,8 @@ def not_utf8(values: list[bytes]) -> pa.Array:
     """Texts of which some are not UTF-8, as programs that do not look write them."""
     return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
 
+
+def test_opening_a_table_of_large_rows_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     with pq.ParquetWriter(path, pa.schema([("device", pa.string()), ("text", pa.string())])) as writer:
         for device in range(40):
@@ -340,6 +342,24 @@ def test_a_table_that_is_not_grouped_is_refused_with_the_command_that_sorts_it(t
         opened(path)
 
     assert f"'d2' stands in several places: `partita import sort {path} OUT.parquet`" in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["who", "2", "who is it", 'a "name"', "true"])
+@pytest.mark.parametrize("ids", [["b", "a", "b"], [0.5, 1.5, 0.5], [True, False, True], [b"b", b"a", b"b"]])
+def test_the_command_of_a_refusal_works(tmp_path: Path, column: str, ids: list[Any]) -> None:
+    rows = [
+        {column: device, "text": f"{place}", "split": split}
+        for split in ("train", "test")
+        for place, device in enumerate(ids)
+    ]
+    path = write(tmp_path / "my table.parquet", rows)
+    with pytest.raises(ConfigError) as caught:
+        opened(path, device=column)
+
+    command = str(caught.value).split("`")[3].replace("OUT.parquet", str(tmp_path / "out.parquet"))
+
+    assert main(shlex.split(command)[1:]) == 0
+    assert len(opened(tmp_path / "out.parquet", device=column).ids) == 2
 
 
 @pytest.mark.parametrize(

@@ -85,12 +85,51 @@ def test_devices_are_drawn_where_there_are_none(tmp_path: Path, monkeypatch: pyt
         assert len(set(table["device"].to_pylist())) == 4
 
 
+def test_values_of_texts_are_taken_as_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "t.parquet", [{"2": device, "1.0": place} for place, device in enumerate("bab")])
+
+    assert main(["import", "sort", "t.parquet", "a.parquet", "device=2"]) == 0
+    assert main(["import", "sort", "t.parquet", "b.parquet", 'device="2"']) == 0
+    assert main(["import", "sort", "t.parquet", "c.parquet", "device=1.0"]) == 0
+
+    assert pq.read_table("a.parquet")["1.0"].to_pylist() == [1, 0, 2]
+    assert pq.read_table("a.parquet").equals(pq.read_table("b.parquet"))
+
+
+def test_a_data_set_without_devices_is_imported_and_dealt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra `hf` is not installed")
+    monkeypatch.chdir(tmp_path)
+    rows = {"height": [float(n) for n in range(60)], "label": [n % 3 for n in range(60)]}
+    parts = {side: datasets.Dataset.from_dict(rows) for side in ("train", "test")}
+    datasets.DatasetDict(parts).save_to_disk("saved")
+
+    assert main(["import", "hf", "saved", "plain.parquet"]) == 0
+
+    told = capsys.readouterr().out
+    assert (
+        "Wrote 120 rows without devices: `partita import dirichlet` or `shards` deals them to some." in told
+    )
+    assert pq.read_table("plain.parquet").column_names == ["split", "height", "label"]
+    assert main(["import", "shards", "plain.parquet", "dealt.parquet", "devices=4"]) == 0
+    assert len(set(pq.read_table("dealt.parquet")["device"].to_pylist())) == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["nist", "q", "out.parquet"], "`partita import` knows emnist, stackoverflow, gldv2"),
         (["qmnist", "none", "out.parquet"], "none"),
-        (["qmnist", "q", "out.parquet", "lest=3"], "The keys of [import qmnist] do not fit Qmnist"),
+        (
+            ["qmnist", "q", "out.parquet", "lest=3"],
+            "`partita import qmnist` has no key `lest`. Did you mean `least`? It takes least, test_share.",
+        ),
+        (
+            ["sort", "q", "out.parquet", "frobnicate=3"],
+            "`partita import sort` has no key `frobnicate`. It takes device, memory.",
+        ),
         (
             ["qmnist", "q", "out.parquet", "least=many"],
             "`import qmnist.least` must be a whole number, got 'many'.",
@@ -99,7 +138,6 @@ def test_devices_are_drawn_where_there_are_none(tmp_path: Path, monkeypatch: pyt
         (["qmnist", "q", "no/out.parquet"], "There is no folder `no`"),
         (["sort", "none.parquet", "out.parquet"], "none.parquet"),
         (["sort", "q", "out.parquet", "tick=3"], "`tick` is no key of `partita import`"),
-        (["hf", "x", "out.parquet"], "`partita import hf` needs `device=COLUMN`"),
         (["qmnist", "q", "out.parquet", "least=50"], "No device is left to import (3 fewer than 50 digits)."),
     ],
 )
