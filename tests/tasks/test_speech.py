@@ -161,3 +161,14 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], words: str) 
 
     assert f"`t.parquet`, row 4, device 'd1': {words}" in str(caught.value)
     assert len(examples_of(lax.devices["d1"]["train"])) == 1
+
+
+def test_columns_of_content_can_have_other_names(tmp_path: Path) -> None:
+    given = [{**row, "sound": row["audio"], "said": row["text"]} for row in rows()]
+    given = [{k: v for k, v in row.items() if k not in ("audio", "text")} for row in given]
+    given[1]["sound"] = None
+
+    task = speech(data=str(write(tmp_path / "t.parquet", given)), audio="sound", text="said", skip_bad=True)
+
+    assert [text for _, _, text in examples_of(task.devices["d0"]["train"]).readings] == ["one"]
+    assert task.skipped[0].reason == "`sound` is empty"
