@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Summary
 from partita.protocol import Stage
+from partita.report.troubles import left_out
 from partita.stages.pipeline import Pipeline, Watch
 from partita.stages.record import FolderRecord
 
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 BASELINE = "finetune"
 """The folder of the Finetune baseline inside a run's folder."""
+RESUMABLE = "task.skip_bad=true"
+"""What a run may be told when it goes on: no row that it has read is another for it."""
 _TITLES = {"fedavg": "FedAvg, continued", "fedalt": "FedAlt", "fedsim": "FedSim"}
 _SERVERS = {"fedavg": "FedAvg", "fedadam": "FedAdam", "fedadagrad": "FedAdagrad", "fedyogi": "FedYogi"}
 
@@ -57,21 +60,28 @@ def prepare(config: Config, beside: Path) -> Prepared:
     return Prepared(config, built, folder)
 
 
-def reopen(folder: Path) -> Prepared:
-    """Build the run in a folder again, to go on with it."""
+def reopen(folder: Path, overrides: Sequence[str] = ()) -> Prepared:
+    """Build the run in a folder again, to go on with it; of its config, `RESUMABLE` alone may change."""
+    if set(overrides) - {RESUMABLE}:
+        given = " ".join(overrides)
+        raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
     path = folder / "config.toml"
     if not path.is_file():
         raise ConfigError(
             f"`{folder}` holds no run to go on with: it has no `config.toml`. A run made from Python goes on "
             "from there, with `resume=True`."
         )
-    config = read_config(path)
+    config = read_config(path, overrides)
     if not config.made_with:
         raise ConfigError(f"`{folder}` is no run's folder: no run has written its `config.toml`.")
     for name, (path, text) in _files(config, folder).items():
         if config.made_with.get(name, text) != text:
             raise ConfigError(f"`{path}` is not the file that the run began with: put that one back.")
-    return Prepared(config, _build(config, folder), folder)
+    run = Prepared(config, _build(config, folder), folder)
+    if overrides:
+        with contextlib.closing(FolderRecord(folder)):
+            _save(config, folder)
+    return run
 
 
 def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
@@ -112,7 +122,9 @@ def finish(run: Prepared, watch: Watch | None = None) -> Done:
 
 def _run(run: Prepared, watch: Watch | None) -> Summary:
     record = FolderRecord(run.folder)
+    skipped = run.built.task.skipped
     try:
+        skipped.keep_in(run.folder)
         return Pipeline(
             run.built.task,
             run.built.partition,
@@ -121,6 +133,8 @@ def _run(run: Prepared, watch: Watch | None) -> Summary:
             record=record,
             name=run.config.name,
         ).run(watch)
+    except RunFailed as error:
+        raise RunFailed(f"{error} Mind: {left_out(skipped)}." if skipped else str(error)) from error
     finally:
         record.close()
 
@@ -188,6 +202,10 @@ def _write_config(config: Config, beside: Path, folder: Path) -> None:
     files = {k: os.path.relpath(p.resolve(), folder) for k, p in data_files(config, beside).items()}
     task = replace(config.task, options={**config.task.options, **files})
     versions = made_with(config, folder) | {k: text for k, (_, text) in _files(config, beside).items()}
-    values = to_values(replace(config, task=task, model=model, made_with=versions))
+    _save(replace(config, task=task, model=model, made_with=versions), folder)
+
+
+def _save(config: Config, folder: Path) -> None:
+    values = to_values(config)
     del values["out"]
     replace_file(folder / "config.toml", tomli_w.dumps(values).encode())

@@ -192,3 +192,79 @@ def test_bad_rows_are_counted_at_the_end_of_a_run(
     assert "`words.parquet`, row 2, device 'd0': `text` is empty" in capsys.readouterr().err
     assert main(["run", "words.toml", "task.skip_bad=true", *quick]) == 0
     assert "Mind: 1 bad row was left out (`words.parquet`, row 2, device 'd0'" in capsys.readouterr().out
+
+
+WORDS = '[task]\nkind = "text"\ndata = "words.parquet"\nlength = 4\n'
+SHORT = ["pretrain.rounds=1", "personalise.rounds=1", "finetune.epochs=1", "pretrain.devices_per_round=2"]
+SHORT += ["personalise.devices_per_round=2", "evaluate.every=0"]
+
+
+def side_of(_: int, row: int) -> str:
+    return "test" if row == 5 else "train"
+
+
+def test_a_bad_test_row_costs_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.toml").write_text(WORDS)
+    rows = texts(devices=2, rows=6, split=side_of)
+    rows[5]["text"] = None
+    write(tmp_path / "words.parquet", rows)
+
+    assert main(["run", "words.toml", *SHORT, "out=a"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "`words.parquet`, row 5, device 'd0': `text` is empty" in line
+    assert line.endswith("Go on with `partita run --resume a task.skip_bad=true`.")
+    trained = Path("a/rounds.jsonl").read_text()
+    assert main(["run", "--resume", "a", "task.skip_bad=false"]) == 2
+    assert main(["run", "--resume", "a", "task.skip_bad=true", "seed=3"]) == 2
+    assert "leave out `task.skip_bad=true seed=3`" in capsys.readouterr().err
+    assert "skip_bad" not in Path("a/config.toml").read_text()
+    assert main(["run", "--resume", "a", "task.skip_bad=true"]) == 0
+
+    assert trained
+    assert Path("a/rounds.jsonl").read_text().startswith(trained)
+    assert "skip_bad = true" in Path("a/config.toml").read_text()
+    assert main(["run", "words.toml", *SHORT, "task.skip_bad=true", "out=b"]) == 0
+    for name in ("summary.json", "devices.parquet", "config.toml", "shared/personalised.safetensors"):
+        assert Path("a", name).read_bytes() == Path("b", name).read_bytes()
+
+
+def test_rows_that_were_left_out_are_written_down_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.toml").write_text(WORDS)
+    rows = texts(devices=2, rows=6, split=side_of)
+    rows[2]["text"] = rows[11]["text"] = None
+    write(tmp_path / "words.parquet", rows)
+
+    assert main(["run", "words.toml", *SHORT, "task.skip_bad=true", "out=a"]) == 0
+    first = capsys.readouterr().out
+    written = Path("a/skipped.jsonl").read_text()
+    assert main(["run", "--resume", "a"]) == 0
+
+    assert "Mind: 2 bad rows were left out (`words.parquet`, row 2, device 'd0': `text` is empty)." in first
+    assert capsys.readouterr().out == first
+    assert Path("a/skipped.jsonl").read_text() == written
+    assert [json.loads(line) for line in written.splitlines()] == [
+        {"file": "words.parquet", "row": 2, "device": "d0", "reason": "`text` is empty"},
+        {"file": "words.parquet", "row": 11, "device": "d1", "reason": "`text` is empty"},
+    ]
+
+
+def test_a_run_that_has_no_row_left_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.toml").write_text(WORDS)
+    write(tmp_path / "words.parquet", texts(devices=2, rows=6, split=side_of, text=lambda device, row: row))
+
+    assert main(["run", "words.toml", *SHORT, "task.skip_bad=true"]) == 1
+
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "The device has no training examples." in line
+    assert (
+        "Mind: 10 bad rows were left out (`words.parquet`, row 0, device 'd0': `text` must be a text" in line
+    )
