@@ -109,11 +109,11 @@ def finish(run: Prepared, watch: Watch | None = None) -> Done:
     summary = _run(run, watch)
     finetuned: Summary | None = None
     if run.config.finetune.baseline:
-        nested, inner = _baseline(run.config), run.folder / BASELINE
+        nested, inner = _baseline(read_config(run.folder / "config.toml")), run.folder / BASELINE
         inner.mkdir(exist_ok=True)
-        _write_config(nested, inner, inner)
+        _write_config(nested, run.folder, inner)
         baseline = watch and (lambda line, *counts: watch({**line, "run": BASELINE}, *counts))
-        built = build(nested, inner)
+        built = build(nested, run.folder)
         if built.start and (built.start.new or built.start.left_over):
             raise RunFailed(f"The baseline cannot begin from the pretrained model: {built.start}.")
         finetuned = _run(Prepared(nested, built, inner), baseline)
@@ -140,11 +140,11 @@ def _run(run: Prepared, watch: Watch | None) -> Summary:
 
 
 def _baseline(config: Config) -> Config:
-    """Return the paper's Finetune: all of w_g, from the same start, step c alone."""
+    """Return the paper's Finetune, from a run's folder: all of w_g, from the same start, step c alone."""
     return replace(
         config,
         name=f"{config.name}-{BASELINE}",
-        model=replace(config.model, start=f"../shared/{Stage.PRETRAINED}.safetensors", start_names={}),
+        model=replace(config.model, start=f"shared/{Stage.PRETRAINED}.safetensors", start_names={}),
         partition=PartitionConfig(personal="full", proximal=0.0),
         pretrain=replace(config.pretrain, rounds=0),
         personalise=replace(config.personalise, rounds=0),

@@ -268,3 +268,22 @@ def test_a_run_that_has_no_row_left_says_why(
     assert (
         "Mind: 10 bad rows were left out (`words.parquet`, row 0, device 'd0': `text` must be a text" in line
     )
+
+
+def test_the_baseline_of_a_run_finds_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.toml").write_text(WORDS)
+    rows = texts(devices=2, rows=6, split=side_of)
+    rows[2]["text"] = None
+    write(tmp_path / "words.parquet", rows)
+
+    assert main(["run", "words.toml", *SHORT, "finetune.baseline=true", "task.skip_bad=true", "out=a"]) == 0
+    first = capsys.readouterr().out
+    assert main(["run", "--resume", "a"]) == 0
+
+    assert capsys.readouterr().out == first
+    assert 'data = "../../words.parquet"' in Path("a/finetune/config.toml").read_text()
+    assert Path("a/finetune/skipped.jsonl").read_text() == Path("a/skipped.jsonl").read_text()
+    assert main(["run", "--resume", "a/finetune"]) == 0
