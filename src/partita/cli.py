@@ -3,6 +3,7 @@
 import argparse
 import errno
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import metadata, resources
@@ -54,6 +55,7 @@ def _run(options: argparse.Namespace) -> int:
 
     from partita import runner
     from partita.config.reading import read_config
+    from partita.data.rows import BadData
     from partita.report.progress import Work
     from partita.report.tables import models_table
     from partita.report.troubles import troubles_of
@@ -61,11 +63,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.resume is None:
         path, overrides = _config_of(options.arguments)
         run = runner.prepare(read_config(path, overrides), path.parent)
-    elif options.arguments:
-        given = " ".join(options.arguments)
-        raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
     else:
-        run = runner.reopen(options.resume)
+        run = runner.reopen(options.resume, options.arguments)
     if run.built.start:
         account = ["Tensors of the file to begin from:", *run.built.start.lines()]
         print("\n  ".join(account), file=sys.stderr)
@@ -75,8 +74,11 @@ def _run(options: argparse.Namespace) -> int:
             done = runner.finish(run, progress.watch)
     except KeyboardInterrupt:
         return _say(130, f"Interrupted. Go on with `partita run --resume {run.folder}`.")
+    except BadData as error:
+        command = shlex.join(["partita", "run", "--resume", str(run.folder), runner.RESUMABLE])
+        return _say(2, f"{error} Go on with `{command}`.")
     _print_table(models_table(done.summary, done.models))
-    for trouble in troubles_of(run.folder, done.summary, run.built.task.skipped):
+    for trouble in troubles_of(run.folder, done.summary):
         print(f"Mind: {trouble}.")
     print(f"The run is in {run.folder}")
     return 0
@@ -157,12 +159,11 @@ def _describe(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from partita.config.reading import values_of
     from partita.importer import import_data
     from partita.report.progress import Work
 
     with Work(Console(stderr=True), options.kind) as work:
-        told = import_data(options.kind, options.source, options.out, values_of(options.settings), work.tick)
+        told = import_data(options.kind, options.source, options.out, options.settings, work.tick)
     print("\n".join(told))
     print(f"The table is {options.out}")
     return 0

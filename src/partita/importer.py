@@ -1,12 +1,14 @@
 """Public data sets, and tables of others, turned into tables by device."""
 
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from partita.config.imports import call, load
-from partita.data.sources.importing import Imported, import_source
+from partita.config.reading import did_you_mean, values_of
+from partita.data.sources.importing import import_source
 from partita.data.sources.source import Tick
 from partita.errors import ConfigError
 
@@ -26,27 +28,54 @@ TABLES = {
     "hf": "partita.data.sources.hub:import_hub",
 }
 """What is done to a table, or to a data set of the `datasets` library."""
+_PLACES = {"source", "name", "path", "out", "tick"}
+"""What is not given as `key=value`."""
 
 
-def import_data(kind: str, source: str, out: Path, options: Mapping[str, Any], tick: Tick) -> list[str]:
-    """Write a table by device and return what there is to say of it, a line each."""
-    reserved = {"source", "name", "path", "out", "tick"} & options.keys()
-    if reserved:
-        raise ConfigError(f"`{min(reserved)}` is no key of `partita import`: it has a place of its own.")
-    if kind == "hf" and "device" not in options:
-        raise ConfigError("`partita import hf` needs `device=COLUMN`, the column that says whose a row is.")
+def import_data(kind: str, source: str, out: Path, settings: Sequence[str], tick: Tick) -> list[str]:
+    """Write a table by device and return what there is to say of it, a line each.
+
+    Args:
+        kind: one of `SOURCES` or `TABLES`.
+        source: what to read.
+        out: the table to write.
+        settings: `key=value` texts.
+        tick: told of the progress.
+    """
+    known = SOURCES | TABLES
+    if kind not in known:
+        raise ConfigError(f"`partita import` knows {', '.join(known)}, got {kind!r}.")
+    function = load("kind", kind, known)
+    options = _options(kind, function, settings)
     if kind in TABLES:
-        function = load("kind", kind, TABLES)
         given = source if kind == "hf" else Path(source)
         first = "name" if kind == "hf" else "source"
         told = call(f"import {kind}", function, {first: given, "out": out, "tick": tick, **options})
-        return told.lines() if isinstance(told, Imported) else [f"Wrote {told:,} rows."]
-    if kind not in SOURCES:
-        raise ConfigError(f"`partita import` knows {', '.join([*SOURCES, *TABLES])}, got {kind!r}.")
-    make = load("kind", kind, SOURCES)
-    read = call(f"import {kind}", make, {"path": Path(source), **options})
+        return [f"Wrote {told:,} rows."] if isinstance(told, int) else told.lines()
+    read = call(f"import {kind}", function, {"path": Path(source), **options})
     about = json.dumps([kind, str(Path(source).resolve()), options, _state_of(Path(source))])
     return import_source(read, out, tick, about=about).lines()
+
+
+def _options(kind: str, function: Callable[..., Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Return the values of settings; where a text is asked for, what looks like a number is one too."""
+    takes = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in _PLACES
+    }
+    options: dict[str, Any] = {}
+    for setting in settings:
+        for key, value in values_of([setting]).items():
+            if key in _PLACES:
+                raise ConfigError(f"`{key}` is no key of `partita import`: it has a place of its own.")
+            if key not in takes:
+                keys = f"It takes {', '.join(takes)}." if takes else "It takes none."
+                hint = did_you_mean(key, list(takes))
+                raise ConfigError(f"`partita import {kind}` has no key `{key}`.{hint} {keys}")
+            is_text = takes[key] is str and not isinstance(value, str)
+            options[key] = setting.partition("=")[2] if is_text else value
+    return options
 
 
 def _state_of(source: Path) -> list[float]:

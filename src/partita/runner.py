@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Summary
 from partita.protocol import Stage
+from partita.report.troubles import left_out
 from partita.stages.pipeline import Pipeline, Watch
 from partita.stages.record import FolderRecord
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 BASELINE = "finetune"
 """The folder of the Finetune baseline inside a run's folder."""
+RESUMABLE = "task.skip_bad=true"
+"""What a run may be told when it goes on: no row that it has read is another for it."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +60,28 @@ def prepare(config: Config, beside: Path) -> Prepared:
     return Prepared(config, built, folder)
 
 
-def reopen(folder: Path) -> Prepared:
-    """Build the run in a folder again, to go on with it."""
+def reopen(folder: Path, overrides: Sequence[str] = ()) -> Prepared:
+    """Build the run in a folder again, to go on with it; of its config, `RESUMABLE` alone may change."""
+    if set(overrides) - {RESUMABLE}:
+        given = " ".join(overrides)
+        raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
     path = folder / "config.toml"
     if not path.is_file():
         raise ConfigError(
             f"`{folder}` holds no run to go on with: it has no `config.toml`. A run made from Python goes on "
             "from there, with `resume=True`."
         )
-    config = read_config(path)
+    config = read_config(path, overrides)
     if not config.made_with:
         raise ConfigError(f"`{folder}` is no run's folder: no run has written its `config.toml`.")
     for name, (path, text) in _files(config, folder).items():
         if config.made_with.get(name, text) != text:
             raise ConfigError(f"`{path}` is not the file that the run began with: put that one back.")
-    return Prepared(config, _build(config, folder), folder)
+    run = Prepared(config, _build(config, folder), folder)
+    if overrides:
+        with contextlib.closing(FolderRecord(folder)):
+            _save(config, folder)
+    return run
 
 
 def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
@@ -99,11 +109,11 @@ def finish(run: Prepared, watch: Watch | None = None) -> Done:
     summary = _run(run, watch)
     finetuned: Summary | None = None
     if run.config.finetune.baseline:
-        nested, inner = _baseline(run.config), run.folder / BASELINE
+        nested, inner = _baseline(read_config(run.folder / "config.toml")), run.folder / BASELINE
         inner.mkdir(exist_ok=True)
-        _write_config(nested, inner, inner)
+        _write_config(nested, run.folder, inner)
         baseline = watch and (lambda line, *counts: watch({**line, "run": BASELINE}, *counts))
-        built = build(nested, inner)
+        built = build(nested, run.folder)
         if built.start and (built.start.new or built.start.left_over):
             raise RunFailed(f"The baseline cannot begin from the pretrained model: {built.start}.")
         finetuned = _run(Prepared(nested, built, inner), baseline)
@@ -112,7 +122,9 @@ def finish(run: Prepared, watch: Watch | None = None) -> Done:
 
 def _run(run: Prepared, watch: Watch | None) -> Summary:
     record = FolderRecord(run.folder)
+    skipped = run.built.task.skipped
     try:
+        skipped.keep_in(run.folder)
         return Pipeline(
             run.built.task,
             run.built.partition,
@@ -121,16 +133,18 @@ def _run(run: Prepared, watch: Watch | None) -> Summary:
             record=record,
             name=run.config.name,
         ).run(watch)
+    except RunFailed as error:
+        raise RunFailed(f"{error} Mind: {left_out(skipped)}." if skipped else str(error)) from error
     finally:
         record.close()
 
 
 def _baseline(config: Config) -> Config:
-    """Return the paper's Finetune: all of w_g, from the same start, step c alone."""
+    """Return the paper's Finetune, from a run's folder: all of w_g, from the same start, step c alone."""
     return replace(
         config,
         name=f"{config.name}-{BASELINE}",
-        model=replace(config.model, start=f"../shared/{Stage.PRETRAINED}.safetensors", start_names={}),
+        model=replace(config.model, start=f"shared/{Stage.PRETRAINED}.safetensors", start_names={}),
         partition=PartitionConfig(personal="full", proximal=0.0),
         pretrain=replace(config.pretrain, rounds=0),
         personalise=replace(config.personalise, method=BASELINE, rounds=0),
@@ -205,6 +219,10 @@ def _write_config(config: Config, beside: Path, folder: Path) -> None:
     files = {k: os.path.relpath(p.resolve(), folder) for k, p in data_files(config, beside).items()}
     task = replace(config.task, options={**config.task.options, **files})
     versions = made_with(config, folder) | {k: text for k, (_, text) in _files(config, beside).items()}
-    values = to_values(replace(config, task=task, model=model, made_with=versions))
+    _save(replace(config, task=task, model=model, made_with=versions), folder)
+
+
+def _save(config: Config, folder: Path) -> None:
+    values = to_values(config)
     del values["out"], values["compare"]
     replace_file(folder / "config.toml", tomli_w.dumps(values).encode())

@@ -1,7 +1,7 @@
 """Searching for settings on validation rows; test rows are never read.
 
 Every trial is a run's folder. Where no setting of pretraining is searched for, all trials begin from one
-pretrained model. A trial that is worse half-way than the median of those before it is given up.
+pretrained model. A trial that is half-way among the worst third of those before it is given up.
 """
 
 import copy
@@ -35,6 +35,8 @@ _BEFORE = ("pretrain.", "model.", "task.", "seed")
 """Keys that change the pretrained model."""
 _LOOKS = 4
 """How often a training stage is looked at on its way, to give up what is hopeless."""
+_KEPT = 67.0
+"""The share of trials, in percent, that a trial must be among half-way to go on."""
 _PATIENCE = 3
 """Trials that are done in full before any is given up."""
 
@@ -135,7 +137,7 @@ def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tune
     study = optuna.create_study(
         direction={"up": "maximize", "down": "minimize"}[task.metrics[task.headline].direction],
         sampler=optuna.samplers.TPESampler(seed=config.seed),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=_PATIENCE),
+        pruner=optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_PATIENCE),
     )
     if count == len(combinations):
         for combination in combinations:

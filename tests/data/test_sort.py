@@ -17,7 +17,7 @@ from partita.errors import ConfigError
 
 MEDIA = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 NAMES = [
-    "",
+    " ",
     "a",
     "B",
     "b",
@@ -67,6 +67,9 @@ def schema_with(device: pa.DataType) -> pa.Schema:
         (pa.int64(), [-(2**63), -2, -10, 0, 1, 2, 9, 10, 100, 2**63 - 1]),
         (pa.uint8(), list(range(256))),
         (pa.int16(), [5]),
+        (pa.float64(), [0.5, -1.5, 10.0, 9.0]),
+        (pa.bool_(), [True, False]),
+        (pa.binary(), [b"b", b"a"]),
     ],
 )
 def test_rows_come_in_the_order_that_sorted_gives(
@@ -211,14 +214,24 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
         sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet")
 
 
-@pytest.mark.parametrize("values", [[0.5], [True], [b"a"], [["a"]]])
-def test_ids_of_other_types_are_refused(tmp_path: Path, values: list[Any]) -> None:
+@pytest.mark.parametrize("values", [[["a"]], [{"name": "a"}]])
+def test_ids_that_cannot_be_written_as_texts_are_refused(tmp_path: Path, values: list[Any]) -> None:
     pq.write_table(pa.table({"device": values}), tmp_path / "in.parquet")
 
-    with pytest.raises(
-        ConfigError, match="must hold texts or whole numbers, it holds (double|bool|binary|list)"
-    ):
+    with pytest.raises(ConfigError, match="must hold texts or numbers, it holds (list|struct)"):
         sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(b"", "is empty"), (b"\xff", "is not UTF-8"), (None, "is empty")]
+)
+def test_a_row_without_an_id_is_named(tmp_path: Path, value: bytes | None, words: str) -> None:
+    raw = pa.array([b"a", value], pa.binary())
+    for number, ids in enumerate([raw, pa.Array.from_buffers(pa.string(), 2, raw.buffers())]):
+        pq.write_table(pa.table({"device": ids}), tmp_path / f"{number}.parquet")
+
+        with pytest.raises(ConfigError, match=f"{number}.parquet`, row 1: `device` {words}"):
+            sort_table(tmp_path / f"{number}.parquet", tmp_path / "out.parquet")
 
 
 def test_a_row_of_no_device_is_named_by_file_and_row(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tables read by device: who stands where, who is on which side, who is taken."""
 
+import shlex
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from partita.cli import main
 from partita.data.options import TableOptions, options_of
 from partita.data.rows import BadData, BadRow
 from partita.data.sides import keys_of, share_of
@@ -174,13 +176,33 @@ def test_the_index_counts_what_is_read(tmp_path: Path, options: dict[str, Any]) 
         assert [len(found.get(side, [])) for side in ("train", "validation", "test")] == counts
 
 
-def test_adding_a_column_moves_no_row(tmp_path: Path) -> None:
-    rows = texts(devices=3, rows=30)
-    more = [{**row, "note": f"n{place}"} for place, row in enumerate(rows)]
+def test_which_columns_are_read_moves_no_row(tmp_path: Path) -> None:
+    rows = texts(devices=3, rows=30, note=lambda device, row: f"n{row}")
+    path = write(tmp_path / "t.parquet", rows)
 
-    assert sides(opened(write(tmp_path / "a.parquet", rows))) == sides(
-        opened(write(tmp_path / "b.parquet", more))
+    one, other = (
+        DeviceTable(path, TableOptions(least_test=1), columns) for columns in (("text",), ("note", "text"))
     )
+
+    assert sides(one) == sides(other)
+
+
+def test_rows_are_told_apart_whatever_is_in_them(tmp_path: Path) -> None:
+    # No text of these could be decoded, and no Python date is as late as these.
+    columns = {
+        "device": [f"d{row // 20}" for row in range(40)],
+        "text": [f"text {row}" for row in range(40)],
+        "note": not_utf8([b"\xff%d" % row for row in range(40)]),
+        "late": pa.array([2**55 + row for row in range(40)], pa.timestamp("us")),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+
+    assert set(sides(opened(tmp_path / "t.parquet")).values()) == {"train", "test"}
+
+
+def not_utf8(values: list[bytes]) -> pa.Array:
+    """Texts of which some are not UTF-8, as programs that do not look write them."""
+    return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
 
 
 def test_opening_a_table_of_large_rows_takes_little_memory(tmp_path: Path) -> None:
@@ -322,6 +344,24 @@ def test_a_table_that_is_not_grouped_is_refused_with_the_command_that_sorts_it(t
     assert f"'d2' stands in several places: `partita import sort {path} OUT.parquet`" in str(caught.value)
 
 
+@pytest.mark.parametrize("column", ["who", "2", "who is it", 'a "name"', "true"])
+@pytest.mark.parametrize("ids", [["b", "a", "b"], [0.5, 1.5, 0.5], [True, False, True], [b"b", b"a", b"b"]])
+def test_the_command_of_a_refusal_works(tmp_path: Path, column: str, ids: list[Any]) -> None:
+    rows = [
+        {column: device, "text": f"{place}", "split": split}
+        for split in ("train", "test")
+        for place, device in enumerate(ids)
+    ]
+    path = write(tmp_path / "my table.parquet", rows)
+    with pytest.raises(ConfigError) as caught:
+        opened(path, device=column)
+
+    command = str(caught.value).split("`")[3].replace("OUT.parquet", str(tmp_path / "out.parquet"))
+
+    assert main(shlex.split(command)[1:]) == 0
+    assert len(opened(tmp_path / "out.parquet", device=column).ids) == 2
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "words"),
     [
@@ -332,25 +372,35 @@ def test_a_table_that_is_not_grouped_is_refused_with_the_command_that_sorts_it(t
         (
             [{"device": "a", "text": "x", "split": "train"}, {"device": "b", "text": "y", "split": "Test"}],
             {},
-            "`t.parquet`, row 1: device 'b': `split` must be train, validation, test, got 'Test'.",
+            "`t.parquet`, row 1, device 'b': `split` must be train, validation, test, got 'Test'.",
         ),
         (
             [{"device": "a", "text": "x", "split": None}],
             {},
-            "`t.parquet`, row 0: device 'a': `split` must be train, validation, test, got None.",
+            "`t.parquet`, row 0, device 'a': `split` must be train, validation, test, got None.",
         ),
         (
             [{"device": "a", "text": "x"}, {"device": None, "text": "y"}],
             {},
             "`t.parquet`, row 1: `device` is empty.",
         ),
-        ([{"device": ["a"], "text": "x"}], {}, "must be texts or numbers"),
+        ([{"device": ["a"], "text": "x"}], {}, "must hold texts or numbers, it holds list"),
+        (
+            [{"device": "a", "text": "x"}, {"device": "", "text": "y"}],
+            {},
+            "`t.parquet`, row 1: `device` is empty.",
+        ),
+        (
+            [{"device": "a", "text": "x", "split": {"side": "train"}}],
+            {},
+            "t.parquet`: `split` must hold train, validation, test, it holds struct<side: string>.",
+        ),
         ([{"device": "a", "text": "x", "patient": 1}], {"group": "patinet"}, "has no column `patinet`"),
-        ([{"device": "a", "text": "x", "id": None}], {}, "`t.parquet`, row 0: `id` is empty."),
+        ([{"device": "a", "text": "x", "id": None}], {}, "`t.parquet`, row 0, device 'a': `id` is empty."),
         (
             [{"device": "a", "text": "x", "time": None}],
             {"split": "time"},
-            "`t.parquet`, row 0: `time` is empty.",
+            "`t.parquet`, row 0, device 'a': `time` is empty.",
         ),
         (
             [{"device": "a", "text": "x", "time": 1, "group": 1}],
@@ -409,7 +459,91 @@ def test_bad_rows_are_named_or_skipped_and_counted(tmp_path: Path) -> None:
         strict.rows_of("d1")["train"].used(use)
     assert lax.rows_of("d1")["train"].used(use) == ["text 1 0", "text 1 1", "text 1 4"]
     lax.rows_of("d1")["train"].used(use)
-    assert lax.skipped == ["`t.parquet`, row 9, device 'd1': `text` ends with 3"]
+    assert list(map(str, lax.skipped)) == ["`t.parquet`, row 9, device 'd1': `text` ends with 3"]
+
+
+def test_a_text_that_is_not_utf8_is_a_bad_row(tmp_path: Path) -> None:
+    columns = {
+        "device": ["a"] * 3 + ["b"] * 3,
+        "split": ["train", "train", "test"] * 2,
+        "text": not_utf8([b"one", b"two", b"three", b"four", b"fi\xffve", b"six"]),
+        "note": ["x"] * 6,
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    strict, lax = (
+        DeviceTable(tmp_path / "t.parquet", TableOptions(skip_bad=skip), ("text", "note"))
+        for skip in (False, True)
+    )
+
+    with pytest.raises(BadData, match="`t.parquet`, row 4, device 'b': `text` is not UTF-8"):
+        strict.rows_of("b")["train"].used(lambda row: row["text"])
+    assert lax.rows_of("b")["train"].used(lambda row: row["text"]) == ["four"]
+    assert list(map(str, lax.skipped)) == ["`t.parquet`, row 4, device 'b': `text` is not UTF-8"]
+    # What can be read of such a row is read.
+    assert strict.rows_of("b")["train"].used(lambda row: row["note"]) == ["x", "x"]
+
+
+def test_an_id_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
+    ids = not_utf8([b"a", b"a", b"b\xff"])
+    pq.write_table(pa.table({"device": ids, "text": ["x", "y", "z"]}), tmp_path / "t.parquet")
+
+    with pytest.raises(ConfigError, match="^`t.parquet`, row 2: `device` is not UTF-8.$"):
+        opened(tmp_path / "t.parquet")
+
+
+def test_a_row_group_that_is_damaged_is_named_when_it_is_met(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    rows = pa.Table.from_pylist(texts(devices=3, rows=200, split=side_of))
+    pq.write_table(rows, path, row_group_size=200, compression="zstd", use_dictionary=False)
+    table = opened(path)
+    page = pq.read_metadata(path).row_group(2).column(1)
+    content = bytearray(path.read_bytes())
+    begin, end = page.data_page_offset + 60, page.data_page_offset + page.total_compressed_size - 20
+    content[begin:end] = bytes(end - begin)
+    path.write_bytes(content)
+
+    assert len(table.rows_of("d1")["train"]) == 134
+    with pytest.raises(ConfigError) as caught:
+        table.rows_of("d2")
+
+    assert str(caught.value).startswith("`t.parquet`, row 400, device 'd2': the row group cannot be read, ")
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_of_one_name_are_one_line(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays(
+        [pa.array(["a"]), pa.array(["x"]), pa.array(["y"])], ["device", "text", "text"]
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+
+    with pytest.raises(ConfigError, match="has several columns `text`: each needs a name of its own"):
+        opened(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        (
+            texts(text=lambda device, row: "same"),
+            {},
+            "rows with the same content go to the same side. A column",
+        ),
+        (texts(rows=1), {}, "each has one row."),
+        (texts(rows=9, group=lambda device, row: 1), {}, "its column `group` tells the sides"),
+        (texts(rows=9), {"test": 0.0}, "`test` is 0."),
+        (texts(split=lambda device, row: "train"), {"least_test": 1}, "look at its column `split`."),
+    ],
+)
+def test_where_no_device_has_both_sides_the_reason_is_said(
+    tmp_path: Path, rows: list[dict[str, Any]], options: dict[str, Any], words: str
+) -> None:
+    path = write(tmp_path / "t.parquet", rows)
+
+    with pytest.raises(ConfigError) as caught:
+        opened(path, **options)
+
+    assert f"No device of `{path}` has both training and test rows: {words}" in str(caught.value)
+    assert "least_test" not in str(caught.value)
 
 
 def test_examples_are_made_when_they_are_asked_for(tmp_path: Path) -> None:

@@ -85,12 +85,51 @@ def test_devices_are_drawn_where_there_are_none(tmp_path: Path, monkeypatch: pyt
         assert len(set(table["device"].to_pylist())) == 4
 
 
+def test_values_of_texts_are_taken_as_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "t.parquet", [{"2": device, "1.0": place} for place, device in enumerate("bab")])
+
+    assert main(["import", "sort", "t.parquet", "a.parquet", "device=2"]) == 0
+    assert main(["import", "sort", "t.parquet", "b.parquet", 'device="2"']) == 0
+    assert main(["import", "sort", "t.parquet", "c.parquet", "device=1.0"]) == 0
+
+    assert pq.read_table("a.parquet")["1.0"].to_pylist() == [1, 0, 2]
+    assert pq.read_table("a.parquet").equals(pq.read_table("b.parquet"))
+
+
+def test_a_data_set_without_devices_is_imported_and_dealt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra `hf` is not installed")
+    monkeypatch.chdir(tmp_path)
+    rows = {"height": [float(n) for n in range(60)], "label": [n % 3 for n in range(60)]}
+    parts = {side: datasets.Dataset.from_dict(rows) for side in ("train", "test")}
+    datasets.DatasetDict(parts).save_to_disk("saved")
+
+    assert main(["import", "hf", "saved", "plain.parquet"]) == 0
+
+    told = capsys.readouterr().out
+    assert (
+        "Wrote 120 rows without devices: `partita import dirichlet` or `shards` deals them to some." in told
+    )
+    assert pq.read_table("plain.parquet").column_names == ["split", "height", "label"]
+    assert main(["import", "shards", "plain.parquet", "dealt.parquet", "devices=4"]) == 0
+    assert len(set(pq.read_table("dealt.parquet")["device"].to_pylist())) == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["nist", "q", "out.parquet"], "`partita import` knows emnist, stackoverflow, gldv2"),
         (["qmnist", "none", "out.parquet"], "none"),
-        (["qmnist", "q", "out.parquet", "lest=3"], "The keys of [import qmnist] do not fit Qmnist"),
+        (
+            ["qmnist", "q", "out.parquet", "lest=3"],
+            "`partita import qmnist` has no key `lest`. Did you mean `least`? It takes least, test_share.",
+        ),
+        (
+            ["sort", "q", "out.parquet", "frobnicate=3"],
+            "`partita import sort` has no key `frobnicate`. It takes device, memory.",
+        ),
         (
             ["qmnist", "q", "out.parquet", "least=many"],
             "`import qmnist.least` must be a whole number, got 'many'.",
@@ -99,7 +138,6 @@ def test_devices_are_drawn_where_there_are_none(tmp_path: Path, monkeypatch: pyt
         (["qmnist", "q", "no/out.parquet"], "There is no folder `no`"),
         (["sort", "none.parquet", "out.parquet"], "none.parquet"),
         (["sort", "q", "out.parquet", "tick=3"], "`tick` is no key of `partita import`"),
-        (["hf", "x", "out.parquet"], "`partita import hf` needs `device=COLUMN`"),
         (["qmnist", "q", "out.parquet", "least=50"], "No device is left to import (3 fewer than 50 digits)."),
     ],
 )
@@ -154,3 +192,98 @@ def test_bad_rows_are_counted_at_the_end_of_a_run(
     assert "`words.parquet`, row 2, device 'd0': `text` is empty" in capsys.readouterr().err
     assert main(["run", "words.toml", "task.skip_bad=true", *quick]) == 0
     assert "Mind: 1 bad row was left out (`words.parquet`, row 2, device 'd0'" in capsys.readouterr().out
+
+
+WORDS = '[task]\nkind = "text"\ndata = "words.parquet"\nlength = 4\n'
+SHORT = ["pretrain.rounds=1", "personalise.rounds=1", "finetune.epochs=1", "pretrain.devices_per_round=2"]
+SHORT += ["personalise.devices_per_round=2", "evaluate.every=0"]
+
+
+def side_of(_: int, row: int) -> str:
+    return "test" if row == 5 else "train"
+
+
+def test_a_bad_test_row_costs_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.toml").write_text(WORDS)
+    rows = texts(devices=2, rows=6, split=side_of)
+    rows[5]["text"] = None
+    write(tmp_path / "words.parquet", rows)
+
+    assert main(["run", "words.toml", *SHORT, "out=a"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "`words.parquet`, row 5, device 'd0': `text` is empty" in line
+    assert line.endswith("Go on with `partita run --resume a task.skip_bad=true`.")
+    trained = Path("a/rounds.jsonl").read_text()
+    assert main(["run", "--resume", "a", "task.skip_bad=false"]) == 2
+    assert main(["run", "--resume", "a", "task.skip_bad=true", "seed=3"]) == 2
+    assert "leave out `task.skip_bad=true seed=3`" in capsys.readouterr().err
+    assert "skip_bad" not in Path("a/config.toml").read_text()
+    assert main(["run", "--resume", "a", "task.skip_bad=true"]) == 0
+
+    assert trained
+    assert Path("a/rounds.jsonl").read_text().startswith(trained)
+    assert "skip_bad = true" in Path("a/config.toml").read_text()
+    assert main(["run", "words.toml", *SHORT, "task.skip_bad=true", "out=b"]) == 0
+    for name in ("summary.json", "devices.parquet", "config.toml", "shared/personalised.safetensors"):
+        assert Path("a", name).read_bytes() == Path("b", name).read_bytes()
+
+
+def test_rows_that_were_left_out_are_written_down_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.toml").write_text(WORDS)
+    rows = texts(devices=2, rows=6, split=side_of)
+    rows[2]["text"] = rows[11]["text"] = None
+    write(tmp_path / "words.parquet", rows)
+
+    assert main(["run", "words.toml", *SHORT, "task.skip_bad=true", "out=a"]) == 0
+    first = capsys.readouterr().out
+    written = Path("a/skipped.jsonl").read_text()
+    assert main(["run", "--resume", "a"]) == 0
+
+    assert "Mind: 2 bad rows were left out (`words.parquet`, row 2, device 'd0': `text` is empty)." in first
+    assert capsys.readouterr().out == first
+    assert Path("a/skipped.jsonl").read_text() == written
+    assert [json.loads(line) for line in written.splitlines()] == [
+        {"file": "words.parquet", "row": 2, "device": "d0", "reason": "`text` is empty"},
+        {"file": "words.parquet", "row": 11, "device": "d1", "reason": "`text` is empty"},
+    ]
+
+
+def test_a_run_that_has_no_row_left_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.toml").write_text(WORDS)
+    write(tmp_path / "words.parquet", texts(devices=2, rows=6, split=side_of, text=lambda device, row: row))
+
+    assert main(["run", "words.toml", *SHORT, "task.skip_bad=true"]) == 1
+
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "The device has no training examples." in line
+    assert (
+        "Mind: 10 bad rows were left out (`words.parquet`, row 0, device 'd0': `text` must be a text" in line
+    )
+
+
+def test_the_baseline_of_a_run_finds_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.toml").write_text(WORDS)
+    rows = texts(devices=2, rows=6, split=side_of)
+    rows[2]["text"] = None
+    write(tmp_path / "words.parquet", rows)
+
+    assert main(["run", "words.toml", *SHORT, "finetune.baseline=true", "task.skip_bad=true", "out=a"]) == 0
+    first = capsys.readouterr().out
+    assert main(["run", "--resume", "a"]) == 0
+
+    assert capsys.readouterr().out == first
+    assert 'data = "../../words.parquet"' in Path("a/finetune/config.toml").read_text()
+    assert Path("a/finetune/skipped.jsonl").read_text() == Path("a/skipped.jsonl").read_text()
+    assert main(["run", "--resume", "a/finetune"]) == 0

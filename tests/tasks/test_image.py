@@ -161,6 +161,59 @@ def test_pictures_of_16_bits_are_brought_to_8(tmp_path: Path) -> None:
     assert (task.devices["d0"]["train"][0] == 100).all()
 
 
+def encoded(
+    pixels: np.ndarray, *, kind: str = "PNG", mode: str | None = None, **settings: Any
+) -> dict[str, Any]:
+    content = BytesIO()
+    picture = Image.fromarray(pixels)
+    (picture.convert(mode) if mode else picture).save(content, kind, **settings)
+    return {"bytes": content.getvalue(), "path": None}
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_pictures_of_32_bits_are_bad_rows(tmp_path: Path, kind: type) -> None:
+    given = rows()
+    given[0]["image"] = encoded(np.full((6, 6), 1, kind), kind="TIFF")
+
+    task = image(data=str(write(tmp_path / "t.parquet", given)), size=6, skip_bad=True)
+
+    assert len(task.devices["d0"]["train"][0]) == 3
+    assert task.skipped[0].reason == "`image` has 32 bits to a pixel, give 8 or 16"
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparent_places_are_white(tmp_path: Path, mode: str) -> None:
+    # Black everywhere, and nothing of it to be seen but for the first row.
+    pixels = np.zeros((6, 6, 4), np.uint8)
+    pixels[0, :, 3] = 255
+    if mode == "P":
+        shades = np.ones((6, 6), np.uint8)
+        shades[0] = 0
+        picture = encoded(shades, mode="P", transparency=1)
+    else:
+        picture = encoded(pixels, mode=mode)
+    path = str(write(tmp_path / "t.parquet", rows(image=picture)))
+
+    for channels in (1, 3):
+        seen = image(data=path, size=6, channels=channels).devices["d0"]["train"][0]
+        assert (seen[:, :, 0] == 0).all()
+        assert (seen[:, :, 1:] == 255).all()
+
+
+def test_columns_of_content_can_have_other_names(tmp_path: Path) -> None:
+    given = [
+        {"device": row["device"], "split": row["split"], "img": row["image"], "fine": row["label"]}
+        for row in rows()
+    ]
+    given[7]["fine"] = -1
+
+    task = image(data=str(write(tmp_path / "t.parquet", given)), size=6, image="img", label="fine")
+
+    assert task.devices["d0"]["train"][1].tolist() == [0, 1, 0, 1]
+    with pytest.raises(BadData, match="row 7, device 'd1': `fine` must be from 0 to 2, got -1"):
+        _ = task.devices["d1"]["train"]
+
+
 def test_a_bad_row_is_counted_once_however_often_it_is_met(tmp_path: Path) -> None:
     given = rows()
     given[0]["image"] = {"bytes": b"no picture", "path": None}
@@ -169,14 +222,20 @@ def test_a_bad_row_is_counted_once_however_often_it_is_met(tmp_path: Path) -> No
     for _ in range(3):
         assert len(task.devices["d0"]["train"][0]) == 3
 
-    assert list(task.skipped) == [
+    assert list(map(str, task.skipped)) == [
         "`t.parquet`, row 0, device 'd0': `image` is not a picture that can be decoded"
     ]
 
 
 def test_a_label_beyond_all_classes_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="The largest `label` of .* is 3000000000: say how many `classes`."):
-        image(data=str(write(tmp_path / "t.parquet", rows(label=3_000_000_000))))
+    given = rows()
+    given[7]["label"] = 3_000_000_000
+
+    with pytest.raises(
+        ConfigError,
+        match="^`t.parquet`, row 7, device 'd1': `label` is 3000000000: say how many `classes`.$",
+    ):
+        image(data=str(write(tmp_path / "t.parquet", given)), skip_bad=True)
 
 
 def test_a_label_that_is_a_text_is_one_line(tmp_path: Path) -> None:
@@ -187,6 +246,7 @@ def test_a_label_that_is_a_text_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"classes": -1}, "`classes` must be 0 or above, got -1."),
         ({"channels": 2}, "`channels` must be 1 or 3, got 2."),
         ({"size": 0}, "`size` must be at least 1"),
         ({"size": 8, "crop_from": 4}, "at most `crop_from`, got 8 and 4."),

@@ -17,7 +17,7 @@ from partita.data.examples import examples_of  # noqa: E402
 from partita.data.rows import BadData  # noqa: E402
 from partita.errors import ConfigError  # noqa: E402
 from partita.tasks.pieces import characters, subwords  # noqa: E402
-from partita.tasks.speech import log_mel, speech, word_error_rate  # noqa: E402
+from partita.tasks.speech import _Kept, _Utterances, log_mel, speech, word_error_rate  # noqa: E402
 from tables import write  # noqa: E402
 
 RATE = 8000
@@ -161,3 +161,29 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], words: str) 
 
     assert f"`t.parquet`, row 4, device 'd1': {words}" in str(caught.value)
     assert len(examples_of(lax.devices["d1"]["train"])) == 1
+
+
+def test_columns_of_content_can_have_other_names(tmp_path: Path) -> None:
+    given = [{**row, "sound": row["audio"], "said": row["text"]} for row in rows()]
+    given = [{k: v for k, v in row.items() if k not in ("audio", "text")} for row in given]
+    given[1]["sound"] = None
+
+    task = speech(data=str(write(tmp_path / "t.parquet", given)), audio="sound", text="said", skip_bad=True)
+
+    assert [text for _, _, text in examples_of(task.devices["d0"]["train"]).readings] == ["one"]
+    assert task.skipped[0].reason == "`sound` is empty"
+
+
+def test_features_are_held_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def utterances(device: str) -> _Utterances:
+        read.append(device)
+        return _Utterances([(torch.zeros(10, 4), torch.zeros(1), "one")])
+
+    monkeypatch.setattr("partita.tasks.speech._MOST_HELD", 2 * 160)
+    kept = _Kept()
+    for device in ("a", "b", "a", "c", "a", "b"):
+        kept.get((device, "train"), lambda device=device: utterances(device))
+
+    assert read == ["a", "b", "c", "b"]  # c took b's place: a was used after b.

@@ -1,8 +1,10 @@
 """The tabular task: classes and numbers from numbers."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 
@@ -54,6 +56,52 @@ def test_columns_and_label_can_be_named_and_a_number_told(tmp_path: Path) -> Non
     assert task.metrics["error"].direction == "down"
     result = run(task, named_partition(task.model(), "input"), FedSim(shared_lr=0.01), rounds=1)
     assert result.summary["direction"] == "down"
+
+
+def test_columns_that_say_whose_or_when_are_not_told_from(tmp_path: Path) -> None:
+    about = {"time": 1, "when": 2, "id": 3, "row": 4, "group": 5, "patient": 6}
+    path = str(write(tmp_path / "t.parquet", rows(**about)))
+
+    plain = tabular(data=path)
+    named = tabular(data=path, time="when", id="row", group="patient")
+
+    assert plain.model_options["inputs"] == 2 + 3
+    assert named.model_options["inputs"] == 2
+
+
+def test_true_and_false_and_decimals_are_numbers(tmp_path: Path) -> None:
+    given = rows(member=True, price=Decimal("2.50"))
+
+    numbers, _ = tabular(data=str(write(tmp_path / "t.parquet", given))).devices["d1"]["train"]
+
+    assert numbers.tolist() == [[1.0, 2.0, 1.0, 2.5], [2.0, 3.0, 1.0, 2.5], [3.0, 4.0, 1.0, 2.5]]
+
+
+def test_columns_that_are_no_numbers_are_said_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(write(tmp_path / "t.parquet", rows(words=["a"])))
+
+    tabular(data=path)
+    tabular(data=path, columns=["height"])
+
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"Columns of `{path}` that are no numbers are left out: `name` (string), "
+        f"`words` ({pa.list_(pa.string())})."
+    ).replace("item", "element")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"columns": ["height", "label"]}, "`columns` must not have `label`"),
+        ({"classes": -1}, "`classes` must be 0 or above, got -1."),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        tabular(data=str(write(tmp_path / "t.parquet", rows())), **settings)
 
 
 @pytest.mark.parametrize(

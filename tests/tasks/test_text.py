@@ -115,7 +115,19 @@ def test_a_text_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="`t.parquet`, row 2, device 'b': `text` is empty"):
         text(data=str(write(tmp_path / "t.parquet", rows)))
     lax = text(data=str(write(tmp_path / "t.parquet", rows)), skip_bad=True)
-    assert lax.skipped == ["`t.parquet`, row 2, device 'b': `text` is empty"]
+    assert list(map(str, lax.skipped)) == ["`t.parquet`, row 2, device 'b': `text` is empty"]
+
+
+def test_the_column_of_texts_can_have_another_name(tmp_path: Path) -> None:
+    given = [{"body" if name == "text" else name: value for name, value in row.items()} for row in ROWS]
+
+    named = text(data=str(write(tmp_path / "a.parquet", given)), text="body")
+    usual = text(data=str(write(tmp_path / "b.parquet", ROWS)))
+
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(named.devices["a"]["train"], usual.devices["a"]["train"], strict=True)
+    )
 
 
 def test_wrong_settings_are_named() -> None:

@@ -11,6 +11,8 @@ from partita.data.options import TableOptions
 
 _LEARNT = {"vocabulary", "pieces"}
 """Keys of what is learnt of the data, or was."""
+_CONTENT = {"image", "label", "audio", "text"}
+"""Keys that name columns of content: a made-up table has the usual ones."""
 
 
 def with_stand_ins(config: Config, beside: Path, folder: Path) -> tuple[Config, list[str]]:
@@ -45,7 +47,7 @@ def _made_up(kind: str, options: dict[str, Any], path: Path) -> dict[str, Any]:
         _count(options.get(key)) for key in ("devices", "size", "crop_from", "words")
     )
     write_made_up(path, kind, devices=devices or 1, size=max(size or 28, crop_from), words=words or 10_000)
-    dropped = ({entry.name for entry in fields(TableOptions)} - {"devices"}) | _LEARNT
+    dropped = ({entry.name for entry in fields(TableOptions)} - {"devices"}) | _LEARNT | _CONTENT
     return {**{name: value for name, value in options.items() if name not in dropped}, "data": str(path)}
 
 

@@ -18,7 +18,7 @@ from partita.data.sides import SIDES, Sides
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
 """Another number, and indexes are built anew."""
 
 

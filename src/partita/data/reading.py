@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partita.data.arrow import Ids
+from partita.data.ids import check_id, ids_of
+from partita.data.rows import WrongRow
 from partita.data.writing import BYTES
 from partita.errors import ConfigError
 
@@ -62,6 +64,19 @@ class Files:
                 first += len(values)
                 yield values
 
+    def check_ids(self, column: str, nbytes: int = BYTES) -> None:
+        """Raise a `ConfigError` unless a column says of every row whose it is."""
+        check_id(self.schema.field(column).type, column, f"`{self.paths[0]}`")
+        for path in self.paths:
+            first = 0
+            for table in _tables_of(path, nbytes, [column]):
+                try:
+                    first += len(ids_of(table[column], column))
+                except WrongRow as error:
+                    raise ConfigError(
+                        f"`{path}`, row {first + error.row}: {error}. Every row needs a text or a number."
+                    ) from None
+
     def tables(self, columns: Sequence[str], nbytes: int = BYTES) -> Iterator[pa.Table]:
         """Yield some columns of all rows, in tables of about `nbytes` each at most."""
         for path in self.paths:
@@ -84,6 +99,9 @@ def open_files(source: Path) -> Files:
             schemas.append(file.schema_arrow)
         if not schemas[-1].equals(schemas[0]):
             raise ConfigError(f"`{path}` has other columns than `{paths[0]}`: all files must have the same.")
+    names = schemas[0].names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"`{paths[0]}` has several columns `{twice[0]}`: each needs a name of its own.")
     return Files(paths, schemas[0], rows)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from partita.data.skipped import LeftOut
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
@@ -17,8 +18,41 @@ class BadRow(Exception):
     """A row that cannot be used; the message says why."""
 
 
+class WrongRow(Exception):
+    """A row that nothing can be done without; `row` is its place among those looked at."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
 class BadData(ConfigError):
     """A row of a table that cannot be used, named by file, row and device."""
+
+
+class PartlyRead(Mapping[str, Any]):
+    """A row of which some columns cannot be decoded: asking for one of them is a `BadRow`.
+
+    Args:
+        values: the other columns.
+        reasons: why, by column.
+    """
+
+    def __init__(self, values: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
+        self._values = values
+        self._reasons = reasons
+
+    def __getitem__(self, column: str) -> Any:
+        if column in self._reasons:
+            raise BadRow(f"`{column}` {self._reasons[column]}")
+        return self._values[column]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._values
+        yield from self._reasons
+
+    def __len__(self) -> int:
+        return len(self._values) + len(self._reasons)
 
 
 @dataclass(frozen=True)
@@ -32,7 +66,7 @@ class Rows:
     """Where each row stands."""
     content: Sequence[Mapping[str, Any]]
     """What is in each row, by column."""
-    skip: Callable[[Place, str], None] | None = None
+    skip: Callable[[LeftOut], None] | None = None
     """Told of every row that is left out because it cannot be used; None: such a row is an error."""
 
     def __len__(self) -> int:
@@ -47,15 +81,14 @@ class Rows:
         return list(self._used(use))
 
     def _used(self, use: Callable[[Mapping[str, Any]], Item]) -> Iterator[Item]:
-        for place, row in zip(self.places, self.content, strict=True):
+        for (file, number), row in zip(self.places, self.content, strict=True):
             try:
                 yield use(row)
             except BadRow as error:
-                file, number = place
-                text = f"`{file}`, row {number}, device {self.device!r}: {error}"
+                bad = LeftOut(file, number, self.device, str(error))
                 if self.skip is None:
-                    raise BadData(f"{text} (`skip_bad = true` leaves such rows out).") from error
-                self.skip(place, text)
+                    raise BadData(f"{bad} (`skip_bad = true` leaves such rows out).") from error
+                self.skip(bad)
 
 
 def value_in(row: Mapping[str, Any], column: str, kind: type[Item]) -> Item:

@@ -14,19 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from partita.data.ids import has_text
 from partita.data.options import TableOptions
+from partita.data.rows import WrongRow
 
 SIDES = ("train", "validation", "test")
 _TRAIN, _VALIDATION, _TEST = range(3)
 Numbers = np.ndarray
-
-
-class WrongSide(Exception):
-    """A row whose column says no side; `row` is its place among those looked at."""
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
 
 
 class Sides:
@@ -35,13 +29,11 @@ class Sides:
     Args:
         names: the columns that the table has.
         options: which of them say what.
-        content: the columns that tell rows apart where nothing names them.
     """
 
-    def __init__(self, names: Sequence[str], options: TableOptions, content: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], options: TableOptions) -> None:
         self.names = names
         self.options = options
-        self.content = content
 
     @cached_property
     def split(self) -> str:
@@ -62,7 +54,9 @@ class Sides:
     @cached_property
     def keys(self) -> list[str]:
         """The columns that tell rows apart where sides are drawn: the group's, the id's, or all content."""
-        return [self.named] if self.named else sorted(self.content)
+        if self.named:
+            return [self.named]
+        return sorted(name for name in self.names if name not in ("split", self.split, self.options.device))
 
     @cached_property
     def columns(self) -> list[str]:
@@ -74,14 +68,29 @@ class Sides:
         return list(dict.fromkeys([*said, *(self.keys if keyed else [])]))
 
     @property
-    def full(self) -> list[str]:
-        """The columns in which no row may be without a value, for sides to follow from them."""
-        return [self.options.time] if self.by_time else [name for name in self.columns if name == self.named]
-
-    @property
     def by_time(self) -> bool:
         """Whether a device's newest rows are its test rows: its rows have to be seen together."""
         return self.options.split == "time"
+
+    @property
+    def by_content(self) -> bool:
+        """Whether all that is in a row tells its side."""
+        return not (self.split or self.by_time or self.named)
+
+    def check_type(self, schema: pa.Schema) -> str:
+        """Return what is wrong with the column of sides, nothing where it can hold texts."""
+        if not self.split or has_text(schema.field(self.split).type):
+            return ""
+        kind = schema.field(self.split).type
+        return f"`{self.split}` must hold {', '.join(SIDES)}, it holds {kind}"
+
+    def check_full(self, rows: pa.Table) -> None:
+        """Raise a `WrongRow` for a row without a time, an id or a group where its side follows from that."""
+        full = [self.options.time] if self.by_time else [name for name in self.columns if name == self.named]
+        for name in full:
+            row = pc.index(rows[name].combine_chunks().is_null(nan_is_null=True), True).as_py()
+            if row >= 0:
+                raise WrongRow(row, f"`{name}` is empty")
 
     def of(self, rows: pa.Table) -> Numbers:
         """Return the side of every row, as its place in `SIDES`; by time, all rows are one device's."""
@@ -109,20 +118,60 @@ class Sides:
         return sides
 
     def _said(self, rows: pa.Table) -> Numbers:
-        column = rows[self.split].cast(pa.string()).combine_chunks()
+        column = _as_bytes(rows[self.split]).combine_chunks()
         sides = np.full(len(rows), -1)
         for place, side in enumerate(SIDES):
-            here = pc.call_function("equal", [column, pa.scalar(side)]).fill_null(False)
+            here = pc.call_function("equal", [column, pa.scalar(side.encode())]).fill_null(False)
             sides[here.to_numpy(zero_copy_only=False)] = place
         wrong = np.flatnonzero(sides < 0)
         if len(wrong):
             row = int(wrong[0])
-            value = column[row].as_py()
-            raise WrongSide(row, f"`{self.split}` must be {', '.join(SIDES)}, got {value!r}")
+            content = column[row].as_py()
+            value = None if content is None else content.decode(errors="backslashreplace")
+            raise WrongRow(row, f"`{self.split}` must be {', '.join(SIDES)}, got {value!r}")
         return sides
 
+    def keys_in(self, rows: pa.Table) -> list[bytes]:
+        """Return what tells each row apart where sides are drawn.
+
+        Raises:
+            WrongRow: a row cannot be decoded.
+        """
+        keyed = pa.table({name: _plain(rows[name]) for name in self.keys})
+        try:
+            return list(keys_of(keyed.to_pylist()))
+        except (ValueError, OverflowError) as error:
+            row = next(place for place in range(len(keyed)) if not _is_decoded(keyed.slice(place, 1)))
+            raise WrongRow(row, f"what tells the row apart cannot be read, {error}") from error
+
     def _shares(self, rows: pa.Table, use: str) -> Numbers:
-        return np.array([share_of(key, use) for key in keys_of(rows.select(self.keys).to_pylist())])
+        return np.array([share_of(key, use) for key in self.keys_in(rows)])
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts and times as bytes, whatever Python would make of them; other columns as they are."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_temporal)
+    return _as_bytes(column) if any(is_one(kind) for is_one in texts) else column
+
+
+def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the texts of a column as bytes, which need not be UTF-8."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    plain = column.cast(kind)
+    if not (
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    ):
+        plain = plain.cast(pa.large_string() if pa.types.is_large_string(kind) else pa.string())
+    return plain.cast(pa.large_binary())
+
+
+def _is_decoded(rows: pa.Table) -> bool:
+    try:
+        rows.to_pylist()
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def share_of(key: bytes, use: str) -> float:

@@ -41,7 +41,7 @@ def sort_table(
     Args:
         source: a Parquet file, or a folder of them, taken in the order of their names.
         out: the file to write.
-        device: the column that says whose a row is: whole numbers or texts.
+        device: the column that says whose a row is: texts, or whatever can be written as one.
         memory: about how many bytes to use at most.
         tick: told of the progress.
 
@@ -53,11 +53,7 @@ def sort_table(
         raise ConfigError(f"`memory` must be at least 1 byte, got {memory}.")
     files = open_files(source)
     files.need(device)
-    if not is_id(files.schema.field(device).type):
-        kind = files.schema.field(device).type
-        raise ConfigError(f"`{device}` of `{source}` must hold texts or whole numbers, it holds {kind}.")
-    for _ in files.full(device):
-        pass
+    files.check_ids(device)
     return sort_stream(files.stream(memory // 16), out, device=device, memory=memory, tick=tick)
 
 
@@ -237,11 +233,3 @@ class _Run:
 
 def _texts(ids: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(ids.cast(pa.string()).chunks) if ids.num_chunks else pa.array([], pa.string())
-
-
-def is_id(kind: pa.DataType) -> bool:
-    """Whether a column of this type can say whose a row is: texts or whole numbers."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return pa.types.is_integer(kind) or any(is_text(kind) for is_text in texts)

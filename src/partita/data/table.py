@@ -1,8 +1,9 @@
 """A Parquet table read by device: its rows are found by an index and read one device at a time."""
 
 import bisect
-import hashlib
-import logging
+import json
+import re
+import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,28 +12,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from partita.data.arrow import Ids
+from partita.data.chosen import chosen
 from partita.data.devices import Devices
+from partita.data.groups import Groups
+from partita.data.ids import check_id, ids_of
 from partita.data.index import Index, KeptIndex, build_index, in_order
 from partita.data.options import TableOptions
-from partita.data.reading import open_files
-from partita.data.rows import Place, Rows
-from partita.data.sides import SIDES, Sides, WrongSide
+from partita.data.rows import PartlyRead, Rows, WrongRow
+from partita.data.sides import SIDES, Sides
+from partita.data.skipped import LeftOut, Skipped
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
-
-logger = logging.getLogger(__name__)
 
 _GROUPS = 4
 """Row groups kept at a time: devices that are visited one after the other often stand in one."""
 _CLASSES = 1_000_000
 """The most classes that labels alone can ask for."""
-_OPEN = 16
-"""Files kept open at a time: what is at the end of each is read when it is opened."""
-_LARGE = 64_000_000
-"""Bytes of a row group from which reading one device's rows is slow."""
 
 
 class DeviceTable:
@@ -51,15 +48,14 @@ class DeviceTable:
         self.path = path
         self.options = options
         self.columns = tuple(columns)
-        self.skipped: list[str] = []
-        """A text for every bad row that was left out."""
-        self._bad: set[Place] = set()
-        self._files = _Files(path)
-        self._sides = Sides(self._files.schema.names, options, columns)
+        self.skipped = Skipped()
+        """The bad rows that were left out."""
+        self._files = Groups(path)
+        self._sides = Sides(self._files.schema.names, options)
         self._check_columns()
         self._cache: OrderedDict[tuple[int | str, ...], pa.Table] = OrderedDict()
         index = KeptIndex(path, self._files.paths, self._sides).get(self._whole_index)
-        self._index = _chosen(index, options, path)
+        self._index = chosen(index, self._sides, path, self._alike)
 
     def devices(self, examples: Callable[[Rows], Any]) -> Devices:
         """Return the devices; `examples` makes examples of a device's rows on one side, when asked for."""
@@ -78,17 +74,20 @@ class DeviceTable:
             raise KeyError(device)
         start = int(self._index.starts[position])
         names = list(dict.fromkeys([self.options.device, *self._sides.columns, *(content or self.columns)]))
-        table = self._read(start, start + int(self._index.counts[position].sum()), names)
-        values = table.select(list(content or self.columns)).to_pylist()
+        try:
+            table = self._read(start, start + int(self._index.counts[position].sum()), names)
+        except WrongRow as error:
+            raise self._named(max(error.row, start), str(error), device) from error
+        values = _values(table.select(list(content or self.columns)))
         sides = self._sides.of(table)
         found: dict[str, Rows] = {}
         for code, side in enumerate(SIDES):
-            chosen = np.flatnonzero(sides == code).tolist()
+            own = np.flatnonzero(sides == code).tolist()
             if side == "train" and self.options.most:
-                chosen = chosen[: self.options.most]
-            if chosen:
-                places = [self._files.place_of(start + row) for row in chosen]
-                found[side] = Rows(device, side, places, [values[row] for row in chosen], self._skip)
+                own = own[: self.options.most]
+            if own:
+                places = [self._files.place_of(start + row) for row in own]
+                found[side] = Rows(device, side, places, [values[row] for row in own], self._skip)
         return found
 
     def classes(self, column: str) -> int:
@@ -102,19 +101,23 @@ class DeviceTable:
                     )
                 largest = max(largest, int(pc.call_function("max", [values]).as_py() or 0))
         if largest >= _CLASSES:
-            raise ConfigError(
-                f"The largest `{column}` of `{self.path}` is {largest}: say how many `classes`."
-            )
+            row, device = self._find(column, largest)
+            raise self._named(row, f"`{column}` is {largest}: say how many `classes`", device)
         return largest + 1
 
-    @property
-    def _skip(self) -> Callable[[Place, str], None] | None:
-        def skip(place: Place, text: str) -> None:
-            if place not in self._bad:
-                self._bad.add(place)
-                self.skipped.append(text)
+    def _find(self, column: str, value: int) -> tuple[int, DeviceId]:
+        """Return the first row with a value that there is, and whose it is."""
+        first = 0
+        for rows in self._files.tables([self.options.device, column]):
+            row = pc.index(rows[column], pa.scalar(value, rows[column].type)).as_py()
+            if row >= 0:
+                return first + row, ids_of(rows[self.options.device], self.options.device)[row].as_py()
+            first += len(rows)
+        raise AssertionError("The value was found before.")
 
-        return skip if self.options.skip_bad else None
+    @property
+    def _skip(self) -> Callable[[LeftOut], None] | None:
+        return self.skipped.add if self.options.skip_bad else None
 
     def _check_columns(self) -> None:
         names = self._files.schema.names
@@ -126,15 +129,22 @@ class DeviceTable:
                 raise ConfigError(f"`{self.path}` has no column `{name}`, only {', '.join(names)}.")
         if self._sides.by_time and (options.group or "group" in names):
             raise ConfigError(f'`{self.path}` has groups, which `split = "time"` cannot keep on one side.')
+        check_id(self._files.schema.field(options.device).type, options.device, f"`{self.path}`")
+        if wrong := self._sides.check_type(self._files.schema):
+            raise ConfigError(f"`{self.path}`: {wrong}.")
+
+    def _alike(self, begin: int, end: int) -> bool:
+        """Whether some rows have the same content."""
+        keys = self._sides.keys_in(self._read(begin, end, self._sides.keys))
+        return len(set(keys)) < len(keys)
 
     def _whole_index(self) -> Index:
         index = build_index(self._batches(), self._sides)
         if len(index.ids.unique()) < len(index.ids):
-            column = "" if self.options.device == "device" else f" device={self.options.device}"
             twice = next(e["values"] for e in index.ids.value_counts().to_pylist() if e["counts"] > 1)
             raise ConfigError(
                 f"The rows of `{self.path}` are not grouped by device, {twice!r} stands in several places: "
-                f"`partita import sort {self.path} OUT.parquet{column}` writes a table that is."
+                f"`{_sorting(self.path, self.options.device)}` writes a table that is."
             )
         return in_order(index)
 
@@ -143,33 +153,24 @@ class DeviceTable:
         names = list(dict.fromkeys([self.options.device, *self._sides.columns]))
         first = 0
         for rows in self._files.tables(names):
-            for name in (self.options.device, *self._sides.full):
-                self._check_full(rows[name], name, first)
-            ids = self._ids_in(rows)
             try:
+                ids = ids_of(rows[self.options.device], self.options.device)
+            except WrongRow as error:
+                raise self._named(first + error.row, str(error)) from None
+            try:
+                self._sides.check_full(rows)
                 sides = np.zeros(len(rows), int) if self._sides.by_time else self._sides.of(rows)
-            except WrongSide as error:
-                device = ids[error.row].as_py()
-                raise self._named(first + error.row, f"device {device!r}: {error}") from None
+            except WrongRow as error:
+                raise self._named(first + error.row, str(error), ids[error.row].as_py()) from None
             yield ids, sides
             first += len(rows)
         if not first:
             raise ConfigError(f"`{self.path}` has no rows.")
 
-    def _check_full(self, column: pa.ChunkedArray, name: str, first: int) -> None:
-        empty = column.combine_chunks().is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-        if empty.any():
-            raise self._named(first + int(np.flatnonzero(empty)[0]), f"`{name}` is empty")
-
-    def _ids_in(self, rows: pa.Table) -> pa.Array:
-        try:
-            return rows[self.options.device].combine_chunks().cast(pa.string())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise ConfigError(f"`{self.options.device}` of `{self.path}` must be texts or numbers.") from None
-
-    def _named(self, row: int, what: str) -> ConfigError:
+    def _named(self, row: int, what: str, device: DeviceId | None = None) -> ConfigError:
         file, number = self._files.place_of(row)
-        return ConfigError(f"`{file}`, row {number}: {what}.")
+        whose = "" if device is None else f", device {device!r}"
+        return ConfigError(f"`{file}`, row {number}{whose}: {what}.")
 
     def _read(self, begin: int, end: int, names: list[str]) -> pa.Table:
         """Return some rows of the table, from row groups that are kept for a while."""
@@ -188,7 +189,7 @@ class DeviceTable:
         if key not in self._cache:
             if len(self._cache) == _GROUPS:
                 self._cache.popitem(last=False)
-            self._cache[key] = self._files.read_group(number, names)
+            self._cache[key] = self._files.read(number, names)
         self._cache.move_to_end(key)
         return self._cache[key]
 
@@ -213,80 +214,29 @@ class _Splits(Mapping[str, Any]):
         return len(self._rows)
 
 
-class _Files:
-    """The files of a table, and their row groups one after the other."""
-
-    def __init__(self, path: Path) -> None:
-        files = open_files(path)
-        self.paths = files.paths
-        self.schema = files.schema
-        self.tables = files.tables
-        self.begins: list[int] = []
-        """The number of the first row of each row group."""
-        self._groups: list[tuple[Path, int]] = []
-        self._firsts: list[int] = []
-        self._open: dict[Path, pq.ParquetFile] = {}
-        rows = largest = 0
-        for file in self.paths:
-            metadata = pq.read_metadata(file)
-            self._firsts.append(rows)
-            for number in range(metadata.num_row_groups):
-                self.begins.append(rows)
-                self._groups.append((file, number))
-                rows += metadata.row_group(number).num_rows
-                largest = max(largest, metadata.row_group(number).total_byte_size)
-        if largest > _LARGE:
-            logger.warning(
-                "Row groups of `%s` have up to %d MB, read whole for one device: `partita import sort` "
-                "writes small ones.",
-                path,
-                largest // 1_000_000,
-            )
-
-    def place_of(self, row: int) -> Place:
-        """Return the file in which a row of the table stands, and its number there."""
-        position = bisect.bisect_right(self._firsts, row) - 1
-        return self.paths[position].name, row - self._firsts[position]
-
-    def read_group(self, number: int, names: list[str]) -> pa.Table:
-        """Read some columns of a row group."""
-        file, place = self._groups[number]
-        if file not in self._open:
-            if len(self._open) == _OPEN:
-                self._open.popitem()[1].close()
-            self._open[file] = pq.ParquetFile(file)
-        return self._open[file].read_row_group(place, columns=names)
+def _values(table: pa.Table) -> Sequence[Mapping[str, Any]]:
+    """Return rows by column; of rows that cannot be decoded, what can be."""
+    try:
+        return table.to_pylist()
+    except (ValueError, OverflowError):
+        return [_values_of_one(table.slice(row, 1)) for row in range(len(table))]
 
 
-def _chosen(index: Index, options: TableOptions, path: Path) -> Index:
-    """Return the devices that the options take."""
-    for side, least in (("train", options.least_train), ("test", options.least_test)):
-        empty = np.flatnonzero(index.on(side) == 0)
-        if len(empty) and not least:
-            raise ConfigError(
-                f"Device {index.ids[int(empty[0])].as_py()!r} of `{path}` has no {side} rows, one of "
-                f"{len(empty)} without: `least_{side} = 1` leaves them out."
-            )
-    index = index.taken((index.on("train") >= options.least_train) & (index.on("test") >= options.least_test))
-    if not len(index.ids):
-        raise ConfigError(f"No device of `{path}` has as many rows as asked for.")
-    if options.devices > len(index.ids):
-        raise ConfigError(f"`{path}` has {len(index.ids)} devices to take, fewer than `devices`.")
-    if not options.devices:
-        return index
-    digests = [hashlib.sha256(device.encode()).digest() for device in index.ids.to_pylist()]
-    mask = np.zeros(len(digests), bool)
-    mask[sorted(range(len(digests)), key=digests.__getitem__)[: options.devices]] = True
-    return index.taken(mask)
+def _values_of_one(row: pa.Table) -> Mapping[str, Any]:
+    values: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    for name in row.column_names:
+        try:
+            values[name] = row[name][0].as_py()
+        except UnicodeDecodeError:
+            reasons[name] = "is not UTF-8"
+        except (ValueError, OverflowError) as error:
+            reasons[name] = f"cannot be read, {error}"
+    return PartlyRead(values, reasons) if reasons else values
 
 
-def numeric_columns(path: Path, options: TableOptions, *, besides: str) -> list[str]:
-    """Return the columns of numbers that say nothing about whose a row is or on which side."""
-    known = {besides, options.device, options.split, "split", options.id or "id", options.group or "group"}
-    known |= {options.time} if options.split == "time" else set()
-    schema = open_files(path).schema
-    numbers = [f.name for f in schema if pa.types.is_integer(f.type) or pa.types.is_floating(f.type)]
-    found = [name for name in numbers if name not in known]
-    if not found:
-        raise ConfigError(f"`{path}` has no column of numbers besides {', '.join(sorted(known - {''}))}.")
-    return found
+def _sorting(path: Path, device: str) -> str:
+    """Return the command that sorts a table."""
+    value = device if re.fullmatch(r"\w+", device) else json.dumps(device)
+    settings = [] if device == "device" else [f"device={value}"]
+    return shlex.join(["partita", "import", "sort", str(path), "OUT.parquet", *settings])

@@ -5,20 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from partita.data.arrow import read_table
+from partita.data.skipped import LeftOut, read_skipped
 from partita.evaluation import Summary
 from partita.protocol import Stage
 
 _SHOWN = 3
 
 
-def troubles_of(folder: Path, summary: Summary, skipped: Sequence[str] = ()) -> list[str]:
-    """Return a sentence for each kind of trouble in a run's folder; none where all went well.
-
-    Args:
-        folder: the run's folder.
-        summary: what came out.
-        skipped: a text for every bad row of the data that was left out.
-    """
+def troubles_of(folder: Path, summary: Summary) -> list[str]:
+    """Return a sentence for each kind of trouble in a run's folder; none where all went well."""
     failed: dict[str, str] = {}
     evaluated = 0
     with (folder / "rounds.jsonl").open() as lines:
@@ -35,10 +30,15 @@ def troubles_of(folder: Path, summary: Summary, skipped: Sequence[str] = ()) -> 
     if measured < evaluated:
         why = _reason(folder)
         troubles.append(f"{_devices(evaluated - measured)} without a test {summary['metric']} ({why})")
-    if skipped:
-        rows = "1 bad row was" if len(skipped) == 1 else f"{len(skipped)} bad rows were"
-        troubles.append(f"{rows} left out ({skipped[0]})")
+    if skipped := read_skipped(folder):
+        troubles.append(left_out(skipped))
     return troubles
+
+
+def left_out(skipped: Sequence[LeftOut]) -> str:
+    """Return how many bad rows were left out, and the first of them."""
+    rows = "1 bad row was" if len(skipped) == 1 else f"{len(skipped)} bad rows were"
+    return f"{rows} left out ({skipped[0]})"
 
 
 def _devices(count: int) -> str:

@@ -29,7 +29,10 @@ from partita.server.round import State
 _JOURNALS = ("rounds", "devices")
 _CHECKPOINTS = ("shared", "optimizer")
 _CHECKPOINT = re.compile(r"checkpoint-\d+-(shared|optimizer)\.safetensors")
-_FILES = {"config.toml", "commit.json", "summary.json", "devices.parquet", "rounds.jsonl", "devices.jsonl"}
+_FILES = {
+    *("config.toml", "commit.json", "summary.json", "devices.parquet"),
+    *("rounds.jsonl", "devices.jsonl", "skipped.jsonl"),
+}
 _FOLDERS = {"shared", "personal", "finetune"}
 
 

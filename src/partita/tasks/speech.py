@@ -1,7 +1,8 @@
-"""Writing down what is said, from a table with `audio` and `text` by device."""
+"""Writing down what is said, from a table of sounds and texts by device."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -17,11 +18,14 @@ from partita.data.rows import BadRow, Rows, value_in
 from partita.data.table import DeviceTable
 from partita.errors import needed
 from partita.models.speech import SpeechTransformer
+from partita.protocol import DeviceId
 from partita.tasks.metrics import Metric, Undefined
 from partita.tasks.pieces import Pieces, characters, given_subwords, subwords
 from partita.tasks.task import Task
 
 _BLANK = 0
+_MOST_HELD = 256_000_000
+"""Bytes of features that are held at a time."""
 _LEAST_RATE = 4000
 """Samples a second: with fewer there is no room for the features' bands."""
 Reading = tuple[Tensor, Tensor]
@@ -35,17 +39,21 @@ def speech(
     vocabulary: str = "",
     features: int = 40,
     longest: float = 35.0,
+    audio: str = "audio",
+    text: str = "text",
     **table: Any,
 ) -> Task:
     """Return the task of writing down utterances.
 
     Args:
-        data: a Parquet table with the columns `audio` and `text`, by device.
+        data: a Parquet table with a column of sounds and one of texts, by device.
         pieces: how many pieces texts are made of, learnt from the training texts by byte-pair encoding; 0:
             their characters.
         vocabulary: a sentencepiece model to use instead, as a model that was trained with it needs.
         features: how many log-mel numbers there are to a frame of 10 ms.
         longest: the most seconds that an utterance may have.
+        audio: the column of sounds.
+        text: the column of what is said.
         table: how the table is read, see `TableOptions`.
     """
     if features < 1 or not longest > 0 or pieces < 0:
@@ -53,14 +61,16 @@ def speech(
             f"`features` and `longest` must be above 0, and `pieces` not below, got {features}, {longest} "
             f"and {pieces}."
         )
-    source = DeviceTable(Path(data), options_of(table), ("audio", "text"))
-    alphabet = given_subwords(Path(vocabulary)) if vocabulary else _learnt(source, pieces)
+    source = DeviceTable(Path(data), options_of(table), (audio, text))
+    alphabet = given_subwords(Path(vocabulary)) if vocabulary else _learnt(source, text, pieces)
     options = {"features": features, "outputs": len(alphabet) + 1}
     return Task(
         model=partial(SpeechTransformer, dim=64, layers=2, heads=2, hidden=128, **options),
         loss=_loss,
         metrics={"wer": Metric(word_error_rate, "down")},
-        devices=source.devices(_Reader(alphabet=alphabet, features=features, longest=longest)),
+        devices=source.devices(
+            _Reader(audio=audio, text=text, alphabet=alphabet, features=features, longest=longest)
+        ),
         predict=partial(_predict, alphabet=alphabet),
         weight=lambda texts: sum(len(text.split()) for text in texts),
         model_options=options,
@@ -79,61 +89,67 @@ def word_error_rate(said: Sequence[str], texts: Sequence[str]) -> float:
     return needed("jiwer", by="the speech task", extra="speech").wer(list(texts), list(said))
 
 
-def _learnt(source: DeviceTable, pieces: int) -> Pieces:
+def _learnt(source: DeviceTable, column: str, pieces: int) -> Pieces:
     """Return the pieces of all training texts."""
     texts: list[str] = []
     for device in source.ids:
-        rows = source.rows_of(device, content=("text",)).get("train")
-        texts += rows.used(_text) if rows else []
+        rows = source.rows_of(device, content=(column,)).get("train")
+        texts += rows.used(partial(_text, column=column)) if rows else []
     return subwords(texts, pieces) if pieces else characters(texts)
 
 
-def _text(row: Mapping[str, Any]) -> str:
-    return " ".join(value_in(row, "text", str).split())
+def _text(row: Mapping[str, Any], *, column: str) -> str:
+    return " ".join(value_in(row, column, str).split())
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Reader:
     """Makes examples of rows: features of sound, and texts in pieces."""
 
+    audio: str
+    text: str
     alphabet: Pieces
     features: int
     longest: float
 
+    kept: "_Kept" = field(default_factory=lambda: _Kept())  # noqa: PLW0108
+
     def __call__(self, rows: Rows) -> "_Utterances":
-        return _Utterances(rows.used(self._read))
+        return self.kept.get((rows.device, rows.side), lambda: _Utterances(rows.used(self._read)))
 
     def _read(self, row: Mapping[str, Any]) -> tuple[Tensor, Tensor, str]:
-        text = _text(row)
+        text = _text(row, column=self.text)
         numbers = torch.tensor(self.alphabet.encode(text), dtype=torch.long)
-        frames = log_mel(*_sound(row, self.longest), features=self.features)
+        frames = log_mel(*_sound(row, self.audio, self.longest), features=self.features, column=self.audio)
         if not len(numbers):
-            raise BadRow("`text` has nothing that is in the pieces")
+            raise BadRow(f"`{self.text}` has nothing that is in the pieces")
         # CTC needs a frame of the output, every fourth of the input, a piece, and one between equal ones.
         least = len(numbers) + int((numbers[1:] == numbers[:-1]).sum())
         if (len(frames) + 3) // 4 < least:
-            raise BadRow(f"`audio` has {len(frames)} frames of 10 ms, too short for a text of {least} pieces")
+            raise BadRow(
+                f"`{self.audio}` has {len(frames)} frames of 10 ms, too short for a text of {least} pieces"
+            )
         return frames, numbers, text
 
 
-def _sound(row: Mapping[str, Any], longest: float) -> tuple[np.ndarray, int]:
+def _sound(row: Mapping[str, Any], column: str, longest: float) -> tuple[np.ndarray, int]:
     """Return the samples of an utterance, one channel, and how many there are to a second."""
     soundfile = needed("soundfile", by="the speech task", extra="speech")
-    content = value_in(row, "audio", dict).get("bytes")
+    content = value_in(row, column, dict).get("bytes")
     try:
         samples, rate = soundfile.read(BytesIO(content or b""), dtype="float32", always_2d=True)
     except Exception as error:
-        raise BadRow("`audio` is not sound that can be decoded") from error
+        raise BadRow(f"`{column}` is not sound that can be decoded") from error
     if rate < _LEAST_RATE:
-        raise BadRow(f"`audio` has {rate} samples a second, fewer than {_LEAST_RATE}")
+        raise BadRow(f"`{column}` has {rate} samples a second, fewer than {_LEAST_RATE}")
     if len(samples) > longest * rate:
-        raise BadRow(f"`audio` has {len(samples) / rate:.1f} s, more than {longest:g}")
+        raise BadRow(f"`{column}` has {len(samples) / rate:.1f} s, more than {longest:g}")
     if not np.isfinite(samples).all():
-        raise BadRow("`audio` has samples that are no numbers")
+        raise BadRow(f"`{column}` has samples that are no numbers")
     return samples.mean(axis=1), rate
 
 
-def log_mel(samples: np.ndarray, rate: int, *, features: int) -> Tensor:
+def log_mel(samples: np.ndarray, rate: int, *, features: int, column: str = "audio") -> Tensor:
     """Return log-mel features (frame, number) of windows of 25 ms, each normed over the utterance."""
     fbank = needed("kaldi_native_fbank", by="the speech task", extra="speech")
     options = fbank.FbankOptions()
@@ -144,11 +160,29 @@ def log_mel(samples: np.ndarray, rate: int, *, features: int) -> Tensor:
     computer.accept_waveform(rate, (samples * 32768).tolist())
     computer.input_finished()
     if not computer.num_frames_ready:
-        raise BadRow("`audio` is shorter than a window of 25 ms")
+        raise BadRow(f"`{column}` is shorter than a window of 25 ms")
     frames = torch.from_numpy(
         np.stack([computer.get_frame(number) for number in range(computer.num_frames_ready)])
     )
     return (frames - frames.mean(dim=0)) / (frames.std(dim=0, correction=0) + 1e-5)
+
+
+class _Kept:
+    """The utterances of the last devices: features take as long to compute as a step of training."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[tuple[DeviceId, str], _Utterances] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[DeviceId, str], read: Callable[[], "_Utterances"]) -> "_Utterances":
+        """Return a device's utterances on one side, read where they are not held."""
+        if key not in self._held:
+            self._held[key] = read()
+            self._bytes += self._held[key].size
+            while self._bytes > _MOST_HELD and len(self._held) > 1:
+                self._bytes -= self._held.popitem(last=False)[1].size
+        self._held.move_to_end(key)
+        return self._held[key]
 
 
 @dataclass(frozen=True)
@@ -159,6 +193,11 @@ class _Utterances:
 
     def __len__(self) -> int:
         return len(self.readings)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all features."""
+        return sum(frames.nbytes for frames, _, _ in self.readings)
 
     def batch_at(self, positions: Tensor) -> dict[str, Any]:
         """Return the utterances at `positions`."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,10 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from partita.data.columns import numeric_columns
 from partita.data.examples import Batch
 from partita.data.options import options_of
 from partita.data.rows import BadRow, Rows
-from partita.data.table import DeviceTable, numeric_columns
+from partita.data.table import DeviceTable
 from partita.tasks.metrics import Metric, accuracy
 from partita.tasks.task import Task
 
@@ -33,13 +35,17 @@ def tabular(
     Args:
         data: a Parquet table by device.
         label: the column to tell: a class, from 0 on, or with `regression` a number.
-        columns: the columns to tell it from; left out: all other columns of numbers.
+        columns: the columns to tell it from; left out: all other columns of numbers, and of true and false.
         regression: whether the label is a number.
         classes: how many classes there are; 0: as many as the largest label says.
         table: how the table is read, see `TableOptions`.
     """
     if isinstance(columns, str):
         raise ValueError(f"`columns` must be a list of names, got {columns!r}.")
+    if label in (columns or ()):
+        raise ValueError(f"`columns` must not have `{label}`, the label that is told from them.")
+    if classes < 0:
+        raise ValueError(f"`classes` must be 0 or above, got {classes}.")
     options = options_of(table)
     names = columns or numeric_columns(Path(data), options, besides=label)
     source = DeviceTable(Path(data), options, (*names, label))
@@ -110,7 +116,7 @@ class _Reader:
 
 def _number(row: Any, column: str) -> float:
     value = row[column]
-    if value is None or not isinstance(value, int | float):
+    if not isinstance(value, int | float | Decimal):
         raise BadRow(f"`{column}` must be a number, got {value!r}")
     if not abs(value) <= _MOST:
         raise BadRow(f"`{column}` is {value}")

@@ -1,12 +1,13 @@
 """A task: the data by device, the model, the loss and what to measure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from partita.data.devices import Devices, Splits, devices_of
 from partita.data.examples import Batch
+from partita.data.skipped import Skipped
 from partita.protocol import DeviceId
 from partita.tasks.metrics import Metric, MetricFn
 
@@ -45,7 +46,7 @@ class Task:
             an example; without it, the batch's first field goes in and its second is the target.
         weight: how much a device counts in means over devices, from all its targets; without it, as its
             examples.
-        skipped: grows by a text for every bad row of the data that was left out.
+        skipped: grows by every bad row of the data that was left out; a table's own, `DeviceTable.skipped`.
         model_options: what a model that a config names is given where it takes it and the config does not
             say: the number of classes, say.
     """
@@ -60,7 +61,7 @@ class Task:
         predict: PredictFn = first_predicts_second,
         weight: WeightFn = len,
         model_options: Mapping[str, Any] | None = None,
-        skipped: Sequence[str] = (),
+        skipped: Skipped | None = None,
     ) -> None:
         if isinstance(model, nn.Module):
             raise TypeError("`model` must be a function that builds the model, got the model itself.")
@@ -79,7 +80,7 @@ class Task:
         self.predict = predict
         self.weight = weight
         self.model_options: Mapping[str, Any] = model_options or {}
-        self.skipped = skipped
+        self.skipped = Skipped() if skipped is None else skipped
 
     @property
     def headline(self) -> str:

@@ -1,4 +1,4 @@
-"""Telling the next word, from a table with `text` by device."""
+"""Telling the next word, from a table of texts by device."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -30,23 +30,25 @@ def text(
     vocabulary: str = "",
     length: int = 20,
     lower: bool = True,
+    text: str = "text",
     **table: Any,
 ) -> Task:
     """Return the task of telling the next word of texts.
 
     Args:
-        data: a Parquet table with the column `text`, by device; words are what stands between spaces.
+        data: a Parquet table with a column of texts, by device; words are what stands between spaces.
         words: how many words are told apart, the most frequent ones of the training texts.
         vocabulary: a file of words to use instead, one a line and the most frequent first; what stands after
             a space in a line, such as a count, is left out.
         length: how many words a model sees: a text is its beginning, its words and its end, cut after them.
         lower: whether upper and lower case are one.
+        text: the column of texts.
         table: how the table is read, see `TableOptions`.
     """
     if words < 1 or length < 1:
         raise ValueError(f"`words` and `length` must be at least 1, got {words} and {length}.")
-    source = DeviceTable(Path(data), options_of(table), ("text",))
-    split = partial(_words, lower=lower)
+    source = DeviceTable(Path(data), options_of(table), (text,))
+    split = partial(_words, column=text, lower=lower)
     known = _given(Path(vocabulary), lower=lower) if vocabulary else _counted(source, split)
     places = {word: place for place, word in enumerate(known[:words], start=len(SPECIAL))}
     options = {"vocabulary": len(SPECIAL) + len(places), "length": length}
@@ -74,8 +76,8 @@ def word_accuracy(predictions: Tensor, targets: Tensor) -> float:
     return (predictions == targets)[known].double().mean().item()
 
 
-def _words(row: Mapping[str, Any], *, lower: bool) -> list[str]:
-    content = value_in(row, "text", str)
+def _words(row: Mapping[str, Any], *, column: str, lower: bool) -> list[str]:
+    content = value_in(row, column, str)
     return (content.lower() if lower else content).split()
 
 

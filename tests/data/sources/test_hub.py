@@ -15,7 +15,7 @@ from PIL import Image as Picture
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from datasets import Array2D, Audio, ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from datasets import Array2D, Audio, ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 
 from partita.data.sources.hub import import_hub
 from partita.errors import ConfigError
@@ -191,6 +191,7 @@ def test_strange_splits_are_listed_and_one_can_be_picked(tmp_path: Path) -> None
         (Value("int32"), [10, 9, -1], ["-1", "10", "9"]),
         (ClassLabel(names=["zoe", "adam", "mia"]), [0, 1, 2], ["adam", "mia", "zoe"]),
         (Value("large_string"), ["b", "a", "c"], ["a", "b", "c"]),
+        (Value("float64"), [0.5, 2.5, 1.5], ["0.5", "1.5", "2.5"]),
     ],
 )
 def test_ids_become_texts(tmp_path: Path, kind: Any, values: list[Any], wanted: list[str]) -> None:
@@ -242,6 +243,20 @@ def test_many_batches_keep_every_row_in_order(tmp_path: Path) -> None:
     assert found == sorted((str(number % 7), number) for number in range(1050))
 
 
+def test_without_devices_rows_stay_in_their_order_with_their_splits(tmp_path: Path) -> None:
+    three_splits().save_to_disk(str(tmp_path / "saved"))
+
+    told = import_hub(str(tmp_path / "saved"), tmp_path / "out.parquet").lines()
+
+    found = rows_of(tmp_path / "out.parquet")
+    assert told[0].startswith("Wrote 6 rows without devices: `partita import dirichlet`")
+    assert [(row["split"], row["writer"]) for row in found] == [
+        *(("train", "b"), ("train", "a"), ("train", "b")),
+        *(("validation", "a"), ("test", "b"), ("test", "a")),
+    ]
+    assert "device" not in found[0]
+
+
 def test_a_row_of_no_device_is_named(tmp_path: Path) -> None:
     parts = {
         "train": Dataset.from_dict({"who": ["a"]}),
@@ -267,7 +282,8 @@ def test_a_label_of_minus_one_is_no_device(tmp_path: Path) -> None:
     ("columns", "device", "message"),
     [
         ({"who": ["a"], "n": [1]}, "writer", "has no column 'writer'. It has: who, n.$"),
-        ({"who": [0.5]}, "who", "`who` of .* must hold texts or whole numbers, it holds double"),
+        ({"who": [["a"]]}, "who", "`who` of .* must hold texts or numbers, it holds list"),
+        ({"device": ["a"], "n": [1]}, "", "has a column `device`: import it with `device=device`"),
         ({"who": ["a"], "device": ["b"]}, "who", "has a column `device` already"),
     ],
 )
@@ -275,7 +291,7 @@ def test_columns_that_will_not_do_are_refused(
     tmp_path: Path, columns: dict[str, Any], device: str, message: str
 ) -> None:
     kinds = {
-        "who": Value("float64" if columns["who"] == [0.5] else "string"),
+        "who": List(Value("string")) if columns.get("who") == [["a"]] else Value("string"),
         "n": Value("int64"),
         "device": Value("string"),
     }

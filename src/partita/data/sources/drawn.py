@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from partita.data.reading import Files, Stream, ids_in, open_files
-from partita.data.sort import check_new, is_id, silent, sort_stream
+from partita.data.sort import check_new, silent, sort_stream
 from partita.data.sources.importing import Imported
 from partita.data.sources.source import Survey, Tick
 from partita.errors import ConfigError
@@ -157,9 +157,17 @@ def _opened(source: Path, out: Path, by: str) -> tuple[Files, np.ndarray]:
         raise ConfigError(f"`{source}` has a column `device` already: there is nothing to draw.")
     files.need(by)
     kind = files.schema.field(by).type
-    if not is_id(kind) and not pa.types.is_boolean(kind):
+    if not _is_label(kind):
         raise ConfigError(f"`{by}` of `{source}` must hold texts or whole numbers, it holds {kind}.")
     return files, _codes(files, by)
+
+
+def _is_label(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    kinds = (pa.types.is_integer, pa.types.is_boolean, *texts)
+    return any(is_one(kind) for is_one in kinds)
 
 
 def _codes(files: Files, by: str) -> np.ndarray:

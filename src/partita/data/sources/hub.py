@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from partita.data.ids import check_id, ids_of
 from partita.data.reading import Stream, ids_in, one_line
-from partita.data.sort import check_new, is_id, silent, sort_stream
+from partita.data.rows import WrongRow
+from partita.data.sort import check_new, silent, sort_stream
 from partita.data.sources.importing import Imported
 from partita.data.sources.source import Survey, Tick
+from partita.data.writing import TableWriter
 from partita.errors import ConfigError, needed
 
 if TYPE_CHECKING:
@@ -22,17 +25,31 @@ _SPLITS = ("train", "validation", "test")
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
 
 
+@dataclass(frozen=True)
+class Undealt:
+    """What an import without devices gave."""
+
+    rows: int
+
+    def lines(self) -> list[str]:
+        """Return how many rows there are, and what deals them to devices."""
+        return [
+            f"Wrote {self.rows:,} rows without devices: `partita import dirichlet` or `shards` deals them "
+            "to some."
+        ]
+
+
 def import_hub(
     name: str,
     out: Path,
     *,
-    device: str,
+    device: str = "",
     split: str = "",
     config: str = "",
     revision: str = "",
     cache: str = "",
     tick: Tick = silent,
-) -> Imported:
+) -> Imported | Undealt:
     """Write a data set to `out`, a Parquet table in the order of device ids.
 
     Images and recordings are stored as they are, not decoded. The splits become the column `split`; a data
@@ -41,7 +58,8 @@ def import_hub(
     Args:
         name: a name on the hub, a folder or a file of data, or a folder written by `save_to_disk`.
         out: the table to write.
-        device: the column that says whose a row is; it becomes `device`, a text.
+        device: the column that says whose a row is; it becomes `device`, a text. Left out: the table has no
+            devices, and `dirichlet` or `shards` can deal its rows.
         split: the one split to import; all of them where it is left out.
         config: which of several configurations of a data set to load.
         revision: the branch, tag or commit on the hub.
@@ -56,6 +74,9 @@ def import_hub(
     found = _Found(name, _parts(name, loaded, split), device)
     found.check()
     rows = sum(len(part) for part in found.parts.values())
+    if not device:
+        _write(Stream(found.schema(), rows, found.tables()), out, tick)
+        return Undealt(rows)
     sort_stream(Stream(found.schema(), rows, found.tables()), out, tick=tick)
     return Imported(Survey(ids_in(out)), rows)
 
@@ -108,15 +129,14 @@ class _Found:
     def check(self) -> None:
         """Raise a `ConfigError` where a column is missing, of a wrong type or in the way."""
         features = self._features()
-        if self.device not in features:
-            raise ConfigError(f"{self.name!r} has no column {self.device!r}. It has: {', '.join(features)}.")
-        kind = features.arrow_schema.field(self.device).type
-        if not is_id(kind):
-            raise ConfigError(
-                f"`{self.device}` of {self.name!r} must hold texts or whole numbers, it holds {kind}."
-            )
-        own = {"device"} if "" in self.parts else {"device", "split"}
-        if taken := sorted(own & (set(features) - {self.device})):
+        if self.device:
+            if self.device not in features:
+                there = ", ".join(features)
+                raise ConfigError(f"{self.name!r} has no column {self.device!r}. It has: {there}.")
+            check_id(features.arrow_schema.field(self.device).type, self.device, repr(self.name))
+        elif "device" in features:
+            raise ConfigError(f"{self.name!r} has a column `device`: import it with `device=device`.")
+        if taken := sorted(set(self._own()) & (set(features) - {self.device})):
             raise ConfigError(f"{self.name!r} has a column `{taken[0]}` already, which the table needs.")
         for split, part in self.parts.items():
             if part.features != features:
@@ -126,9 +146,8 @@ class _Found:
         """Return the table's schema, which `datasets` opens as well."""
         from datasets import Features, Value
 
-        own = ["device"] if "" in self.parts else ["device", "split"]
         content = {column: kind for column, kind in self._features().items() if column != self.device}
-        schema = Features({**{column: Value("string") for column in own}, **content}).arrow_schema
+        schema = Features({**{column: Value("string") for column in self._own()}, **content}).arrow_schema
         return pa.schema([field.with_type(_stored(field.type)) for field in schema], schema.metadata)
 
     def tables(self) -> Iterator[pa.Table]:
@@ -138,14 +157,23 @@ class _Found:
             first = 0
             for batch in part.with_format("arrow").iter(_ROWS):
                 where = f"{self.name!r}, {f'split {split!r}, ' if split else ''}row"
-                columns = self._content(batch, f"{where}s from {first}")
-                device = columns.pop(self.device)
-                if device.null_count:
-                    row = first + device.combine_chunks().is_null().index(True).as_py()
-                    raise ConfigError(f"{where} {row}: `{self.device}` is empty. Every row must have one.")
-                own = {"device": device} if "" in self.parts else {"device": device, "split": split}
+                columns: dict[str, Any] = self._content(batch, f"{where}s from {first}")
+                if self.device:
+                    try:
+                        columns["device"] = ids_of(columns.pop(self.device), self.device)
+                    except WrongRow as error:
+                        row = first + error.row
+                        raise ConfigError(
+                            f"{where} {row}: {error}. Every row needs a text or a number."
+                        ) from None
+                if split:
+                    columns["split"] = pa.repeat(split, len(batch))
                 first += len(batch)
-                yield _table(own | columns, schema)
+                yield pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+    def _own(self) -> list[str]:
+        """Return the columns that are the table's own: whose a row is, and on which side."""
+        return [*(["device"] if self.device else []), *([] if "" in self.parts else ["split"])]
 
     def _content(self, batch: pa.Table, where: str) -> dict[str, pa.ChunkedArray]:
         """Return the columns of some rows, with the content of files that they only name."""
@@ -158,7 +186,7 @@ class _Found:
         except OSError as error:
             raise ConfigError(f"{where}: {one_line(error)}") from error
         columns = {column: table[column] for column in features}
-        label = features[self.device]
+        label = features.get(self.device)
         if isinstance(label, ClassLabel) and label.names:
             # -1 is how the library writes that there is no label.
             names = dict(enumerate(label.names))
@@ -170,15 +198,18 @@ class _Found:
         return next(iter(self.parts.values())).features
 
 
-def _table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    rows = len(columns["device"])
-    arrays = [
-        pa.repeat(columns[field.name], rows)
-        if isinstance(columns[field.name], str)
-        else columns[field.name].cast(field.type)
-        for field in schema
-    ]
-    return pa.table(arrays, schema=schema)
+def _write(stream: Stream, out: Path, tick: Tick) -> None:
+    """Write rows in their order; nothing is at `out` before all of them are."""
+    whole, done = out.with_name(f"{out.name}.tmp"), 0
+    try:
+        with TableWriter(whole, stream.schema) as writer:
+            for table in stream.tables:
+                writer.add(table)
+                done += len(table)
+                tick(done, stream.rows)
+        whole.replace(out)
+    finally:
+        whole.unlink(missing_ok=True)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
