@@ -204,6 +204,16 @@ def test_a_name_puts_what_it_means_in_the_config(method: str) -> None:
         assert getattr(getattr(config, section), leaf) == value
 
 
+def test_scaffold_takes_plain_steps_that_count_alike_whatever_the_file_says() -> None:
+    # Its controls are mean gradients only where u moves by the rate times the gradient.
+    given = {"optimizer": "adamw", "momentum": 0.9, "weights": "examples", "personal_epochs": 3}
+
+    settings = config_of({"personalise": {"method": "scaffold", **given}}).personalise
+
+    assert (settings.optimizer, settings.momentum, settings.weights) == ("sgd", 0.0, "equal")
+    assert settings.personal_epochs == 0
+
+
 def test_the_values_given_are_left_as_they_were() -> None:
     values = {"personalise": {"method": "fedrep"}}
 
