@@ -283,10 +283,11 @@ QUICK += ["personalise.devices_per_round=1", "personalise.method=fedavg"]
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    splits = ("train", "train", "train", "validation", "test")
+    (tmp_path / "mine.toml").write_text("")
+    said = {"a": ("train", "train", "validation", "test"), "b": ("train", "train", "test")}
     rows = [
         {"device": device, "split": split, "x": float(number), "label": number % 2}
-        for device in "ab"
+        for device, splits in said.items()
         for number, split in enumerate(splits)
     ]
     write(tmp_path / "said.parquet", rows)
@@ -314,8 +315,6 @@ NO_MODEL = "[evaluate] `choose` needs a model to choose beside a device's own"
 def test_a_choice_that_cannot_be_made_is_one_line(
     arguments: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "mine.toml").write_text("")
-
     assert main(["run", "mine.toml", *QUICK, *arguments]) == 2
 
     (line,) = capsys.readouterr().err.splitlines()
@@ -327,10 +326,21 @@ def test_a_choice_that_cannot_be_made_is_one_line(
 def test_a_table_with_validation_rows_of_its_own_or_held_out_can_choose(
     data: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "mine.toml").write_text("")
     arguments = ["task.kind=tabular", *data.split(), "evaluate.choose=validation", "out=a"]
 
     assert main(["run", "mine.toml", *QUICK, *arguments]) == 0
 
     assert "the better on validation" in capsys.readouterr().out
     assert "served" in json.loads((here / "a/summary.json").read_text())["stages"]
+
+
+def test_a_device_without_validation_rows_is_told_of_by_the_split_that_judges(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["task.kind=tabular", "task.data=said.parquet", "evaluate.split=validation"]
+
+    assert main(["run", "mine.toml", *QUICK, *arguments]) == 0
+
+    captured = capsys.readouterr()
+    assert "1 device without a validation accuracy (no validation examples)" in captured.out + captured.err
+    assert "Validation accuracy over 1 devices" in captured.out
