@@ -1,12 +1,15 @@
 """What many tests use: models whose arithmetic can be done by hand, and small tasks."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from partita import Task
+from partita.config.building import Built, build
+from partita.config.reading import config_of
 
 
 class Sum(nn.Module):
@@ -25,8 +28,35 @@ def half_square_error(model: nn.Module, target: Tensor) -> Tensor:
     return 0.5 * (model() - target).square().mean()
 
 
+class Both(nn.Module):
+    """Predicts u + v for every example, from u = 0 and v = 1."""
+
+    parts: ClassVar[Mapping[str, str]] = {"output": "v"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.tensor([0.0]))
+        self.v = nn.Parameter(torch.tensor([1.0]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (self.u + self.v).expand(len(inputs))
+
+
+class Point(nn.Module):
+    """Predicts w for every example, from w = 0: the loss of a device whose targets are a is (w - a)^2 / 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([0.0]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.w.expand(len(inputs))
+
+
 class Affine(nn.Module):
     """Predicts x . u + v: the slope is shared, the offset personal."""
+
+    parts: ClassVar[Mapping[str, str]] = {"output": "offset"}
 
     def __init__(self, features: int = 3) -> None:
         super().__init__()
@@ -76,6 +106,8 @@ def affine_task(**changes: Any) -> Task:
 class Normed(nn.Module):
     """A shared body and a personal head, each with a BatchNorm: buffers in both parts."""
 
+    parts: ClassVar[Mapping[str, str]] = {"output": "head.*"}
+
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
@@ -89,6 +121,32 @@ def normed_task() -> Task:
     """A task with BatchNorm, whose devices leave no batch of one example in batches of three."""
     devices = affine_devices()
     return affine_task(model=Normed, devices={device: devices[device] for device in ("d0", "d1", "d3", "d4")})
+
+
+def point_task(
+    targets: Mapping[str, float] | None = None, *, model: Callable[[], nn.Module] = Both, examples: int = 2
+) -> Task:
+    """Devices each with one target, the same for all of its 2, 3, 4, ... examples."""
+    devices = {}
+    for number, (device, target) in enumerate((targets or {"d0": 3.0}).items()):
+        split = torch.zeros(examples + number, 1), torch.full((examples + number,), target)
+        devices[device] = {"train": split, "validation": split, "test": split}
+    return affine_task(model=model, devices=devices)
+
+
+def built(method: str, task: str = "small:affine_task", **sections: Mapping[str, Any]) -> Built:
+    """A method by its name on a small task, two rounds of two devices a stage, and changes by section."""
+    rounds = {"rounds": 2, "devices_per_round": 2, "batch_size": 3}
+    values = {
+        "name": "test",
+        "task": {"kind": task},
+        "pretrain": rounds,
+        "personalise": {"method": method, **rounds},
+        "finetune": {"epochs": 2, "batch_size": 3},
+    }
+    for section, changes in sections.items():
+        values[section] = {**values.get(section, {}), **changes}
+    return build(config_of(values), Path())
 
 
 def same_bits(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

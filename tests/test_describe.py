@@ -106,6 +106,14 @@ def test_full_costs_five_models_and_the_same_buffers(here: Path) -> None:
     assert none["disk_bytes"] == 0
 
 
+def test_beside_a_personal_rest_the_other_partitions_are_described_all_the_same(here: Path) -> None:
+    plain, by_name = described(), described("personalise.method=lg_fedavg")
+
+    # The head of 4 * 2 + 2 is shared; the body of 3 * 4 + 4 is the rest.
+    assert (by_name["rest"]["personal"], by_name["rest"]["shared"]) == (16, 10)
+    assert {name: by_name[name] for name in plain} == plain
+
+
 def test_a_frozen_part_is_in_memory_once_and_never_sent(here: Path) -> None:
     output = described("partition.frozen=['body.*']")["output"]
 

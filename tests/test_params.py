@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from partita.params import WeightedMean, change_of, copy_into, digest_of, from_bytes, to_bytes
+from partita.params import WeightedMean, change_of, copy_into, digest_of, from_bytes, pull, to_bytes
 from small import same_bits
 
 
@@ -155,3 +155,15 @@ def test_equal_tensors_give_equal_bytes_that_read_back() -> None:
     assert content == to_bytes({name: params[name].clone() for name in params}, device="form 3")
     assert same_bits(from_bytes(content), params)
     assert digest_of(params) != digest_of(params | {"c": torch.tensor(8)})
+
+
+def test_a_pull_is_half_its_strength_times_the_squared_distance_and_its_gradient_the_way() -> None:
+    own = {"a": torch.tensor([3.0, -1.0], requires_grad=True), "b": torch.tensor([[2.0]], requires_grad=True)}
+    towards = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([[2.0]]), "other": torch.tensor(9.0)}
+
+    value = pull(own, towards, strength=0.5)
+    ways = torch.autograd.grad(value, list(own.values()))
+
+    assert value.item() == 0.25 * (4 + 1 + 0)
+    assert [way.tolist() for way in ways] == [[1.0, -0.5], [[0.0]]]
+    assert pull(own, None, strength=0.5).item() == 0.25 * (9 + 1 + 4)

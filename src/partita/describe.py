@@ -83,6 +83,8 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
 def _named(config: Config, name: str, scale: "_Scale") -> Costs:
     """Return the costs of a named partition, with the other settings that the config has for its own."""
     settings = replace(config.partition, personal=name)
+    if config.partition.personal == "rest":
+        settings = replace(settings, shared="rest")
     if name == "full":
         settings = replace(settings, shared="rest", frozen=[])
     try:

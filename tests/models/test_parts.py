@@ -7,7 +7,7 @@ from torch import nn
 from partita import full
 from partita.models.convnet import ConvNet
 from partita.models.full import Full, proximity
-from partita.models.parts import named_partition, partition_names
+from partita.models.parts import named_partition, named_patterns, partition_names
 
 
 def test_counts_by_hand() -> None:
@@ -75,3 +75,49 @@ def test_a_pull_keeps_no_third_model_for_the_backward_pass() -> None:
         proximity(model, strength=1.0)
 
     assert set(saved) <= {parameter.data_ptr() for parameter in model.parameters()}
+
+
+class Norms(nn.Module):
+    """Norms of every kind: with statistics, without, without any tensor, and one in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 1)
+        self.batch = nn.BatchNorm2d(4)
+        self.group = nn.GroupNorm(2, 4)
+        self.bare = nn.InstanceNorm2d(4)
+        self.layers = nn.ModuleList([nn.LayerNorm(4), nn.Linear(4, 4), nn.RMSNorm(4)])
+        self.again = self.layers[0]
+
+
+def test_norm_is_all_that_norms_hold_and_nothing_else() -> None:
+    partition = named_partition(Norms(), "norm")
+
+    assert partition.names("shared") == ("first.weight", "first.bias", "layers.1.weight", "layers.1.bias")
+    assert partition.names("personal") == (
+        *("batch.weight", "batch.bias", "batch.running_mean", "batch.running_var"),
+        *("batch.num_batches_tracked", "group.weight", "group.bias"),
+        *("layers.0.weight", "layers.0.bias", "layers.2.weight"),
+    )
+
+
+def test_a_models_own_part_called_norm_comes_first() -> None:
+    class Named(Norms):
+        @property
+        def parts(self) -> dict[str, str]:
+            return {"norm": "group.*"}
+
+    assert named_partition(Named(), "norm").names("personal") == ("group.weight", "group.bias")
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Conv1d(1, 2, 1), nn.InstanceNorm1d(2))])
+def test_a_model_without_anything_in_its_norms_has_no_such_part(model: nn.Module) -> None:
+    with pytest.raises(ValueError, match="has no layers that norm, such as BatchNorm or GroupNorm."):
+        named_partition(model, "norm")
+
+
+def test_patterns_of_a_part_by_its_name() -> None:
+    assert named_patterns(ConvNet(), "output") == ["head.*"]
+    assert named_patterns(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1)), "norm") == ["1.*"]
+    with pytest.raises(ValueError, match="The part 'adapter' is added to the model: only `personal` takes"):
+        named_patterns(ConvNet(), "adapter")

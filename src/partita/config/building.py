@@ -33,7 +33,7 @@ from partita.config.schema import (
     PretrainConfig,
 )
 from partita.errors import ConfigError
-from partita.local.carried import Carried, LocalFn, make_update
+from partita.local.carried import Carried, Carries, LocalFn, declared_by, make_update
 from partita.local.method import Method
 from partita.local.update import OptimizerFn, Steps
 from partita.models.adapters import Width
@@ -41,7 +41,7 @@ from partita.models.parts import named_partition, named_patterns
 from partita.models.start import Account, load_start
 from partita.params import Params, from_bytes
 from partita.partition import Partition
-from partita.protocol import derive_seed
+from partita.protocol import Stage, derive_seed
 from partita.selection import REST, Selection
 from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
 from partita.server.schedules import Exponential, Linear, Schedule, constant
@@ -94,7 +94,19 @@ def build(config: Config, folder: Path) -> Built:
     with own_code("The task"):
         plan.check(len(task.devices))
         check_task(task, partition, seed=config.seed)
+        with section("evaluate"):
+            evaluate.check(task)
+    with own_code("`personalise.method`"):
+        _check_carried(plan, partition, task, seed=config.seed)
     return Built(task, partition, plan, start)
+
+
+def _check_carried(plan: Plan, partition: Partition, task: Task, *, seed: int) -> None:
+    """Raise where a method declares tensors that it cannot carry."""
+    training = plan.training(Stage.PERSONALISED)
+    if training and isinstance(training.method.local, Carries):
+        model = build_model(task, partition, seed=seed)
+        declared_by(training.method.local, partition, partition.of(model).shared)
 
 
 def _check_baseline(config: Config) -> None:
@@ -301,9 +313,6 @@ def _evaluation(config: Config) -> Evaluation:
         raise ValueError(f"`devices` must be 'all' or a number, got {devices!r}.")
     if choose and not config.pretrain.rounds and not config.model.start:
         raise ValueError("`choose` needs a model to choose beside a device's own: `pretrain.rounds` above 0.")
-    held = config.task.options.get("validation", 0)
-    if (choose or config.evaluate.split == "validation") and config.task.kind in TASKS and not held:
-        raise ValueError("`choose` and `split` need validation rows: `task.validation` above 0, such as 0.2.")
     return Evaluation(
         devices=None if isinstance(devices, str) else devices,
         every=config.evaluate.every,

@@ -66,7 +66,12 @@ NAMED: Mapping[str, Named] = {
         title="SCAFFOLD",
         local="partita.local.scaffold:LocalScaffold",
         cites="karimireddy2020",
-        fixed={**_NONE, "personalise.weights": "equal", "personalise.optimizer": "sgd"},
+        fixed={
+            **_NONE,
+            "personalise.weights": "equal",
+            "personalise.optimizer": "sgd",
+            "personalise.momentum": 0.0,
+        },
     ),
     "local": Named(
         title="Local only",

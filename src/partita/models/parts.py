@@ -83,7 +83,9 @@ def _part_of(model: nn.Module, name: str) -> list[str] | Adapters:
 
 def _norms(model: nn.Module) -> list[str]:
     """Return patterns of all that the layers of a model that norm hold: FedBN's part."""
-    found = [name for name, module in model.named_modules() if isinstance(module, _NORMS)]
+    # Under all its names where it is in two places; a norm without weights and statistics holds nothing.
+    modules = model.named_modules(remove_duplicate=False)
+    found = [name for name, module in modules if isinstance(module, _NORMS) and module.state_dict()]
     if not found:
         raise ValueError(f"{type(model).__name__} has no layers that norm, such as BatchNorm or GroupNorm.")
     return [f"{name}.*" for name in found]

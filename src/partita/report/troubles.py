@@ -28,8 +28,9 @@ def troubles_of(folder: Path, summary: Summary) -> list[str]:
         troubles.append(f"{_devices(len(failed))} failed in some round ({shown}{more})")
     measured = min((numbers["devices"] for numbers in summary["stages"].values()), default=0)
     if measured < evaluated:
-        why = _reason(folder)
-        troubles.append(f"{_devices(evaluated - measured)} without a test {summary['metric']} ({why})")
+        split = summary.get("split", "test")
+        why = _reason(folder, split)
+        troubles.append(f"{_devices(evaluated - measured)} without a {split} {summary['metric']} ({why})")
     if skipped := read_skipped(folder):
         troubles.append(left_out(skipped))
     return troubles
@@ -45,10 +46,10 @@ def _devices(count: int) -> str:
     return "1 device" if count == 1 else f"{count} devices"
 
 
-def _reason(folder: Path) -> str:
-    """Return why a device has no test metric, by the first of them."""
+def _reason(folder: Path, split: str) -> str:
+    """Return why a device has no metric on a split, by the first of them."""
     table = read_table(folder / "devices.parquet").select(["device", "split", "metric", "reason"])
     for row in table.to_pylist():
-        if row["split"] == "test" and row["metric"] is None:
+        if row["split"] == split and row["metric"] is None:
             return f"{row['device']}: {row['reason']}"
-    return "no test examples"
+    return f"no {split} examples"

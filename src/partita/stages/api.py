@@ -95,6 +95,7 @@ def pipeline(
         raise TypeError(f"`partition` must be a Partition, got {partition!r}.")
     plan.check(len(task.devices))
     check_task(task, partition, seed=seed)
+    plan.evaluate.check(task)
     record = _record(out, resume=resume)
     try:
         summary = Pipeline(task, partition, plan, seed=seed, record=record).run(watch)

@@ -1,16 +1,20 @@
 """The plan of a run: its stages, and every round in them, in order."""
 
+import contextlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from partita.data.examples import examples_of
+from partita.errors import CannotDo
 from partita.local.method import Method
 from partita.local.sgd import SGD
 from partita.local.update import OptimizerFn
 from partita.protocol import Finetune, Pace, Stage, derive_seed
 from partita.server.optimizers import Averaging, ServerOptimizer
 from partita.server.schedules import Schedule, constant
+from partita.tasks.task import Task
 
 Split = Literal["test", "validation"]
 
@@ -90,6 +94,20 @@ class Evaluation:
             raise ValueError(f"`devices` must be at least 1 or 'all', got {self.devices}.")
         if self.every < 0:
             raise ValueError(f"`every` must be 0 or above, got {self.every}.")
+
+    def check(self, task: Task) -> None:
+        """Raise where models would be judged by validation rows and no device has any."""
+        if not self.choose and self.split != "validation":
+            return
+        for device in task.devices.ids:
+            with contextlib.suppress(CannotDo):
+                splits = task.devices[device]
+                if "validation" in splits and len(examples_of(splits["validation"])):
+                    return
+        raise ValueError(
+            "`choose` and `split` need validation rows, and no device has any: give devices a split "
+            "`validation`; of a table, `task.validation`, such as 0.2, holds rows out."
+        )
 
     def positions(self, devices: int, *, seed: int) -> Sequence[int]:
         """Return the positions of the evaluated devices among all, in order."""
