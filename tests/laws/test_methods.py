@@ -214,3 +214,25 @@ def test_fedprox_with_mu_0_is_fedavg_bit_for_bit() -> None:
     assert same_bits(without.shared, average.shared)
     assert without.devices.equals(average.devices)
     assert not same_bits(held.shared, average.shared)
+
+
+def test_pfedme_steps_on_w_by_plain_sgd_whatever_moves_theta() -> None:
+    # Theta ends 0.3 from w = 0 (three steps of Adam at 0.1, each of its rate), so with lambda 2 and eta 0.25
+    # w moves by 0.25 * 2 * 0.3 = 0.15; a step of Adam on w would be one of eta, 0.25.
+    partition = full(Point(), proximal=2.0)
+    model = partition.prepare(Point())
+    adam = torch.optim.Adam
+    update = LocalMoreau(
+        personal=Steps(count=3, lr=0.1, optimizer=adam), shared=Steps(count=1, lr=0.25, optimizer=adam)
+    )
+    far = torch.zeros(1, 1), torch.tensor([100.0])
+
+    update(
+        model,
+        partition,
+        repeat(far),
+        lambda net, batch: square_error(net, batch) + proximity(net, strength=2.0),
+    )
+
+    assert model.get_parameter("personal.w").item() == pytest.approx(0.3, abs=1e-3)
+    assert model.get_parameter("shared.w").item() == pytest.approx(0.15, abs=1e-3)

@@ -6,7 +6,8 @@ Personalized Federated Learning with Moreau Envelopes
 
 It runs on the partition `full`, whose penalty is (lambda / 2) ||theta - w||^2 with the device's whole model
 as theta and the shared one as w. The gradient of the envelope at w is lambda (w - theta), which is the
-gradient of that penalty: a step on the shared part of the same loss is pFedMe's step on w.
+gradient of that penalty: a step of plain SGD on the shared part of the same loss is pFedMe's step on w,
+whatever optimizer moves theta.
 """
 
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ class LocalMoreau:
         loss: LossFn,
     ) -> list[float]:
         """Train the model in place and return the loss of every step on theta."""
-        step = Steps(count=1, lr=self.shared.lr, optimizer=self.shared.optimizer)
+        step = Steps(count=1, lr=self.shared.lr)
         losses: list[float] = []
         for _ in range(self.shared.count):
             batch = next(batches)
