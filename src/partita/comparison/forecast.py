@@ -64,7 +64,7 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
     short = Plan(
         pretrain=_short(plan.pretrain, probed),
         personalise=_short(plan.personalise, probed),
-        finetune=plan.finetune,
+        finetune=plan.finetune and replace(plan.finetune, epochs=min(1, plan.finetune.epochs)),
         evaluate=Evaluation(devices=probed, split=plan.evaluate.split),
     )
     record = MemoryRecord()
@@ -81,11 +81,13 @@ def _short(training: Training | None, probed: int) -> Training | None:
 
 
 def _visits(line: Row, plan: Plan, cell: Cell, evaluated: int) -> int:
-    """Return how many visits a whole run has of the kind that a line of a short one tells of."""
+    """Return how many visits a whole run has for each one that a line of a short run tells of."""
     skipped = cell.begins_pretrained and line["stage"] == Stage.PRETRAINED
     training = None if skipped else plan.training(Stage(line["stage"]))
     if line["work"] == "update":
         return training.rounds * training.devices_per_round if training else 0
+    if line["work"] == "finetune":
+        return evaluated * plan.finetune.epochs if plan.finetune else 0
     every = plan.evaluate.every
-    looks = (training.rounds - 1) // every if training and every and line["work"] == "evaluate" else 0
+    looks = (training.rounds - 1) // every if training and every else 0
     return evaluated * (1 + looks)
