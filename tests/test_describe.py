@@ -96,6 +96,26 @@ def test_costs_by_hand(here: Path) -> None:
     assert (output["personal"], output["shared"], output["frozen"]) == (10, 16, 0)
 
 
+def test_what_a_method_declares_is_sent_and_kept_as_a_run_does_it(here: Path) -> None:
+    plain, none = (
+        described("partition.personal=none")["none"],
+        described("personalise.method=scaffold")["none"],
+    )
+    rounds = ["personalise.devices_per_round=3", "finetune.epochs=0"]
+
+    assert main(["run", "net.toml", "personalise.method=scaffold", *rounds, "out=run"]) == 0
+
+    # SCAFFOLD's control of the 26 parameters travels both ways and stays on each device.
+    assert none["down_bytes"] - plain["down_bytes"] == none["up_bytes"] - plain["up_bytes"] == 26 * 4
+    lines = [json.loads(line) for line in Path("run/rounds.jsonl").read_text().splitlines()]
+    (sent,) = [line["bytes"] for line in lines if (line["stage"], line["work"]) == ("personalised", "update")]
+    assert sent == {"down": 3 * none["down_bytes"], "up": 3 * none["up_bytes"]}
+    assert sum(file.stat().st_size for file in Path("run/personal").iterdir()) == none["disk_bytes"]
+    # Of the other partitions nothing is said that their method would not do.
+    assert described("personalise.method=scaffold")["output"] == described()["output"]
+    assert described("personalise.method=scaffold", "personalise.rounds=0")["none"] == plain
+
+
 def test_full_costs_five_models_and_the_same_buffers(here: Path) -> None:
     partitions = described()
 

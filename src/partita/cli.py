@@ -26,7 +26,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 the run failed, 2 the request was wrong."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = _parsed(parser, arguments)
     logging.basicConfig(format="partita: %(message)s")
     if options.command is None:
         parser.print_help()
@@ -43,6 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(1, error)
     except KeyboardInterrupt:
         return _say(130, "Interrupted.")
+
+
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options; `key=value` may stand behind them too, which argparse alone does not take."""
+    options, rest = parser.parse_known_args(arguments)
+    if rest and ("arguments" not in options or any(text.startswith("-") for text in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.arguments += rest
+    return options
 
 
 def _say(code: int, message: object) -> int:
@@ -88,6 +98,7 @@ def _compare(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from partita.comparison import running
+    from partita.comparison.forecast import forecast
     from partita.comparison.grid import in_full
     from partita.comparison.tables import expected_sheet, write_tables
     from partita.config.reading import read_values
@@ -98,7 +109,9 @@ def _compare(options: argparse.Namespace) -> int:
         path, overrides = _config_of(options.arguments)
         values = read_values(path, in_full(overrides))
         if options.dry_run:
-            _print_table(to_terminal(expected_sheet(running.expected(values, path.parent))))
+            expected = expected_sheet(forecast(values, path.parent))
+            _print_table(to_terminal(expected))
+            print("\n".join(expected.notes), end="")
             return 0
         comparison = running.begin(values, path.parent)
     elif options.arguments or options.dry_run:
@@ -124,7 +137,7 @@ def _tune(options: argparse.Namespace) -> int:
     from partita import tuning
     from partita.config.reading import read_values
     from partita.report.progress import Work
-    from partita.report.sheets import to_terminal
+    from partita.report.sheets import to_terminal, write_sheets
 
     path, arguments = _config_of(options.arguments)
     plain, search = tuning.split_arguments(arguments)
@@ -132,7 +145,9 @@ def _tune(options: argparse.Namespace) -> int:
     print(f"Tuning in {ground.folder}", file=sys.stderr)
     with Work(Console(stderr=True)) as progress:
         tuned = tuning.tune(ground, search, trials=options.trials, tick=progress.tick)
-    _print_table(to_terminal(tuning.trials_sheet(tuned)))
+    trials = tuning.trials_sheet(tuned)
+    write_sheets([trials], ground.folder)
+    _print_table(to_terminal(trials))
     print(f"The final run, on all training rows: partita run {tuning.write_tuned(tuned, ground)}")
     return 0
 

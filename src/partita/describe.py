@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from partita.config.building import build_partition, build_task
-from partita.config.imports import find_code, own_code
+from partita.config.imports import METHODS, find_code, load, own_code
 from partita.config.schema import Config
 from partita.config.stand_ins import with_stand_ins
 from partita.data.examples import Batch, examples_of, in_order
 from partita.errors import CannotDo, ConfigError
+from partita.local.carried import LocalFn, declared_by
+from partita.local.plain import LocalSGD
 from partita.models.parts import partition_names
 from partita.models.start import Account
 from partita.params import change_in_bytes, size_in_bytes, to_bytes
@@ -70,13 +72,15 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
     with own_code("The task"):
         scale = _Scale(task, model, config.seed, _first_example(task))
     own = build_partition(config.partition, model)
+    trained = config.personalise.method if config.personalise.rounds else "fedavg"
+    local = load("personalise.method", trained, METHODS)
     chosen = config.partition.personal
     partitions = {
-        name: scale.costs(own) if name == chosen else _named(config, name, scale)
+        name: scale.costs(own, local) if name == chosen else _named(config, name, scale)
         for name in partition_names(model)
     }
     if chosen not in partition_names(model):
-        partitions[chosen if isinstance(chosen, str) else ", ".join(chosen) or "[]"] = scale.costs(own)
+        partitions[chosen if isinstance(chosen, str) else ", ".join(chosen) or "[]"] = scale.costs(own, local)
     return Description(type(model).__name__, len(task.devices), start, partitions, notes)
 
 
@@ -114,11 +118,15 @@ class _Scale:
     seed: int
     example: Batch | None
 
-    def costs(self, partition: Partition) -> Costs:
-        """Return the costs of a partition; where devices differ, the most of any, and each size apart."""
+    def costs(self, partition: Partition, local: LocalFn = LocalSGD) -> Costs:
+        """Return the costs of a partition; where devices differ, the most of any, and each size apart.
+
+        What the update `local` declares besides the model is sent and kept too.
+        """
         with own_code("`partition.adapter_width`"):
             kinds = partition.kinds(self.task.devices.ids)
-        sizes = [self._costs_of_one(own, device, count) for own, device, count in kinds]
+        with own_code("`personalise.method`"):
+            sizes = [self._costs_of_one(own, device, count, local) for own, device, count in kinds]
         if len(sizes) == 1:
             return {name: value for name, value in sizes[0].items() if name != "devices"}
         largest = max(sizes, key=lambda costs: costs["personal"])
@@ -128,17 +136,20 @@ class _Scale:
             "sizes": sorted(sizes, key=lambda costs: costs["personal"]),
         }
 
-    def _costs_of_one(self, partition: Partition, device: DeviceId, devices: int) -> dict[str, Any]:
+    def _costs_of_one(
+        self, partition: Partition, device: DeviceId, devices: int, local: LocalFn
+    ) -> dict[str, Any]:
         with one_thread(), seeded(derive_seed(self.seed, "prepare")):
             model = partition.prepare(_around_the_same_tensors(self.model))
         parts = partition.of(model)
-        personal = len(to_bytes(parts.personal, device=device)) if parts.personal else 0
+        carried = declared_by(local, partition, parts.shared)
+        sent, kept = {**parts.shared, **carried.sent}, {**parts.personal, **carried.kept}
         costs = {
             "devices": devices,
             **{part: partition.count(part) for part in ("personal", "shared", "frozen")},
-            "up_bytes": change_in_bytes(parts.shared),
-            "down_bytes": size_in_bytes(parts.shared),
-            "disk_bytes": devices * personal,
+            "up_bytes": change_in_bytes(sent),
+            "down_bytes": size_in_bytes(sent),
+            "disk_bytes": devices * len(to_bytes(kept, device=device)) if kept else 0,
         }
         held = (
             3 * size_in_bytes(parts.shared) + 2 * size_in_bytes(parts.personal) + size_in_bytes(parts.frozen)

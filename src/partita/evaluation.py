@@ -1,5 +1,6 @@
 """Metrics by device: means, spread, and who was helped or hurt against the pretrained model."""
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -43,17 +44,20 @@ def served(rows: Callable[[], Iterable[Row]], task: Task, *, devices: int) -> It
     On a tie, and where a device has no validation metric, the pretrained model is served.
 
     Args:
-        rows: reads measurements as in `summarise`, once to choose and once to tell.
+        rows: reads measurements as in `summarise`, each stage's by position; once to choose, then to tell.
         task: names the headline metric and its direction.
         devices: how many were evaluated.
     """
     values, _ = _columns(rows(), devices, "validation")
     last = [stage for stage, column in values.items() if not np.isnan(column).all()][-1:]
     gains = _gains(values, task)[last[0]] if last else np.zeros(devices)
-    for row in rows():
-        own = gains[row["position"]] > 0
-        if row["stage"] == (last[0] if own else Stage.PRETRAINED):
-            yield {**row, "stage": Stage.SERVED}
+
+    def of(stage: Stage, *, own: bool) -> Iterator[Row]:
+        return (r for r in rows() if r["stage"] == stage and (gains[r["position"]] > 0) == own)
+
+    chosen = [of(Stage.PRETRAINED, own=False), *(of(stage, own=True) for stage in last)]
+    for row in heapq.merge(*chosen, key=lambda row: row["position"]):
+        yield {**row, "stage": Stage.SERVED}
 
 
 def weighted_mean(values: Iterable[float], weights: Iterable[float]) -> float:

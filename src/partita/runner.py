@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,6 +59,15 @@ def prepare(config: Config, beside: Path) -> Prepared:
     folder = claim(config)
     _write_config(config, beside, folder)
     return Prepared(config, built, folder)
+
+
+def go_on(config: Config, beside: Path) -> Prepared:
+    """Go on with the run in a config's `out`, or begin it there, past what a kill left before it began."""
+    folder = Path(config.out)
+    if (folder / "config.toml").is_file():
+        return reopen(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return prepare(config, beside)
 
 
 def reopen(folder: Path, overrides: Sequence[str] = ()) -> Prepared:
@@ -170,11 +180,6 @@ def _models(
     if finetuned and Stage.FINETUNED in finetuned["stages"]:
         models.insert(1, ("Finetune", finetuned["stages"][Stage.FINETUNED]))
     return models
-
-
-def is_begun(folder: Path) -> bool:
-    """Return whether a folder holds a run to go on with."""
-    return (folder / "config.toml").is_file()
 
 
 def is_finished(folder: Path) -> bool:

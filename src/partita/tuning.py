@@ -7,8 +7,9 @@ pretrained model. A trial that is half-way among the worst third of those before
 import copy
 import itertools
 import os
+import random
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,21 @@ import tomli_w
 
 from partita import runner
 from partita.config.building import build, build_task, data_files
-from partita.config.imports import find_code
+from partita.config.imports import find_code, made_with
 from partita.config.reading import config_of
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed, needed
 from partita.evaluation import Row, weighted_mean
 from partita.protocol import Stage
+from partita.report.progress import Tick
 from partita.report.sheets import Entry, Sheet, Spread
 
-Tick = Callable[[int, int, str], None]
-"""Told how much is done, of how much, and what is being done."""
 Search = Mapping[str, Sequence[Any]]
 """Values to try, by key."""
 _HELD_OUT = 0.2
 """Of each device's training rows, where the config does not say how many."""
-_BEFORE = ("pretrain.", "model.", "task.", "seed")
-"""Keys that change the pretrained model."""
+_BEFORE = ("pretrain.", "model.", "task.", "seed", "personalise.method", "partition.frozen")
+"""Keys that change the pretrained model, or whether a run begins from it."""
 _LOOKS = 4
 """How often a training stage is looked at on its way, to give up what is hopeless."""
 _KEPT = 67.0
@@ -100,19 +100,27 @@ class Ground:
     """Where files that it names are looked for."""
     folder: Path
     """Where each trial gets a folder of its own."""
+    start: Path | None = None
+    """A model that all trials begin from, pretrained without the validation rows; without one, theirs is
+    pretrained here."""
 
 
 def begin(values: Mapping[str, Any], beside: Path, search: Search, trials: int) -> Ground:
     """Return where to tune, in a new folder, once it is seen that every value can be tried."""
-    needed("optuna", by="`partita tune`", extra="tune")
     _check(search, trials)
-    config = config_of(_judged(values))
+    config = config_of(values)
     find_code(config, beside)
     for key, choices in search.items():
         for choice in choices:
-            build(config_of(_judged(values, {key: choice})), beside)
-    folder = runner.claim(config_of(values), f"{config.name}-tune")
+            check(values, beside, {key: choice})
+    folder = runner.claim(config, f"{config.name}-tune")
     return Ground(values=values, beside=beside, folder=folder)
+
+
+def check(values: Mapping[str, Any], beside: Path, choice: Mapping[str, Any] | None = None) -> None:
+    """Raise where a config cannot be tried on validation rows, with a choice of values in it."""
+    needed("optuna", by="Tuning", extra="tune")
+    build(config_of(_judged(values, choice)), beside)
 
 
 def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tuned:
@@ -127,33 +135,66 @@ def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tune
     Raises:
         RunFailed: no trial came to its end.
     """
-    optuna = needed("optuna", by="`partita tune`", extra="tune")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna = needed("optuna", by="Tuning", extra="tune")
     config = config_of(_judged(ground.values))
     find_code(config, ground.beside)
     task, _ = build_task(config, ground.beside)
-    combinations = list(itertools.product(*search.values()))
-    count = min(trials or len(combinations), len(combinations))
-    study = optuna.create_study(
-        direction={"up": "maximize", "down": "minimize"}[task.metrics[task.headline].direction],
-        sampler=optuna.samplers.TPESampler(seed=config.seed),
-        pruner=optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_PATIENCE),
-    )
-    if count == len(combinations):
-        for combination in combinations:
-            study.enqueue_trial(dict(zip(search, combination, strict=True)))
-    start = None if any(key.startswith(_BEFORE) for key in search) else _pretrained(ground, tick, count)
+    direction = task.metrics[task.headline].direction
+    candidates = _Candidates(optuna, search, direction=direction, seed=config.seed, trials=trials)
+    start = ground.start
+    if start is None and config.pretrain.rounds and not any(key.startswith(_BEFORE) for key in search):
+        start = pretrain(ground, tick)
     done: list[Trial] = []
-    for number in range(count):
-        asked = study.ask()
-        choice = {key: asked.suggest_categorical(key, list(choices)) for key, choices in search.items()}
-        trial = _try(ground, start, choice, _Watch(asked, number, count, tick))
-        states = optuna.trial.TrialState
-        study.tell(asked, trial.value, state=states.PRUNED if trial.value is None else states.COMPLETE)
-        done.append(trial)
-    if all(trial.value is None for trial in done):
+    for number in range(candidates.count):
+        asked, choice = candidates.ask()
+        done.append(_try(ground, start, choice, _Watch(asked, number, candidates.count, tick)))
+        candidates.tell(asked, done[-1].value)
+    ended = [trial for trial in done if trial.value is not None]
+    if not ended:
         raise RunFailed(f"No trial came to its end: {done[0].said}")
-    return Tuned(metric=task.headline, trials=done, best=done[study.best_trial.number])
+    best = {"up": max, "down": min}[direction](ended, key=lambda trial: trial.value)
+    return Tuned(metric=task.headline, trials=done, best=best)
+
+
+class _Candidates:
+    """Asks Optuna what to try next, and never for the same again: it would give the same."""
+
+    def __init__(self, optuna: Any, search: Search, *, direction: str, seed: int, trials: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._states = optuna.trial.TrialState
+        self._search = search
+        self._left = [dict(zip(search, c, strict=True)) for c in itertools.product(*search.values())]
+        self.count = min(trials or len(self._left), len(self._left))
+        self._all = self.count == len(self._left)
+        if not self._all:
+            random.Random(seed).shuffle(self._left)
+        self._study = optuna.create_study(
+            direction={"up": "maximize", "down": "minimize"}[direction],
+            sampler=optuna.samplers.TPESampler(seed=seed),
+            pruner=optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_PATIENCE),
+        )
+
+    def ask(self) -> tuple[Any, dict[str, Any]]:
+        """Return a trial of Optuna's, and its values: where all are wanted, those whose turn it is."""
+        if self._all:
+            self._study.enqueue_trial(self._left[0])
+        asked, choice = self._asked()
+        if choice not in self._left:
+            self._study.tell(asked, state=self._states.FAIL)
+            self._study.enqueue_trial(self._left[0])
+            asked, choice = self._asked()
+        self._left.remove(choice)
+        return asked, choice
+
+    def tell(self, asked: Any, value: float | None) -> None:
+        """Tell Optuna what a trial gave, None where it came to no end."""
+        state = self._states.PRUNED if value is None else self._states.COMPLETE
+        self._study.tell(asked, value, state=state)
+
+    def _asked(self) -> tuple[Any, dict[str, Any]]:
+        asked = self._study.ask()
+        choices = self._search.items()
+        return asked, {key: asked.suggest_categorical(key, list(values)) for key, values in choices}
 
 
 def trials_sheet(tuned: Tuned) -> Sheet:
@@ -163,7 +204,7 @@ def trials_sheet(tuned: Tuned) -> Sheet:
         [
             str(trial.number),
             *(str(trial.choice[key]) for key in keys),
-            trial.value and Spread(trial.value, is_best=trial is tuned.best),
+            None if trial.value is None else Spread(trial.value, is_best=trial is tuned.best),
             trial.said,
         ]
         for trial in tuned.trials
@@ -182,6 +223,9 @@ def write_tuned(tuned: Tuned, ground: Ground) -> Path:
     values.pop("out", None)
     put(values, tuned.best.choice)
     config, folder = config_of(values), ground.folder.resolve()
+    if not config.evaluate.choose and config.evaluate.split != "validation":
+        values.get("task", {}).pop("validation", None)
+    values["made_with"] = made_with(config, folder)
     for key, path in data_files(config, ground.beside).items():
         values["task"][key] = os.path.relpath(path.resolve(), folder)
     if config.model.start:
@@ -198,6 +242,8 @@ def put(values: dict[str, Any], choice: Mapping[str, Any]) -> None:
         home = values
         for section in sections:
             home = home.setdefault(section, {})
+            if not isinstance(home, dict):
+                raise ConfigError(f"`{section}` is not a section, got `{key}`.")
         home[leaf] = value
 
 
@@ -230,11 +276,9 @@ def _judged(values: Mapping[str, Any], choice: Mapping[str, Any] | None = None) 
     return own
 
 
-def _pretrained(ground: Ground, tick: Tick, count: int) -> Path | None:
-    """Pretrain once for all trials, and return the file that they begin from."""
+def pretrain(ground: Ground, tick: Tick) -> Path:
+    """Pretrain once for all trials, or go on with that, and return the file that they begin from."""
     values = _judged(ground.values)
-    if not config_of(values).pretrain.rounds:
-        return None
     only = {
         "personalise.method": "fedavg",
         "personalise.rounds": 0,
@@ -243,8 +287,10 @@ def _pretrained(ground: Ground, tick: Tick, count: int) -> Path | None:
         "out": str(ground.folder / "start"),
     }
     put(values, only)
-    run = runner.prepare(config_of(values), ground.beside)
-    runner.finish(run, lambda _, done, total: tick(0, count, f"pretraining for all trials, {done}/{total}"))
+    run = runner.go_on(config_of(values), ground.beside)
+    runner.finish(
+        run, lambda _, done, total: tick(0, 1, f"pretraining for all trials, {100 * done // total} %")
+    )
     return run.folder / "shared" / f"{Stage.PRETRAINED}.safetensors"
 
 
@@ -260,7 +306,12 @@ def _try(ground: Ground, start: Path | None, choice: Mapping[str, Any], watch: "
         summary = runner.finish(runner.prepare(config_of(values), ground.beside), watch).summary
     except (RunFailed, _Hopeless) as error:
         return Trial(number=number, choice=choice, value=None, said=str(error))
-    last = list(summary["stages"].values())[-1]
+    # A model that has diverged has no metric: neither an earlier stage nor the devices left speak for it.
+    last = summary["stages"].get(watch.stage, {"devices": 0})
+    measured = max((stage["devices"] for stage in summary["stages"].values()), default=0)
+    if not measured or last["devices"] < measured:
+        said = f"{measured - last['devices']} of {measured} devices have no {summary['metric']} at the end"
+        return Trial(number=number, choice=choice, value=None, said=said)
     return Trial(number=number, choice=choice, value=last["weighted_mean"], said="done")
 
 
@@ -272,10 +323,13 @@ class _Watch:
     number: int
     count: int
     tick: Tick
+    stage: str = ""
+    """The stage of the last round."""
     _seen: list[tuple[float, float]] = field(default_factory=list)
 
     def __call__(self, line: Row, done: int, total: int) -> None:
-        self.tick(self.number, self.count, f"trial {self.number}, {100 * done // total} %")
+        self.stage = line["stage"]
+        self.tick(self.number + done / total, self.count, f"trial {self.number}, {100 * done // total} %")
         if line["work"] == "evaluate":
             self._seen += [(line["metric"], line["weight"])] if "metric" in line else []
         elif self._seen:

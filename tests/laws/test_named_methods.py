@@ -141,6 +141,7 @@ def test_ft_part_is_step_c_on_the_configs_own_part() -> None:
 
 
 STAGES = {
+    "fedadam": "pretrained",
     **dict.fromkeys(("fedavg", "fedprox", "scaffold"), "pretrained personalised"),
     **dict.fromkeys(("finetune", "ditto", "ft_part", "local"), "pretrained finetuned"),
     **dict.fromkeys(
@@ -168,6 +169,12 @@ def test_every_name_is_in_the_help_and_in_these_tests() -> None:
 # What makes each method the published one, from its paper.
 MEANT = {
     "fedavg": {"partition.personal": "none"},
+    "fedadam": {
+        "partition.personal": "none",
+        "pretrain.server_optimizer": "fedadam",
+        "pretrain.server_lr": 0.01,
+        "personalise.rounds": 0,
+    },
     "fedprox": {"partition.personal": "none", "personalise.proximal": 0.01},
     "scaffold": {
         "partition.personal": "none",

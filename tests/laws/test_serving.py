@@ -200,6 +200,14 @@ def test_the_rows_of_what_is_served_are_those_of_the_chosen_stage(tmp_path: Path
     assert {"helped", "hurt", "same"} < summary["stages"]["served"].keys()
 
 
+def test_the_rows_of_what_is_served_are_in_the_order_of_devices(tmp_path: Path) -> None:
+    result = serve(devices_at([3.0, 0.0, -3.0, 0.0], noise=1.0), out=tmp_path / "run")
+
+    mine = [row for row in result.devices.to_pylist() if row["stage"] == "served"]
+    assert {row["model"] for row in mine} == {"global", "personal"}
+    assert [row["device"] for row in mine] == [f"d{n:02}" for n in range(4) for _ in range(3)]
+
+
 def test_judged_by_the_rows_that_chose_hurt_is_0_by_construction() -> None:
     result = serve(devices_at([0.0] * 6 + [0.5] * 6, noise=1.0), split="validation")
 

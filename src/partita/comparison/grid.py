@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.methods import NAMED
-from partita.config.reading import config_of
+from partita.config.reading import config_of, did_you_mean
 from partita.config.schema import CompareConfig, Config, FinetuneConfig, PretrainConfig
 from partita.errors import ConfigError
 
@@ -56,9 +56,9 @@ class Cell:
 
     @property
     def cites(self) -> str:
-        """The paper that its method comes from, in `references.bib`."""
+        """The paper that its method comes from, in `references.bib`; empty where we know of none."""
         named = NAMED.get(self.method.removesuffix(STATELESS))
-        return named.cites if named else "pillutla2022"
+        return named.cites if named else ""
 
     @property
     def begins_pretrained(self) -> bool:
@@ -110,7 +110,7 @@ def cells_of(values: Mapping[str, Any], *, devices: int) -> list[Cell]:
         devices: how many there are.
     """
     base = config_of(values)
-    _check(base.compare)
+    check(base.compare)
     first = base.seed
     return [
         Cell(
@@ -137,20 +137,42 @@ def _is_whole(method: str) -> bool:
     return named is not None and named.whole
 
 
-def _check(compare: CompareConfig) -> None:
+def check(compare: CompareConfig) -> None:
+    """Raise where a comparison makes no sense, whatever its task."""
     if compare.seeds < 1:
         raise ConfigError(f"`seeds` must be at least 1, got {compare.seeds}.")
+    if compare.tune < 0:
+        raise ConfigError(f"`tune` must be 0 (no tuning) or above, got {compare.tune}.")
     if not compare.partitions:
         raise ConfigError("`partitions` must name at least one, got none.")
-    for method in (*compare.methods, compare.baseline, *compare.settings):
-        name = method.removesuffix(STATELESS)
-        if name not in NAMED and ":" not in name:
-            raise ConfigError(
-                f"There is no method {method!r}. Known: {', '.join(NAMED)}, each also with `{STATELESS}`; "
-                "or an import path such as 'package.module:Update'."
-            )
-    if compare.baseline not in (*_ALWAYS, *compare.methods):
-        raise ConfigError(f"`baseline` must be one of the methods compared, got {compare.baseline!r}.")
+    compared = (*_ALWAYS, *compare.methods)
+    for method in (*compared, *compare.settings):
+        _check_method(method)
+    for method, settings in compare.settings.items():
+        if not isinstance(settings, Mapping):
+            raise ConfigError(f"`compare.settings.{method}` must be a section, got {settings!r}.")
+    if baseline_of(compare) not in compared:
+        raise ConfigError(
+            f"`baseline` must be one of the methods compared, {', '.join(dict.fromkeys(compared))}, "
+            f"got {compare.baseline!r}."
+        )
+
+
+def _check_method(method: str) -> None:
+    name = method.removesuffix(STATELESS)
+    if name not in NAMED and ":" not in name:
+        raise ConfigError(
+            f"There is no method {method!r}. Known: {', '.join(NAMED)}, where devices keep a state also with "
+            f"`{STATELESS}`; or an import path such as 'package.module:Update'."
+            f"{did_you_mean(name, list(NAMED))}"
+        )
+    if method.endswith(STATELESS) and name in NAMED and not NAMED[name].keeps_state:
+        raise ConfigError(f"Under `{name}` devices keep nothing between rounds: leave out `{STATELESS}`.")
+
+
+def baseline_of(compare: CompareConfig) -> str:
+    """Return the method that others are paired with."""
+    return compare.baseline or ("finetune" if "finetune" in compare.methods else CONTINUED)
 
 
 def _values(
@@ -162,6 +184,9 @@ def _values(
     for section in ("partition", "pretrain", "personalise", "finetune"):
         values[section] = dict(values.get(section, {}))
     values["finetune"]["baseline"] = False
+    if method in (START, *_FROM_SCRATCH):
+        # They have no pretrained model to choose beside a device's own.
+        values["evaluate"] = values.get("evaluate", {}) | {"choose": ""}
     if method == START:
         values["personalise"] |= {"method": CONTINUED, "rounds": 0}
         values["partition"] = {"personal": "none"}
@@ -177,13 +202,16 @@ def _values(
         values["partition"]["personal"] = partition
     if method == "local":
         values["finetune"] = _alone(base, devices)
+    rounds = base.pretrain.rounds + base.personalise.rounds
     if method == "fedbabu":
-        rounds = base.pretrain.rounds + base.personalise.rounds
         values["personalise"] |= _fields(base.pretrain) | {"rounds": rounds}
         values["pretrain"]["rounds"] = 0
-    if method == "fedadam" and base.pretrain.server_optimizer != "fedadam":
-        values["pretrain"].pop("server_lr", None)
-    _merge(values, base.compare.settings.get(method, {}))
+    if method == "fedadam":
+        values["pretrain"]["rounds"] = rounds
+        if base.pretrain.server_optimizer != "fedadam":
+            values["pretrain"].pop("server_lr", None)
+    for name in dict.fromkeys((method.removesuffix(STATELESS), method)):
+        _merge(values, base.compare.settings.get(name, {}))
     return values
 
 

@@ -1,25 +1,25 @@
 """What the cells of a comparison gave."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from partita.comparison.grid import CONTINUED, START
+from partita.comparison.grid import CONTINUED, START, baseline_of
 from partita.comparison.running import Comparison, journal_of
 from partita.comparison.statistics import Direction, Values
 from partita.config.methods import SERVERS
 from partita.config.reading import config_of
 from partita.data.arrow import read_table
 from partita.errors import RunFailed
-from partita.params import Params, from_bytes
+from partita.params import from_bytes
 from partita.protocol import DeviceId, Stage
 from partita.runner import is_finished
 
 Row = tuple[str, str]
 """A method and a partition."""
+_SERVER_PAPERS = dict.fromkeys(SERVERS, "reddi2021") | {"fedavg": "mcmahan2017"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +27,17 @@ class Outcome:
     """What one cell gave."""
 
     stages: Mapping[str, Values]
-    """By stage and device, the metric and its weight."""
+    """By stage and device, the metric and its weight; devices without a metric are not there."""
     rounds: int
+    """In which the shared part was trained."""
     sent: int
-    """Bytes to and from all devices."""
+    """Bytes to and from all devices, for training."""
     seconds: float
-    """Of all devices' work, one after the other."""
+    """Of all devices' training, one after the other."""
     personal: int
-    """How many numbers a device keeps."""
+    """How many numbers a device keeps, the most of any."""
+    devices: int
+    """How many were evaluated."""
 
     @property
     def last(self) -> Values:
@@ -48,22 +51,25 @@ class Results:
 
     metric: str
     direction: Direction
+    split: str
+    """Which rows models are judged by."""
+    seeds: int
     outcomes: Mapping[Row, Mapping[int, Outcome]]
     """By method and partition, then by seed."""
     titles: Mapping[str, str]
+    cites: Mapping[str, str]
+    """By method, its paper; empty where it has none."""
     baseline: str
-    failed: Mapping[str, str]
-    """Why cells failed, by name."""
+    notes: Sequence[str]
+    """Which cells failed, or are not measured on all devices, and why."""
     begin_pretrained: frozenset[Row]
     """The rows whose runs begin from the pretrained model of their seed."""
+    reference: str
+    """The method that helped and hurt refer to: what pretrains, or FedAvg of equal rounds."""
 
-    @cached_property
-    def reference(self) -> Mapping[int, Values]:
-        """By seed, the model that helped and hurt refer to: the pretrained one, or FedAvg of equal rounds."""
-        starts = self.outcomes[START, ""]
-        if any(outcome.rounds for outcome in starts.values()):
-            return {seed: outcome.last for seed, outcome in starts.items()}
-        return {seed: outcome.last for seed, outcome in self.outcomes.get((CONTINUED, ""), {}).items()}
+    def of(self, method: str, partition: str = "") -> Mapping[int, Outcome]:
+        """Return what a method gave, by seed."""
+        return self.outcomes.get((method, partition), {})
 
 
 def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
@@ -74,24 +80,36 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     """
     outcomes: dict[Row, dict[int, Outcome]] = {}
     summary: Mapping[str, Any] = {}
+    notes = [f"{name} failed: {reason}" for name, reason in failed.items()]
     for cell in comparison.cells:
         folder = comparison.folder_of(cell)
-        if is_finished(folder):
-            outcomes.setdefault(cell.row, {})[cell.seed] = _outcome(folder)
-            summary = summary or _summary(folder)
-    if (START, "") not in outcomes:
-        raise RunFailed(f"No cell was finished: {next(iter(failed.values()), 'none was done')}")
+        if not is_finished(folder):
+            continue
+        summary = summary or _summary(folder)
+        outcome = _outcome(folder)
+        if outcome.last:
+            outcomes.setdefault(cell.row, {})[cell.seed] = outcome
+        if missing := outcome.devices - len(outcome.last):
+            notes.append(f"{cell.name}: {missing} of {outcome.devices} devices have no {summary['metric']}.")
+    if not outcomes:
+        raise RunFailed(f"There is nothing to compare. {' '.join(notes)}")
     config = config_of(comparison.values)
     titles = {cell.method: cell.title for cell in comparison.cells if cell.method != START}
     titles[START] = SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start"
+    cites = {cell.method: cell.cites for cell in comparison.cells}
+    cites[START] = _SERVER_PAPERS[config.pretrain.server_optimizer] if config.pretrain.rounds else ""
     return Results(
         metric=summary["metric"],
         direction=summary["direction"],
+        split=summary["split"],
+        seeds=config.compare.seeds,
         outcomes=outcomes,
         titles=titles,
-        baseline=config.compare.baseline,
-        failed=failed,
+        cites=cites,
+        baseline=baseline_of(config.compare),
+        notes=notes,
         begin_pretrained=frozenset(cell.row for cell in comparison.cells if cell.begins_pretrained),
+        reference=START if config.pretrain.rounds else CONTINUED,
     )
 
 
@@ -100,22 +118,24 @@ def _summary(folder: Path) -> Mapping[str, Any]:
 
 
 def _outcome(folder: Path) -> Outcome:
-    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {}
+    lines = list(journal_of(folder))
+    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
     split = _summary(folder)["split"]
-    for row in read_table(folder / "devices.parquet").to_pylist():
+    table = read_table(folder / "devices.parquet").select(["stage", "device", "split", "metric", "weight"])
+    for row in table.to_pylist():
         if row["split"] == split and row["metric"] is not None:
             stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
-    lines = list(journal_of(folder))
+    training = [line for line in lines if line["work"] != "evaluate"]
+    evaluated = [line for line in lines if line["stage"] == Stage.PRETRAINED and line["final"]]
     return Outcome(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
-        rounds=sum(line["work"] == "update" for line in lines),
-        sent=sum(sum(line["bytes"].values()) for line in lines),
-        seconds=sum(line["seconds"] for line in lines),
-        personal=sum(tensor.numel() for tensor in _kept(folder).values()),
+        rounds=sum(line["work"] == "update" for line in training),
+        sent=sum(sum(line["bytes"].values()) for line in training),
+        seconds=sum(line["seconds"] for line in training),
+        personal=max(map(_numbers, (folder / "shared").glob("start*.safetensors")), default=0),
+        devices=sum(len(line["asked"]) for line in evaluated),
     )
 
 
-def _kept(folder: Path) -> Params:
-    """Return what every device begins with as its own."""
-    starts = sorted((folder / "shared").glob("start*.safetensors"))
-    return from_bytes(starts[-1].read_bytes()) if starts else {}
+def _numbers(path: Path) -> int:
+    return sum(tensor.numel() for tensor in from_bytes(path.read_bytes()).values())

@@ -11,33 +11,30 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from partita import runner, tuning
-from partita.comparison.grid import START, Cell, cells_of
+from partita.comparison.grid import START, Cell, cells_of, check
 from partita.comparison.search import space_of
-from partita.config.building import build, data_files
+from partita.config.building import build, build_task, data_files
 from partita.config.imports import find_code, made_with
 from partita.config.reading import config_of, read_values
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Row
 from partita.protocol import Stage
-from partita.stages.pipeline import Pipeline
-from partita.stages.plan import Evaluation, Plan
-from partita.stages.record import MemoryRecord
+from partita.report.progress import Tick
+from partita.report.sheets import write_sheets
+from partita.stages.pipeline import Watch
 
-Tick = Callable[[int, int, str], None]
-"""Told how much is done, of how much, and what is being done."""
 _PAUSE = 1.0
 """Seconds between looks at cells that other processes are doing."""
-_PROBED = 3
-"""Devices that are visited to tell how long a cell takes."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,24 @@ class Comparison:
 
     def prepared(self, cell: Cell) -> runner.Prepared:
         """Return a cell's run, new or to go on with."""
-        folder = self.folder_of(cell)
-        if runner.is_begun(folder):
-            return runner.reopen(folder)
-        shutil.rmtree(folder, ignore_errors=True)
         start = None
         if cell.begins_pretrained:
-            start = self.folder_of(self.start_of(cell)) / "shared" / f"{Stage.PRETRAINED}.safetensors"
-        return runner.prepare(self._tuned(cell).config(out=folder, start=start), self.folder)
+            start = pretrained_in(self.folder_of(self.start_of(cell)))
+        return runner.go_on(self._tuned(cell).config(out=self.folder_of(cell), start=start), self.folder)
+
+    def failure_file(self, cell: Cell) -> Path:
+        """Return where it is written why a cell failed; without that file it is tried again."""
+        return self.folder / "cells" / f"{cell.name}.failed"
+
+    def why_failed(self, cell: Cell) -> str:
+        """Return why a cell failed, nothing where it did not."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.failure_file(cell).read_text()
+        return "its start failed" if cell.begins_pretrained and self.why_failed(self.start_of(cell)) else ""
+
+    def is_over(self, cell: Cell) -> bool:
+        """Return whether there is nothing left to do of a cell."""
+        return runner.is_finished(self.folder_of(cell)) or bool(self.why_failed(cell))
 
     def tuned_file(self, cell: Cell) -> Path:
         """Return where the values are that a cell's method was tuned to."""
@@ -85,14 +92,14 @@ class Comparison:
 def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
     """Return a new comparison, in a folder of its own; files that it names are looked for `beside` it."""
     config = config_of(values)
-    find_code(config, beside)
-    devices = len(build(replace(config, compare=type(config.compare)()), beside).task.devices)
-    cells = cells_of(values, devices=devices)
-    for cell in _kinds(cells):
-        _checked(cell, beside)
+    cells = cells_in(values, beside)
+    for cell in kinds(cells):
+        checked(cell, beside)
+        if config.compare.tune and cell.method != START:
+            tuning.check(cell.values, beside)
     folder = runner.claim(config, f"{config.name}-compare")
     (folder / "cells").mkdir()
-    settled = _from_folder(values, beside, folder) | {"devices_in_all": devices}
+    settled = _from_folder(values, cells, beside, folder)
     replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
     return reopen(folder)
 
@@ -100,28 +107,38 @@ def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
 def reopen(folder: Path) -> Comparison:
     """Return the comparison in a folder, to go on with it."""
     path = folder / "config.toml"
-    if not path.is_file() or "devices_in_all" not in (values := read_values(path)):
+    if not path.is_file() or not (folder / "cells").is_dir():
         raise ConfigError(f"`{folder}` holds no comparison to go on with.")
-    devices = values.pop("devices_in_all")
-    find_code(config_of(values), folder)
-    return Comparison(folder, values, cells_of(values, devices=devices))
+    values = read_values(path)
+    return Comparison(folder, values, cells_in(values, folder))
 
 
-def _kinds(cells: Sequence[Cell]) -> list[Cell]:
+def cells_in(values: Mapping[str, Any], beside: Path) -> list[Cell]:
+    """Return the cells of a comparison; files that it names are looked for `beside` it."""
+    config = config_of(values)
+    check(config.compare)
+    find_code(config, beside)
+    return cells_of(values, devices=len(build_task(config, beside)[0].devices))
+
+
+def kinds(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells of the first seed: the others differ in nothing but it."""
     return [cell for cell in cells if cell.seed == cells[0].seed]
 
 
-def _checked(cell: Cell, beside: Path) -> runner.Prepared:
+def checked(cell: Cell, beside: Path) -> runner.Prepared:
     """Return a cell's run without a folder, built to see that it can be."""
-    config = cell.config(out=Path())
     try:
+        config = cell.config(out=Path())
         return runner.Prepared(config, build(config, beside), Path())
     except ConfigError as error:
-        raise ConfigError(f"{cell.title or 'The start'} {cell.partition}: {error}") from error
+        what = " ".join(filter(None, (cell.title or "The start", cell.partition)))
+        raise ConfigError(f"{what}: {error}") from error
 
 
-def _from_folder(values: Mapping[str, Any], beside: Path, folder: Path) -> dict[str, Any]:
+def _from_folder(
+    values: Mapping[str, Any], cells: Sequence[Cell], beside: Path, folder: Path
+) -> dict[str, Any]:
     """Return values with files named from the comparison's folder, and what it was made with."""
     config, folder = config_of(values), folder.resolve()
     files = {k: os.path.relpath(p.resolve(), folder) for k, p in data_files(config, beside).items()}
@@ -129,140 +146,130 @@ def _from_folder(values: Mapping[str, Any], beside: Path, folder: Path) -> dict[
     if config.model.start:
         start = os.path.relpath((beside / config.model.start).resolve(), folder)
         settled["model"] = {**values["model"], "start": start}
-    settled["made_with"] = made_with(config, folder)
+    settled["made_with"] = made_with(config, folder, *(cell.config(out=folder) for cell in kinds(cells)))
     settled.pop("out", None)
     return settled
 
 
+def pretrained_in(folder: Path) -> Path:
+    """Return the file with the model that a run has pretrained."""
+    return (folder / "shared" / f"{Stage.PRETRAINED}.safetensors").resolve()
+
+
 def finish(comparison: Comparison, tick: Tick) -> dict[str, str]:
     """Do all cells that are left, with other processes where there are any; return why any of them failed."""
-    failed: dict[str, str] = {}
+    progress = _Progress(comparison, tick)
     if trials := config_of(comparison.values).compare.tune:
-        _tune_all(comparison, trials, tick)
-    while left := [cell for cell in comparison.cells if not _is_over(comparison, cell, failed)]:
-        if not sum(_try(comparison, cell, failed, tick) for cell in left):
+        _tune_all(comparison, trials, progress)
+    while left := [cell for cell in comparison.cells if not comparison.is_over(cell)]:
+        if not sum(_try(comparison, cell, progress) for cell in left):
             time.sleep(_PAUSE)
-    return failed
+    return {cell.name: reason for cell in comparison.cells if (reason := comparison.why_failed(cell))}
 
 
-def _try(comparison: Comparison, cell: Cell, failed: dict[str, str], tick: Tick) -> bool:
+def _try(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
     """Do a cell whose turn it is, unless another process does it, and return whether it was done."""
-    if cell.begins_pretrained:
-        start = comparison.start_of(cell)
-        if start.name in failed:
-            failed[cell.name] = "its start failed"
-        if not runner.is_finished(comparison.folder_of(start)):
-            return False
-    with _held(comparison.folder / "cells" / f"{cell.name}.lock") as is_ours:
-        if not is_ours or runner.is_finished(comparison.folder_of(cell)):
+    if cell.begins_pretrained and not runner.is_finished(comparison.folder_of(comparison.start_of(cell))):
+        return False
+    with held(comparison.folder / "cells" / f"{cell.name}.lock") as is_ours:
+        if not is_ours or comparison.is_over(cell):
             return False
         try:
-            runner.finish(comparison.prepared(cell), _watching(comparison, cell, tick))
+            runner.finish(comparison.prepared(cell), progress.of(cell.name))
         except RunFailed as error:
-            failed[cell.name] = str(error)
+            replace_file(comparison.failure_file(cell), str(error).encode())
         return True
 
 
-def _tune_all(comparison: Comparison, trials: int, tick: Tick) -> None:
+def _tune_all(comparison: Comparison, trials: int, progress: "_Progress") -> None:
     """Tune every method on the first seed, each with as many trials."""
     (comparison.folder / "tuned").mkdir(exist_ok=True)
-    kinds = [cell for cell in _kinds(comparison.cells) if cell.method != START]
-    while left := [cell for cell in kinds if not comparison.tuned_file(cell).exists()]:
-        if not sum(_tune(comparison, cell, trials, tick) for cell in left):
+    while left := [cell for cell in progress.tuned if not comparison.tuned_file(cell).exists()]:
+        if not sum(_tune(comparison, cell, trials, progress) for cell in left):
             time.sleep(_PAUSE)
 
 
-def _tune(comparison: Comparison, cell: Cell, trials: int, tick: Tick) -> bool:
+def _tune(comparison: Comparison, cell: Cell, trials: int, progress: "_Progress") -> bool:
     """Tune one method, unless another process does, and return whether it was done."""
     path = comparison.tuned_file(cell)
-    with _held(path.with_suffix(".lock")) as is_ours:
+    with held(path.with_suffix(".lock")) as is_ours:
         if not is_ours or path.exists():
             return False
-        folder = path.with_suffix("")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        ground = tuning.Ground(values=cell.values, beside=comparison.folder, folder=folder)
-        space = space_of(cell.config(out=folder))
-
-        def told(done: int, total: int, text: str) -> None:
-            tick(done, total, f"tuning {cell.kind}: {text}")
-
-        best = tuning.tune(ground, space, trials=trials, tick=told).best
-        replace_file(path, json.dumps(dict(best.choice), indent=1).encode())
+        best: Mapping[str, Any] = {}
+        try:
+            best = _best(comparison, cell, trials, progress)
+        except RunFailed as error:
+            for other in comparison.cells:
+                if other.row == cell.row:
+                    replace_file(comparison.failure_file(other), f"Tuning: {error}".encode())
+        replace_file(path, json.dumps(dict(best), indent=1).encode())
         return True
 
 
-def _is_over(comparison: Comparison, cell: Cell, failed: Mapping[str, str]) -> bool:
-    return cell.name in failed or runner.is_finished(comparison.folder_of(cell))
+def _best(comparison: Comparison, cell: Cell, trials: int, progress: "_Progress") -> Mapping[str, Any]:
+    """Return the values that a method is tuned to, and write all that were tried beside them."""
+    folder = comparison.tuned_file(cell).with_suffix("")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    tick = progress.part(f"tuning {cell.kind}")
+    start = _start_of_trials(comparison, cell, tick) if cell.begins_pretrained else None
+    ground = tuning.Ground(values=cell.values, beside=comparison.folder, folder=folder, start=start)
+    tuned = tuning.tune(ground, space_of(cell.config(out=folder), trials), trials=trials, tick=tick)
+    write_sheets([tuning.trials_sheet(tuned)], folder)
+    return tuned.best.choice
+
+
+def _start_of_trials(comparison: Comparison, cell: Cell, tick: Tick) -> Path:
+    """Return the model that all methods' trials begin from, pretrained without the validation rows."""
+    folder = comparison.folder / "tuned"
+    values = comparison.start_of(cell).values
+    ground = tuning.Ground(values=values, beside=comparison.folder, folder=folder)
+    with held(folder / "start.lock", wait=True):
+        return tuning.pretrain(ground, tick)
 
 
 @contextlib.contextmanager
-def _held(path: Path) -> Iterator[bool]:
-    """Hold a lock file for a while, and say whether it was free."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+def held(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold a lock file for a while, and say whether it was free; with `wait`, once it is."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        yield _is_locked(descriptor, wait=wait)
     finally:
-        os.close(lock)
+        os.close(descriptor)
 
 
-def _watching(comparison: Comparison, cell: Cell, tick: Tick) -> Callable[[Row, int, int], None]:
-    """Return what tells of a cell's rounds as part of the whole."""
-    over = sum(runner.is_finished(comparison.folder_of(other)) for other in comparison.cells)
-
-    def watch(line: Row, done: int, total: int) -> None:
-        share = f"{cell.name}, {100 * done // total} %"
-        tick(over, len(comparison.cells), share)
-
-    return watch
+def _is_locked(descriptor: int, *, wait: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What a cell would take."""
+class _Progress:
+    """Tells of rounds and trials as parts of a whole comparison."""
 
-    cell: Cell
-    seconds: float
+    comparison: Comparison
+    tick: Tick
 
+    @cached_property
+    def tuned(self) -> list[Cell]:
+        """The cells whose methods are tuned beforehand."""
+        wanted = config_of(self.comparison.values).compare.tune
+        return [cell for cell in kinds(self.comparison.cells) if cell.method != START] if wanted else []
 
-def expected(values: Mapping[str, Any], beside: Path) -> list[Expected]:
-    """Return the cells of a comparison and how long each takes, by a few visits of each kind of cell."""
-    config = config_of(values)
-    find_code(config, beside)
-    devices = len(build(config, beside).task.devices)
-    cells = cells_of(values, devices=devices)
-    times = {cell.row: _seconds_of(_checked(cell, beside), cell) for cell in _kinds(cells)}
-    return [Expected(cell, times[cell.row]) for cell in cells]
+    def part(self, name: str) -> Tick:
+        """Return what tells of one cell, or of one method's tuning."""
+        tuned = sum(self.comparison.tuned_file(cell).exists() for cell in self.tuned)
+        over = tuned + sum(self.comparison.is_over(cell) for cell in self.comparison.cells)
+        whole = len(self.tuned) + len(self.comparison.cells)
+        return lambda done, total, text: self.tick(over + done / total, whole, f"{name}, {text}")
 
-
-def _seconds_of(run: runner.Prepared, cell: Cell) -> float:
-    """Return how long a run takes, from one round of each kind with a few devices."""
-    plan, task = run.built.plan, run.built.task
-    probed = min(_PROBED, len(task.devices))
-    short = Plan(
-        pretrain=plan.pretrain
-        and replace(plan.pretrain, rounds=min(1, plan.pretrain.rounds), devices_per_round=probed),
-        personalise=plan.personalise
-        and replace(plan.personalise, rounds=min(1, plan.personalise.rounds), devices_per_round=probed),
-        finetune=plan.finetune,
-        evaluate=Evaluation(devices=probed),
-    )
-    record = MemoryRecord()
-    Pipeline(task, run.built.partition, short, seed=run.config.seed, record=record).run()
-    evaluated = plan.evaluate.devices or len(task.devices)
-    seconds = 0.0
-    for line in record.lines:
-        each = line["seconds"] / probed
-        training = plan.training(Stage(line["stage"]))
-        if line["work"] == "update" and training:
-            skipped = cell.begins_pretrained and line["stage"] == Stage.PRETRAINED
-            seconds += 0 if skipped else each * training.rounds * training.devices_per_round
-        else:
-            seconds += each * evaluated
-    return seconds
+    def of(self, name: str) -> Watch:
+        """Return what tells of the rounds of one cell."""
+        tick = self.part(name)
+        return lambda _, done, total: tick(done, total, f"{100 * done // total} %")
 
 
 def journal_of(folder: Path) -> Iterator[Row]:

@@ -1,6 +1,6 @@
 """What each method is tuned over, where a comparison gives every method the same number of trials."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from partita.config.schema import Config
@@ -11,29 +11,51 @@ _PULLS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """The paper's grid for lambda."""
 
 
-def space_of(config: Config) -> Mapping[str, Sequence[Any]]:
+def space_of(config: Config, trials: int = 0) -> Mapping[str, Sequence[Any]]:
     """Return the values to try for one cell's config: its learning rates, and its pull where it has one.
+
+    Where these are too few for so many trials, learning rates are tried at more points of the same range.
 
     >>> list(space_of(Config()))
     ['personalise.shared_lr', 'personalise.personal_lr', 'finetune.personal_lr']
     """
-    space: dict[str, Sequence[Any]] = {}
+    rates, pulls = dict(_rates(config)), list(_pulls(config))
+    points = len(_AROUND)
+    while rates and points ** len(rates) * len(_PULLS) ** len(pulls) < trials:
+        points += 1
+    return {
+        **{key: _around(rate, points) for key, rate in rates.items()},
+        **dict.fromkeys(pulls, _PULLS),
+    }
+
+
+def _rates(config: Config) -> Iterator[tuple[str, float]]:
+    """Yield the learning rates that matter, with the config's values."""
     own, last = config.personalise, config.finetune
-    if config.pretrain.rounds and config.personalise.method == "fedadam":
-        space["pretrain.server_lr"] = _around(config.pretrain.server_lr)
+    if config.pretrain.rounds and own.method == "fedadam":
+        yield "pretrain.server_lr", config.pretrain.server_lr
     if own.rounds:
-        space["personalise.shared_lr"] = _around(own.shared_lr)
-        if own.personal_epochs or own.personal_steps:
-            rate = own.shared_lr if own.personal_lr is None else own.personal_lr
-            space["personalise.personal_lr"] = _around(rate)
-        if own.proximal:
-            space["personalise.proximal"] = _PULLS
+        yield "personalise.shared_lr", own.shared_lr
+        if config.partition.personal != "none" and (own.personal_epochs or own.personal_steps):
+            yield "personalise.personal_lr", own.shared_lr if own.personal_lr is None else own.personal_lr
     if config.partition.personal != "none" and last.epochs:
-        space["finetune.personal_lr"] = _around(last.personal_lr)
+        yield "finetune.personal_lr", last.personal_lr
+
+
+def _pulls(config: Config) -> Iterator[str]:
+    """Yield the pulls that a config has."""
+    if config.personalise.rounds and config.personalise.proximal:
+        yield "personalise.proximal"
     if config.partition.personal == "full" and config.partition.proximal:
-        space["partition.proximal"] = _PULLS
-    return space
+        yield "partition.proximal"
 
 
-def _around(rate: float) -> list[float]:
-    return [float(f"{rate * factor:.6g}") for factor in _AROUND]
+def _around(rate: float, points: int) -> list[float]:
+    """Return learning rates from a tenth of `rate` to ten times it.
+
+    >>> _around(0.1, 5), _around(0.1, 3)
+    ([0.01, 0.03, 0.1, 0.3, 1.0], [0.01, 0.1, 1.0])
+    """
+    evenly = [10 ** (2 * place / (points - 1) - 1) for place in range(points)]
+    factors = _AROUND if points == len(_AROUND) else evenly
+    return list(dict.fromkeys(float(f"{rate * factor:.6g}") for factor in factors))

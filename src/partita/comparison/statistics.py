@@ -12,16 +12,26 @@ from partita.protocol import DeviceId
 Values = Mapping[DeviceId, tuple[float, int]]
 """A metric and its weight, by device."""
 Direction = Literal["up", "down"]
+Numbers = npt.NDArray[np.float64]
 _RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Paired:
-    """A difference over devices and seeds, positive where it is better, with its 95 % interval."""
+    """A difference over devices and seeds, positive where it is better, with its 95 % interval.
+
+    One device of one seed has no interval.
+    """
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+
+
+def worst_tenth(values: Values, direction: Direction) -> float:
+    """Return the metric that nine devices of ten reach, each counted once."""
+    metrics = [metric for metric, _ in values.values()]
+    return float(np.quantile(metrics, 0.1 if direction == "up" else 0.9))
 
 
 def mean_of(values: Values) -> float:
@@ -46,19 +56,25 @@ def paired(own: Sequence[Values], other: Sequence[Values], direction: Direction)
                 weights[seed, place] = one[device][1]
     if not weights.any():
         return None
-    draws = _resampled(gains * weights, weights)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Paired(float((gains * weights).sum() / weights.sum()), float(low), float(high))
+    value = float((gains * weights).sum() / weights.sum())
+    if np.count_nonzero(weights) == 1:
+        return Paired(value, None, None)
+    low, high = np.quantile(_resampled(gains * weights, weights), [0.025, 0.975])
+    return Paired(value, float(low), float(high))
 
 
-def _resampled(gains: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _resampled(gains: Numbers, weights: Numbers) -> Numbers:
     """Return the weighted mean gain of each draw of seeds and devices."""
+    known = weights.any(axis=0)
+    gains, weights = gains[:, known], weights[:, known]
     seeds, devices = gains.shape
     generator = np.random.default_rng(0)
     of_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), _RESAMPLES)
-    of_devices = generator.multinomial(devices, np.full(devices, 1 / devices), _RESAMPLES)
-    totals = ((of_seeds @ gains) * of_devices).sum(axis=1)
-    counted = ((of_seeds @ weights) * of_devices).sum(axis=1)
+    totals, counted = np.zeros((2, _RESAMPLES))
+    for draw in range(_RESAMPLES):  # One at a time: devices may be a million.
+        of_devices = generator.multinomial(devices, np.full(devices, 1 / devices))
+        totals[draw] = of_seeds[draw] @ (gains @ of_devices)
+        counted[draw] = of_seeds[draw] @ (weights @ of_devices)
     return totals[counted > 0] / counted[counted > 0]
 
 

@@ -3,14 +3,15 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from partita.comparison.forecast import Forecast
 from partita.comparison.grid import START, STATELESS
 from partita.comparison.results import Outcome, Results, Row, collect
-from partita.comparison.running import Comparison, Expected
-from partita.comparison.statistics import Moved, Values, mean_of, moved, paired
+from partita.comparison.running import Comparison, held
+from partita.comparison.statistics import Moved, Values, mean_of, moved, paired, worst_tenth
 from partita.durable import replace_file
 from partita.protocol import Stage
 from partita.report.references import references
-from partita.report.sheets import Entry, Interval, Rounded, Sheet, Spread, write_sheets
+from partita.report.sheets import Cited, Entry, Interval, Rounded, Sheet, Spread, write_sheets
 
 _PARTIAL = ("ft_part", "fedalt", "fedsim")
 BySeed = Mapping[int, Values]
@@ -20,25 +21,46 @@ def write_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Shee
     """Write the tables of all cells that are finished, with the papers to cite, and return them."""
     results = collect(comparison, failed)
     sheets = sheets_of(results)
-    write_sheets(sheets, comparison.folder / "tables")
-    cited = {"pillutla2022", *(cell.cites for cell in comparison.cells)}
-    replace_file(comparison.folder / "tables" / "references.bib", references(cited).encode())
+    folder = comparison.folder / "tables"
+    with held(comparison.folder / "tables.lock", wait=True):
+        write_sheets(sheets, folder)
+        papers = references({"pillutla2022", *results.cites.values()})
+        replace_file(folder / "references.bib", papers.encode())
     return sheets
 
 
-def expected_sheet(expected: Sequence[Expected]) -> Sheet:
+def expected_sheet(forecast: Forecast) -> Sheet:
     """Return what a comparison would run, and how long that takes."""
     rows: list[list[Entry]] = [
-        [each.cell.name, each.cell.title or "pretraining", each.cell.partition, Rounded(each.seconds)]
-        for each in expected
+        [
+            each.cell.name,
+            each.cell.title or "pretraining",
+            each.cell.partition,
+            None if each.seconds is None else Rounded(each.seconds),
+        ]
+        for each in forecast.cells
     ]
-    whole = sum(each.seconds for each in expected)
+    tuning = (
+        f", and {_time(forecast.tuning)} for {forecast.trials} trials a method" if forecast.trials else ""
+    )
     return Sheet(
         name="expected",
-        title=f"{len(expected)} cells, about {whole / 60:.0f} minutes by one process",
+        title=f"{len(rows)} cells, about {_time(forecast.seconds)} by one process{tuning}",
         columns=["cell", "method", "personal part", "seconds"],
         rows=rows,
+        notes=[] if all(row[-1] for row in rows) else ["No time is known of cells whose devices failed."],
     )
+
+
+def _time(seconds: float) -> str:
+    """Return a time as one reads it.
+
+    >>> [_time(seconds) for seconds in (7.4, 150, 20_000)]
+    ['7 seconds', '2 minutes', '5.6 hours']
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 
 def sheets_of(results: Results) -> list[Sheet]:
@@ -56,33 +78,42 @@ def sheets_of(results: Results) -> list[Sheet]:
 def _methods(results: Results) -> Sheet:
     """Return methods x partitions, with what each costs and how it compares with the baseline."""
     spreads = _marked({row: _spread(_last(runs)) for row, runs in results.outcomes.items()}, results)
-    against = _last(next((runs for row, runs in results.outcomes.items() if row[0] == results.baseline), {}))
     rows: list[list[Entry]] = []
     for row, runs in results.outcomes.items():
         costs = [_costs(results, row, seed, outcome) for seed, outcome in runs.items()]
         rounds, sent, seconds = (statistics.fmean(column) for column in zip(*costs, strict=True))
         rows.append([
-            results.titles[row[0]],
+            Cited(results.titles[row[0]], results.cites[row[0]]),
             row[1],
             max(outcome.personal for outcome in runs.values()),
             spreads[row],
             round(rounds),
             Rounded(sent / 1e6),
             Rounded(seconds),
-            None if row[0] == results.baseline else _interval(_last(runs), against, results),
+            None if row[0] == results.baseline else _interval(_last(runs), _baseline(results, row), results),
         ])  # fmt: skip
-    columns = ["method", "personal part", "parameters", results.metric, "rounds", "MB sent", "device-seconds"]
+    columns = ["method", "personal part", "personal parameters", results.metric, "rounds", "MB sent"]
+    over = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± their standard deviation"
     return Sheet(
         name="methods",
-        title=f"Test {results.metric} after the last round ({_better(results)} is better)",
-        columns=[*columns, f"better than {results.titles[results.baseline]}"],
+        title=f"{_judged(results).capitalize()} after the last round ({_better(results)} is better)",
+        columns=[*columns, "device-seconds", f"better than {results.titles[results.baseline]}"],
         rows=rows,
         notes=[
-            "Means over devices by weight, mean ± standard deviation over seeds; * the best, and all within "
-            "one standard deviation of it. Better than: paired over devices and seeds, with the 95 % "
-            "interval of a bootstrap over both. Rounds, bytes and seconds include pretraining.",
-            *(f"{name} failed: {reason}" for name, reason in results.failed.items()),
+            f"Means over devices by weight, and over {over}. Marked: the best, and all within one standard "
+            "deviation of it. Better than: paired over devices and seeds, of the same personal part where "
+            "both have it, with the 95 % interval of a bootstrap over devices and seeds. Rounds, bytes and "
+            "seconds are those of training, with pretraining where a method begins from it.",
+            *results.notes,
         ],
+    )
+
+
+def _baseline(results: Results, row: Row) -> BySeed:
+    """Return what a row is paired with: the baseline with the same personal part, or its first."""
+    own = results.of(results.baseline, row[1])
+    return _last(
+        own or next((runs for (m, _), runs in results.outcomes.items() if m == results.baseline), {})
     )
 
 
@@ -96,7 +127,7 @@ def _partial(results: Results) -> Sheet:
         rows.append([partition, *(marked.get((method, partition)) for method in known)])
     return Sheet(
         name="fedalt_fedsim",
-        title=f"Partial personalization, after the last stage: test {results.metric}",
+        title=f"Partial personalization, after the last stage: {_judged(results)}",
         columns=["personal part", *(results.titles[method] for method in known)],
         rows=rows if len(known) > 1 else [],
     )
@@ -107,12 +138,12 @@ def _finetuning(results: Results) -> Sheet:
     rows: list[list[Entry]] = []
     for row, runs in results.outcomes.items():
         before, after = (_stage(runs, stage) for stage in (Stage.PERSONALISED, Stage.FINETUNED))
-        if before and after:
+        if before and after and row[0] != START:
             pair = [_spread(before), _spread(after), _interval(after, before, results)]
             rows.append([results.titles[row[0]], row[1], *pair])
     return Sheet(
         name="finetuning",
-        title=f"The final finetuning: test {results.metric}",
+        title=f"The final finetuning: {_judged(results)}",
         columns=["method", "personal part", "before", "after", "better"],
         rows=rows,
     )
@@ -129,7 +160,7 @@ def _stateless(results: Results) -> Sheet:
             rows.append([results.titles[method], partition, *pair])
     return Sheet(
         name="stateless",
-        title=f"Devices with and without a state, after the last stage: test {results.metric}",
+        title=f"Devices with and without a state, after the last stage: {_judged(results)}",
         columns=["method", "personal part", "stateful", "stateless", "stateless better"],
         rows=rows,
     )
@@ -137,25 +168,24 @@ def _stateless(results: Results) -> Sheet:
 
 def _devices(results: Results) -> Sheet:
     """Return whom personalization helps and hurts, and how those at the bottom fare."""
+    reference = _last(results.of(results.reference))
     rows: list[list[Entry]] = []
     for row, by_seed in _models(results):
         counts = [
-            moved(values, results.reference[seed], results.direction)
+            moved(values, reference[seed], results.direction)
             for seed, values in by_seed.items()
-            if seed in results.reference
+            if seed in reference
         ]
-        lows = [_bottom(values, results) for values in by_seed.values()]
+        lows = [worst_tenth(values, results.direction) for values in by_seed.values()]
         rows.append([*row, *_mean_counts(counts), statistics.fmean(lows)])
-    refers = (
-        "FedAvg of equal rounds" if results.outcomes[START, ""] and _starts_anew(results) else "the first row"
-    )
     return Sheet(
         name="devices",
         title="Devices helped and hurt, means over seeds",
         columns=["method", "personal part", "helped", "hurt", "same", f"{results.metric} of the worst tenth"],
         rows=rows,
         notes=[
-            f"Helped and hurt are strict, against {refers}. The worst tenth: the 10 % quantile over devices."
+            f"Helped and hurt are strict, against {results.titles[results.reference]} of the same seed. The "
+            "worst tenth: what nine devices of ten reach."
         ],
     )
 
@@ -167,10 +197,6 @@ def _models(results: Results) -> Iterator[tuple[list[str], BySeed]]:
             yield [f"{results.titles[method]}, chosen on validation", partition], served
 
 
-def _starts_anew(results: Results) -> bool:
-    return not any(outcome.rounds for outcome in results.outcomes[START, ""].values())
-
-
 def _mean_counts(counts: Sequence[Moved]) -> list[Entry]:
     if not counts:
         return [None, None, None]
@@ -178,17 +204,12 @@ def _mean_counts(counts: Sequence[Moved]) -> list[Entry]:
     return [Rounded(statistics.fmean(getattr(count, name) for count in counts)) for name in named]
 
 
-def _bottom(values: Values, results: Results) -> float:
-    metrics = sorted((metric for metric, _ in values.values()), reverse=results.direction == "down")
-    return statistics.quantiles(metrics, n=10, method="inclusive")[0] if len(metrics) > 1 else metrics[0]
-
-
 def _last(runs: Mapping[int, Outcome]) -> BySeed:
     return {seed: outcome.last for seed, outcome in runs.items()}
 
 
 def _stage(runs: Mapping[int, Outcome], stage: Stage) -> BySeed:
-    return {seed: outcome.stages[stage] for seed, outcome in runs.items() if stage in outcome.stages}
+    return {seed: outcome.stages[stage] for seed, outcome in runs.items() if outcome.stages.get(stage)}
 
 
 def _spread(by_seed: BySeed) -> Spread:
@@ -215,9 +236,13 @@ def _marked(spreads: Mapping[Row, Spread], results: Results) -> dict[Row, Spread
 
 def _costs(results: Results, row: Row, seed: int, outcome: Outcome) -> tuple[float, float, float]:
     """Return rounds, bytes and seconds of a cell, with those of the start where it begins from there."""
-    start = results.outcomes[START, ""].get(seed)
+    start = results.of(START).get(seed)
     both = [outcome, start] if row in results.begin_pretrained and start else [outcome]
     return sum(o.rounds for o in both), sum(o.sent for o in both), sum(o.seconds for o in both)
+
+
+def _judged(results: Results) -> str:
+    return f"{results.split} {results.metric}"
 
 
 def _better(results: Results) -> str:

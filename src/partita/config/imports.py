@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -131,14 +132,12 @@ def _is_ours(file: str) -> bool:
     return Path(__file__).parents[1] in Path(file).parents
 
 
-def made_with(config: Config, folder: Path) -> dict[str, str]:
-    """Return the versions of what makes a run, and of own code its version, the file's hash and its place."""
+def made_with(config: Config, folder: Path, *others: Config) -> dict[str, str]:
+    """Return the versions of what makes runs, and of own code its version, the file's hash and its place."""
     versions = {"python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("partita", "torch", "numpy")}
-    paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
-    paths += [config.personalise.method, config.personalise.optimizer, config.finetune.optimizer]
-    paths += [str(config.partition.adapter_width)]
     places: set[str] = set()
+    paths = [path for each in (config, *others) for path in _paths(each)]
     for module in sorted({path.partition(":")[0] for path in paths if ":" in path}):
         source = inspect.getsourcefile(importlib.import_module(module))
         if source is None:
@@ -151,10 +150,23 @@ def made_with(config: Config, folder: Path) -> dict[str, str]:
     return versions | ({_CODE: os.pathsep.join(sorted(places))} if places else {})
 
 
+def _paths(config: Config) -> list[str]:
+    """Return what may be import paths in a config."""
+    paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
+    paths += [config.personalise.method, config.personalise.optimizer, config.finetune.optimizer]
+    return [*paths, str(config.partition.adapter_width)]
+
+
 def _version(module: str) -> str:
     """Return the name and version of the installed package that a module belongs to, if one does."""
-    owners = metadata.packages_distributions().get(module.partition(".")[0], [])
+    owners = _owners().get(module.partition(".")[0], [])
     return f"{owners[0]} {metadata.version(owners[0])}, " if owners else ""
+
+
+@cache
+def _owners() -> Mapping[str, list[str]]:
+    """Return which packages modules belong to; asked once, since it reads the records of all packages."""
+    return metadata.packages_distributions()
 
 
 def find_code(config: Config, beside: Path) -> None:

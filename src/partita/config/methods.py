@@ -40,6 +40,12 @@ class Named:
         """Whether the name says which part is personal."""
         return "partition.personal" in self.fixed
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether devices have a personal part to keep from one training round to the next."""
+        stands = self.fixed.get("partition.personal") == "none" or "personalise.rounds" in self.fixed
+        return not stands and "personalise.stateful" not in self.fixed
+
 
 _HELD = {"personalise.personal_epochs": 0, "personalise.personal_steps": 0}
 _NONE = {"partition.personal": "none", **_HELD}

@@ -166,18 +166,21 @@ class CompareConfig:
     methods: list[str] = field(
         default_factory=lambda: ["finetune", "ditto", "pfedme", "ft_part", "fedalt", "fedsim"]
     )
-    """Methods by name, "-stateless" behind one for devices that keep nothing between rounds. The pretrained
-    model, training on each device alone (local) and as many further rounds of FedAvg are always there."""
+    """Methods by name or import path, "-stateless" behind one for devices that keep nothing between rounds.
+    The pretrained model, training on each device alone (local) and as many further rounds of FedAvg are
+    always there."""
     partitions: list[str] = field(default_factory=lambda: ["input", "output", "adapter"])
     """What is personal, for methods whose name does not say."""
     seeds: int = 5
     """How many, from `seed` on."""
-    baseline: str = "finetune"
-    """The method that others are paired with, device by device and seed by seed."""
+    baseline: str = ""
+    """The method that others are paired with, device by device and seed by seed; left out: finetune where it
+    is compared, else fedavg."""
     tune: int = 0
     """How many trials each method is tuned with on validation rows beforehand; 0: none."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Values for one method alone: [compare.settings.ditto] with partition.proximal = 0.01, say."""
+    """Values for one method alone, stateless or not: [compare.settings.ditto] with partition.proximal = 0.01,
+    say."""
 
 
 @dataclass(frozen=True, kw_only=True)

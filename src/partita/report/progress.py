@@ -1,6 +1,7 @@
 """Progress of long work: a bar with the time left in a terminal, a plain line now and then elsewhere."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +11,8 @@ from rich.console import Console
 from partita.evaluation import Row
 from partita.protocol import Stage
 
+Tick = Callable[[float, int, str], None]
+"""Told how much is done, of how much, and what is being done."""
 _SECONDS = 5.0
 """Between plain lines."""
 _DOING = {
@@ -49,14 +52,14 @@ class Work:
     ) -> None:
         self._bar.stop()
 
-    def tick(self, done: int, total: int, text: str = "") -> None:
+    def tick(self, done: float, total: int, text: str = "") -> None:
         """Show how much is done, and what is being done."""
         text = text or self._name
         self._bar.update(self._task, description=text, completed=done, total=total)
         if self._console.is_terminal or (time.monotonic() - self._said < _SECONDS and done < total):
             return
         self._said = time.monotonic()
-        self._console.print(f"{done}/{total} {text}", highlight=False, soft_wrap=True)
+        self._console.print(f"{int(done)}/{total} {text}", highlight=False, soft_wrap=True)
 
     def watch(self, line: Row, done: int, total: int) -> None:
         """Show that a round of a run has ended."""

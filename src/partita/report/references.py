@@ -59,7 +59,7 @@ _PAPERS = {
     "arivazhagan2019": (
         "Federated Learning with Personalization Layers",
         "Manoj Ghuhan Arivazhagan and Vinay Aggarwal and Aaditya Kumar Singh and Sunav Choudhary",
-        "arXiv preprint",
+        "",
         2019,
         "1912.00818",
     ),
@@ -74,7 +74,7 @@ _PAPERS = {
         "Think Locally, Act Globally: Federated Learning with Local and Global Representations",
         "Paul Pu Liang and Terrance Liu and Liu Ziyin and Nicholas B. Allen and Randy P. Auerbach and "
         "David Brent and Ruslan Salakhutdinov and Louis-Philippe Morency",
-        "arXiv preprint",
+        "",
         2020,
         "2001.01523",
     ),
@@ -102,10 +102,10 @@ def references(keys: Collection[str]) -> str:
 
 def _entry(key: str, title: str, authors: str, venue: str, year: int, arxiv: str) -> str:
     lines = [
-        f"@inproceedings{{{key},",
+        f"@{'inproceedings' if venue else 'misc'}{{{key},",
         f"  title = {{{title}}},",
         f"  author = {{{authors}}},",
-        f"  booktitle = {{{venue}}},",
+        *([f"  booktitle = {{{venue}}},"] if venue else []),
         f"  year = {{{year}}},",
         f"  eprint = {{{arxiv}}},",
         "  archiveprefix = {arXiv},",

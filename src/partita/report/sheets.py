@@ -26,11 +26,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with the 95 % interval around it."""
+    """A number with the 95 % interval around it, where it has one."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,16 @@ class Rounded:
     value: float
 
 
-Entry = str | int | float | Spread | Interval | Rounded | None
+@dataclass(frozen=True)
+class Cited:
+    """A text with the paper that it comes from, if any."""
+
+    text: str
+    paper: str = ""
+    """Its key in `references.bib`."""
+
+
+Entry = str | int | float | Spread | Interval | Rounded | Cited | None
 """What stands in a field of a table; None where there is nothing to say."""
 
 
@@ -86,8 +95,8 @@ def to_markdown(sheet: Sheet) -> str:
     """Return the table in Markdown, with its title and notes."""
     texts = _texts(sheet)
     rule = ["---" if not place or texts[place] else "--:" for place in range(len(sheet.columns))]
-    rows = [[_plain(entry).replace("|", "\\|") for entry in row] for row in sheet.rows]
-    lines = [f"| {' | '.join(row)} |" for row in ([*sheet.columns], rule, *rows)]
+    rows = [[_plain(entry).replace("|", "\\|") for entry in row] for row in (sheet.columns, *sheet.rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])]
     return "\n".join([f"**{sheet.title}**", "", *lines, *(f"\n{note}" for note in sheet.notes)]) + "\n"
 
 
@@ -126,7 +135,8 @@ def write_sheets(sheets: Sequence[Sheet], folder: Path) -> None:
 
 def _texts(sheet: Sheet) -> list[bool]:
     """Return which columns hold texts."""
-    return [all(isinstance(row[place], str) for row in sheet.rows) for place in range(len(sheet.columns))]
+    places = range(len(sheet.columns))
+    return [all(isinstance(row[place], str | Cited) for row in sheet.rows) for place in places]
 
 
 def _number(value: float) -> str:
@@ -139,11 +149,14 @@ def _plain(entry: Entry) -> str:
             return "-"
         case str():
             return entry
+        case Cited(text):
+            return text
         case Spread(mean, std, is_best):
             spread = "" if std is None else f" ± {_number(std)}"
             return f"{_number(mean)}{spread}{' *' if is_best else ''}"
         case Interval(value, low, high):
-            return f"{value:+.4f} [{low:+.4f}, {high:+.4f}]"
+            around = "" if low is None or high is None else f" [{low:+.4f}, {high:+.4f}]"
+            return f"{value:+.4f}{around}"
         case Rounded(value):
             return f"{value:,.1f}"
     return _number(entry)
@@ -155,18 +168,27 @@ def _latex(entry: Entry) -> str:
             return "--"
         case str():
             return _escaped(entry)
+        case Cited(text, paper):
+            return _escaped(text) + (rf"~\cite{{{paper}}}" if paper else "")
         case Spread(mean, std, is_best):
             inner = _number(mean) + ("" if std is None else rf" \pm {_number(std)}")
             return rf"$\mathbf{{{inner}}}$" if is_best else f"${inner}$"
         case Interval(value, low, high):
-            return f"${value:+.4f}$ $[{low:+.4f}, {high:+.4f}]$"
+            around = "" if low is None or high is None else f" $[{low:+.4f}, {high:+.4f}]$"
+            return f"${value:+.4f}${around}"
         case Rounded(value):
             return f"${value:.1f}$"
     return f"${_number(entry)}$".replace(",", "{,}")
 
 
-_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
-    sign: f"\\{sign}" for sign in "&%$#_{}"
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
 
 
@@ -192,6 +214,6 @@ def _parts_of(column: Sequence[Entry]) -> Sequence[str]:
 
 def _taken(entry: Entry, part: str) -> str | int | float:
     value: Any = getattr(entry, part) if isinstance(entry, Spread | Interval) else entry
-    if isinstance(value, Rounded):
-        value = value.value
+    if isinstance(value, Rounded | Cited):
+        value = value.value if isinstance(value, Rounded) else value.text
     return "" if value is None else int(value) if isinstance(value, bool) else value

@@ -1,0 +1,94 @@
+"""Small comparisons: six devices, two rounds a stage, one partition."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from partita import Metric, Task
+from partita.comparison.running import Comparison, begin, finish
+from partita.comparison.tables import write_tables
+from partita.tasks.metrics import Undefined
+from small import affine_devices, affine_task
+
+ROUNDS = {"rounds": 2, "devices_per_round": 3, "batch_size": 3, "shared_lr": 0.05}
+
+
+def values(*methods: str, **sections: Mapping[str, Any]) -> dict[str, Any]:
+    """A comparison of some methods on the offset of a small model, two seeds, with changes by section."""
+    whole: dict[str, Any] = {
+        "name": "small",
+        "seed": 3,
+        "task": {"kind": "compared:plain"},
+        "pretrain": ROUNDS,
+        "personalise": ROUNDS,
+        "finetune": {"epochs": 1, "batch_size": 3, "personal_lr": 0.05},
+        "compare": {"methods": list(methods), "partitions": ["output"], "seeds": 2},
+    }
+    for section, changes in sections.items():
+        whole[section] = {**whole.get(section, {}), **changes} if isinstance(changes, Mapping) else changes
+    return whole
+
+
+def plain() -> Task:
+    return affine_task()
+
+
+def one_device() -> Task:
+    return affine_task(devices={"alone": affine_devices()["d3"]})
+
+
+def worse() -> Task:
+    """A task whose metric is better where it is lower."""
+    return affine_task(metrics={"error": Metric(lambda p, t: (p - t).abs().mean().item(), "down")})
+
+
+def closeness_of_many(predictions: Tensor, targets: Tensor) -> float:
+    if targets.mean() < 0:
+        raise Undefined("the mean is negative")
+    return -(predictions - targets).abs().mean().item()
+
+
+def undefined_on_some() -> Task:
+    return affine_task(metrics={"closeness": closeness_of_many})
+
+
+def diverging_metric() -> Task:
+    """A task whose metric is undefined as soon as predictions are large."""
+
+    def metric(predictions: Tensor, targets: Tensor) -> float | None:
+        return None if predictions.abs().max() > 100 else 1.0
+
+    return affine_task(metrics={"closeness": metric})
+
+
+def quiet(*_: object) -> None:
+    """Nobody looks at the progress."""
+
+
+def begun(folder: Path, given: Mapping[str, Any]) -> Comparison:
+    return begin({**given, "out": str(folder)}, Path())
+
+
+def done(folder: Path, given: Mapping[str, Any]) -> tuple[Comparison, dict[str, str]]:
+    """A comparison in a folder, all of it done and its tables written."""
+    comparison = begun(folder, given)
+    failed = finish(comparison, quiet)
+    write_tables(comparison, failed)
+    return comparison, failed
+
+
+def table(folder: Path, name: str = "methods") -> list[dict[str, str]]:
+    """The rows of a table, without what the clock says."""
+    with (folder / "tables" / f"{name}.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    return [{column: text for column, text in row.items() if column != "device-seconds"} for row in rows]
+
+
+def tables(folder: Path) -> dict[str, Any]:
+    """All tables but what the clock says."""
+    names = sorted(path.stem for path in (folder / "tables").glob("*.csv"))
+    bib = (folder / "tables/references.bib").read_text()
+    return {name: table(folder, name) for name in names} | {"bib": bib}
