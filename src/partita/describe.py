@@ -14,10 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from partita.config.building import build_partition, build_task
+from partita.config.building import build_partition
 from partita.config.imports import METHODS, find_code, load, own_code
 from partita.config.schema import Config
 from partita.config.stand_ins import with_stand_ins
+from partita.config.tasks import build_task
 from partita.data.examples import Batch, examples_of, in_order
 from partita.errors import CannotDo, ConfigError
 from partita.local.carried import LocalFn, declared_by

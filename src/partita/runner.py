@@ -14,11 +14,12 @@ from typing import Any
 
 import tomli_w
 
-from partita.config.building import Built, build, data_files
+from partita.config.building import Built, build
 from partita.config.imports import changed_code, find_code, made_with
 from partita.config.methods import NAMED, SERVERS
 from partita.config.reading import read_config, to_values
 from partita.config.schema import Config, PartitionConfig
+from partita.config.tasks import data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Summary

@@ -17,9 +17,10 @@ from typing import Any
 import tomli_w
 
 from partita import runner
-from partita.config.building import build, build_task, data_files
+from partita.config.building import build
 from partita.config.imports import find_code, made_with
 from partita.config.reading import config_of
+from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed, needed
 from partita.evaluation import Row, weighted_mean

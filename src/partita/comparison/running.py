@@ -22,9 +22,10 @@ import tomli_w
 from partita import runner, tuning
 from partita.comparison.grid import START, Cell, cells_of, check
 from partita.comparison.search import space_of
-from partita.config.building import build, build_task, data_files
+from partita.config.building import build
 from partita.config.imports import find_code, made_with
 from partita.config.reading import config_of, read_values
+from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Row

@@ -1,30 +1,17 @@
 """From a config's flat values to the objects of a run: a task, a partition and a plan."""
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
-from partita.config.imports import (
-    METHODS,
-    MODELS,
-    OPTIMIZERS,
-    TASKS,
-    call,
-    load,
-    own_code,
-    taken,
-    takes,
-)
+from partita.config.imports import METHODS, OPTIMIZERS, load, own_code, section
 from partita.config.methods import NAMED
-from partita.config.reading import check_type, did_you_mean
+from partita.config.reading import did_you_mean
 from partita.config.schema import (
     Config,
     FinetuneConfig,
@@ -32,23 +19,22 @@ from partita.config.schema import (
     PersonaliseConfig,
     PretrainConfig,
 )
+from partita.config.tasks import build_task
 from partita.errors import ConfigError
 from partita.local.carried import Carried, Carries, LocalFn, declared_by, make_update
 from partita.local.method import Method
 from partita.local.update import OptimizerFn, Steps
 from partita.models.adapters import Width
 from partita.models.parts import named_partition, named_patterns
-from partita.models.start import Account, load_start
-from partita.params import Params, from_bytes
+from partita.models.start import Account
 from partita.partition import Partition
-from partita.protocol import Stage, derive_seed
+from partita.protocol import Stage
 from partita.selection import REST, Selection
 from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
 from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.stages.plan import Evaluation, Finetuning, Plan, Training
-from partita.tasks.build import build_model, seeded
+from partita.tasks.build import build_model
 from partita.tasks.check import check_task
-from partita.tasks.held_out import held_out
 from partita.tasks.task import Task
 
 Choice = TypeVar("Choice")
@@ -114,65 +100,6 @@ def _check_baseline(config: Config) -> None:
         raise ConfigError("`finetune.baseline` needs `finetune.epochs` of at least 1, got 0.")
     if config.finetune.baseline and config.partition.frozen:
         raise ConfigError("`finetune.baseline` trains all of the model: leave out `partition.frozen`, or it.")
-
-
-def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
-    """Return the task with the model that the config names, and what became of the file to begin from."""
-    function = load("task.kind", config.task.kind, TASKS)
-    options = {**config.task.options, **{key: str(path) for key, path in data_files(config, folder).items()}}
-    share = options.pop("validation", 0.0) if not takes("validation", function) else 0.0
-    with seeded(derive_seed(config.seed, "task")):
-        task = call("task", function, options)
-    if not isinstance(task, Task):
-        raise ConfigError(f"`task.kind` = {config.task.kind!r} must return a Task, got {task!r}.")
-    if share:
-        with section("task"):
-            task = held_out(task, check_type(share, float, "task.validation"))
-    if config.model.name:
-        model = load("model.name", config.model.name, MODELS)
-        options = {**taken(model, task.model_options), **config.model.options}
-        for name, value in task.model_options.items():
-            if isinstance(value, int) and isinstance(options.get(name), int) and options[name] < value:
-                raise ConfigError(
-                    f"`model.{name}` must be at least {value} for this task, got {options[name]}."
-                )
-        built = call("model", model, options)
-        if not isinstance(built, nn.Module):
-            raise ConfigError(f"`model.name` = {config.model.name!r} must return a module, got {built!r}.")
-        task = task.with_model(partial(model, **options))
-    elif config.model.options:
-        raise ConfigError(f"The keys {', '.join(config.model.options)} of [model] need `model.name`.")
-    if not config.model.start:
-        if config.model.start_names:
-            raise ConfigError("`model.start_names` needs a file to begin from, `model.start`.")
-        return task, None
-    return _started(task, _tensors(config.model.start, folder), config.model.start_names)
-
-
-def data_files(config: Config, folder: Path) -> dict[str, Path]:
-    """Return the files that a task of ours reads, by key, from beside the config or from $PARTITA_DATA."""
-    sought = sought_files(config, folder)
-    for key, (name, places) in sought.items():
-        if not any(place.exists() for place in places):
-            looked = " or ".join(f"`{place.parent.resolve()}`" for place in places)
-            hint = "" if len(places) > 1 else " The folder $PARTITA_DATA would be looked in as well."
-            raise ConfigError(f"`task.{key}` = {name!r} is not in {looked}.{hint}")
-    return {key: next(p for p in places if p.exists()) for key, (_, places) in sought.items()}
-
-
-def sought_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]]]:
-    """Return the names of the files that a task of ours reads, by key, and where each may be."""
-    if config.task.kind not in TASKS:
-        return {}
-    if config.task.options.get("data") == "":
-        raise ConfigError("`task.data` must name a table, got ''.")
-    folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
-    given = {key: config.task.options.get(key) for key in ("data", "vocabulary")}
-    return {
-        key: (name, [place / name for place in folders])
-        for key, name in given.items()
-        if isinstance(name, str) and name
-    }
 
 
 def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool = False) -> Partition:
@@ -319,37 +246,3 @@ def _evaluation(config: Config) -> Evaluation:
         split=config.evaluate.split,
         choose=choose,
     )
-
-
-def _tensors(name: str, folder: Path) -> Params:
-    path = folder / name
-    try:
-        return from_bytes(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"Cannot read `model.start`, `{path}`: {error.strerror}.") from None
-    except SafetensorError as error:
-        raise ConfigError(f"`model.start`, `{path}`, is not a safetensors file: {error}.") from None
-
-
-def _started(task: Task, tensors: Params, names: Mapping[str, str]) -> tuple[Task, Account]:
-    """Return the task with a model that begins from a file's tensors, and what became of them."""
-
-    def build_started() -> nn.Module:
-        model = task.model()
-        load_start(model, tensors, names)
-        return model
-
-    with own_code("`model.start`"):
-        account = load_start(task.model(), tensors, names)
-    return task.with_model(build_started), account
-
-
-@contextmanager
-def section(name: str) -> Iterator[None]:
-    """Say in which section of the config a value was wrong."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"[{name}] {error}") from None

@@ -128,6 +128,17 @@ def own_code(what: str) -> Iterator[None]:
         raise ConfigError(f"{what} failed: {type(error).__name__}: {reason} ({where}).") from error
 
 
+@contextmanager
+def section(name: str) -> Iterator[None]:
+    """Say in which section of the config a value was wrong."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"[{name}] {error}") from None
+
+
 def _is_ours(file: str) -> bool:
     return Path(__file__).parents[1] in Path(file).parents
 

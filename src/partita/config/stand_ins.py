@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from partita.config.building import sought_files
 from partita.config.schema import Config
+from partita.config.tasks import sought_files
 from partita.data.made_up import COLUMNS, write_made_up
 from partita.data.options import TableOptions
 

@@ -6,8 +6,9 @@ Personalized Federated Learning with Moreau Envelopes
 
 It runs on the partition `full`, whose penalty is (lambda / 2) ||theta - w||^2 with the device's whole model
 as theta and the shared one as w. The gradient of the envelope at w is lambda (w - theta), which is the
-gradient of that penalty: a step of plain SGD on the shared part of the same loss is pFedMe's step on w, whatever
-optimizer moves theta. It is w - lr lambda (w - theta) as it stands: `max_grad_norm` clips steps on theta alone.
+gradient of that penalty: a step of plain SGD on the shared part of the same loss is pFedMe's step on w,
+whatever optimizer moves theta. It is w - lr lambda (w - theta) as it stands: `max_grad_norm` clips steps on
+theta alone.
 """
 
 from collections.abc import Iterator
