@@ -344,6 +344,28 @@ def test_a_table_that_is_not_grouped_is_refused_with_the_command_that_sorts_it(t
     assert f"'d2' stands in several places: `partita import sort {path} OUT.parquet`" in str(caught.value)
 
 
+def test_a_table_that_is_not_grouped_is_sorted_on_request_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows = texts(split=side_of)
+    grouped = opened(write(tmp_path / "grouped.parquet", rows))
+    path = write(tmp_path / "t.parquet", [*rows[1::2], *rows[::2]])
+
+    both = [opened(path, sort=True) for _ in range(2)]
+
+    for table in both:
+        assert list(table.ids) == list(grouped.ids)
+        for device in grouped.ids:
+            for side, own in grouped.rows_of(device).items():
+                found = table.rows_of(device)[side].content
+                assert sorted(map(str, found)) == sorted(map(str, own.content))
+    assert len(list((tmp_path / "cache/partita").glob("t.parquet.*.sorted.parquet"))) == 1
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        f"`{path}` is not grouped by device"
+    ]
+
+
 @pytest.mark.parametrize("column", ["who", "2", "who is it", 'a "name"', "true"])
 @pytest.mark.parametrize("ids", [["b", "a", "b"], [0.5, 1.5, 0.5], [True, False, True], [b"b", b"a", b"b"]])
 def test_the_command_of_a_refusal_works(tmp_path: Path, column: str, ids: list[Any]) -> None:

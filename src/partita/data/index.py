@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from partita.data.cache import cache_folder, kept_name, state_of
 from partita.data.sides import SIDES, Sides
 
 logger = logging.getLogger(__name__)
@@ -90,15 +91,11 @@ class KeptIndex:
         settings = [*(getattr(sides.options, name) for name in _SETTINGS), sides.columns]
         path = path.resolve()
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-        whose = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "partita"
         self._places = [
             path.with_name(f"{path.name}.{key}.index"),
-            cache / f"{path.name}.{whose}.{key}.index",
+            cache_folder() / kept_name(path, of=key, ending="index"),
         ]
-        stats = [(file.name, file.stat()) for file in files]
-        about = [_FORMAT, settings, [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]]
-        self._about = json.dumps(about).encode()
+        self._about = json.dumps([_FORMAT, settings, state_of(files)]).encode()
 
     def get(self, build: Callable[[], Index]) -> Index:
         """Return the index that is kept, or build it and keep it."""

@@ -33,6 +33,8 @@ class TableOptions:
     """The most training examples of a device, its first ones; 0: all."""
     devices: int = 0
     """How many devices are taken, a fixed sample; 0: all."""
+    sort: bool = False
+    """Sort a table whose rows are not grouped by device, once, to a copy in the user's cache folder."""
     skip_bad: bool = False
     """Leave out rows that cannot be used, and count them."""
 

@@ -4,6 +4,10 @@ A run is as many rows as fit in memory, sorted. Runs are merged a piece of each 
 of a device's rows. The order of devices is that of their ids as texts, whatever type the column has.
 """
 
+import hashlib
+import json
+import logging
+import os
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,10 +18,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from partita.data.cache import cache_folder, kept_name, state_of
 from partita.data.reading import Stream, open_files, pieces
 from partita.data.sources.source import Tick
 from partita.data.writing import BYTES, TableWriter
 from partita.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 MEMORY = 256_000_000
 """About how many bytes a sort takes, unless told otherwise."""
@@ -55,6 +62,25 @@ def sort_table(
     files.need(device)
     files.check_ids(device)
     return sort_stream(files.stream(memory // 16), out, device=device, memory=memory, tick=tick)
+
+
+def sorted_copy(source: Path, files: Sequence[Path], *, device: str) -> Path:
+    """Return a copy of a table, grouped by device, in the user's cache folder, made where it is not there.
+
+    Args:
+        source: the table, a file or a folder.
+        files: the files that it is made of; a change of one makes the copy another.
+        device: the column that says whose a row is.
+    """
+    key = hashlib.sha256(json.dumps([device, state_of(files)]).encode()).hexdigest()[:12]
+    copy = cache_folder() / kept_name(source, of=key, ending="sorted.parquet")
+    if not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        logger.warning("`%s` is not grouped by device: sorting it, once, to `%s`.", source, copy)
+        scratch = copy.with_name(f"{copy.name}.{os.getpid()}.tmp")
+        sort_table(source, scratch, device=device)
+        scratch.replace(copy)
+    return copy
 
 
 def sort_stream(

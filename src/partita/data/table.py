@@ -23,6 +23,7 @@ from partita.data.options import TableOptions
 from partita.data.rows import PartlyRead, Rows, WrongRow
 from partita.data.sides import SIDES, Sides
 from partita.data.skipped import LeftOut, Skipped
+from partita.data.sort import sorted_copy
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
@@ -30,6 +31,10 @@ _GROUPS = 4
 """Row groups kept at a time: devices that are visited one after the other often stand in one."""
 _CLASSES = 1_000_000
 """The most classes that labels alone can ask for."""
+
+
+class _NotGrouped(ConfigError):
+    """The rows of a device do not stand together."""
 
 
 class DeviceTable:
@@ -50,12 +55,21 @@ class DeviceTable:
         self.columns = tuple(columns)
         self.skipped = Skipped()
         """The bad rows that were left out."""
-        self._files = Groups(path)
-        self._sides = Sides(self._files.schema.names, options)
-        self._check_columns()
         self._cache: OrderedDict[tuple[int | str, ...], pa.Table] = OrderedDict()
-        index = KeptIndex(path, self._files.paths, self._sides).get(self._whole_index)
+        try:
+            index = self._open(path)
+        except _NotGrouped:
+            if not options.sort:
+                raise
+            index = self._open(sorted_copy(path, self._files.paths, device=options.device))
         self._index = chosen(index, self._sides, path, self._alike)
+
+    def _open(self, path: Path) -> Index:
+        """Return the index of the table at `path`, which this one is read from."""
+        self._files = Groups(path)
+        self._sides = Sides(self._files.schema.names, self.options)
+        self._check_columns()
+        return KeptIndex(path, self._files.paths, self._sides).get(self._whole_index)
 
     def devices(self, examples: Callable[[Rows], Any]) -> Devices:
         """Return the devices; `examples` makes examples of a device's rows on one side, when asked for."""
@@ -142,9 +156,10 @@ class DeviceTable:
         index = build_index(self._batches(), self._sides)
         if len(index.ids.unique()) < len(index.ids):
             twice = next(e["values"] for e in index.ids.value_counts().to_pylist() if e["counts"] > 1)
-            raise ConfigError(
+            raise _NotGrouped(
                 f"The rows of `{self.path}` are not grouped by device, {twice!r} stands in several places: "
-                f"`{_sorting(self.path, self.options.device)}` writes a table that is."
+                f"`{_sorting(self.path, self.options.device)}` writes a table that is, and `sort = true` "
+                "reads a sorted copy."
             )
         return in_order(index)
 
