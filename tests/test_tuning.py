@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from compared import ROUNDS, quiet, values
-from partita import Devices, Task, runner, tuning
+from partita import Devices, Task, runner
 from partita.cli import main
 from partita.config.reading import config_of, read_config
 from partita.data.examples import examples_of
@@ -19,6 +19,9 @@ from partita.errors import ConfigError, RunFailed
 from partita.params import from_bytes
 from partita.report.sheets import Spread
 from partita.tasks.held_out import held_out
+from partita.tuning.asked import split_arguments
+from partita.tuning.search import Ground, begin, tune
+from partita.tuning.trials import Trial, Tuned, trials_sheet
 from small import affine_devices, affine_task
 
 KEY = "finetune.personal_lr"
@@ -55,9 +58,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tuned(
     tmp_path: Path, search: dict[str, list[Any]], config: dict[str, Any], trials: int = 0
-) -> tuple[tuning.Tuned, tuning.Ground]:
-    ground = tuning.begin({**config, "out": str(tmp_path / "tune")}, Path(), search, trials)
-    return tuning.tune(ground, search, trials=trials, tick=quiet), ground
+) -> tuple[Tuned, Ground]:
+    ground = begin({**config, "out": str(tmp_path / "tune")}, Path(), search, trials)
+    return tune(ground, search, trials=trials, tick=quiet), ground
 
 
 def test_the_best_on_held_out_rows_is_found_and_test_rows_are_never_read(tmp_path: Path) -> None:
@@ -161,11 +164,11 @@ def test_so_many_trials_only_and_none_twice(tmp_path: Path) -> None:
 
 def test_the_trials_are_a_table_with_the_best_marked() -> None:
     trials = [
-        tuning.Trial(number=0, choice={"a": 1}, value=0.0, said="done"),
-        tuning.Trial(number=1, choice={"a": 2}, value=None, said="given up"),
+        Trial(number=0, choice={"a": 1}, value=0.0, said="done"),
+        Trial(number=1, choice={"a": 2}, value=None, said="given up"),
     ]
 
-    sheet = tuning.trials_sheet(tuning.Tuned(metric="gain", trials=trials, best=trials[0]))
+    sheet = trials_sheet(Tuned(metric="gain", trials=trials, best=trials[0]))
 
     assert sheet.columns == ["trial", "a", "gain", "ended"]
     assert sheet.rows[0] == ["0", "1", Spread(0.0, is_best=True), "done"]
@@ -173,7 +176,7 @@ def test_the_trials_are_a_table_with_the_best_marked() -> None:
 
 
 def test_several_values_are_searched_and_single_ones_set() -> None:
-    plain, search = tuning.split_arguments(
+    plain, search = split_arguments(
         ["seed=2", "a.b=0.1,1", "c=x,y", "partition.personal=['a', 'b']", 'd="p,q"']
     )
 
@@ -261,4 +264,4 @@ def test_a_bad_value_is_one_line_before_anything_runs(
 
 def test_values_that_are_no_numbers_or_texts_are_refused() -> None:
     with pytest.raises(ConfigError, match="can be searched among numbers and texts"):
-        tuning.begin(given(), Path(), {"partition.personal": [["a"], ["b"]]}, 0)
+        begin(given(), Path(), {"partition.personal": [["a"], ["b"]]}, 0)

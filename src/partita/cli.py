@@ -134,21 +134,23 @@ def _compare(options: argparse.Namespace) -> int:
 def _tune(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from partita import tuning
     from partita.config.reading import read_values
     from partita.report.progress import Work
     from partita.report.sheets import to_terminal, write_sheets
+    from partita.tuning.asked import split_arguments
+    from partita.tuning.search import begin, tune, write_tuned
+    from partita.tuning.trials import trials_sheet
 
     path, arguments = _config_of(options.arguments)
-    plain, search = tuning.split_arguments(arguments)
-    ground = tuning.begin(read_values(path, plain), path.parent, search, options.trials)
+    plain, search = split_arguments(arguments)
+    ground = begin(read_values(path, plain), path.parent, search, options.trials)
     print(f"Tuning in {ground.folder}", file=sys.stderr)
     with Work(Console(stderr=True)) as progress:
-        tuned = tuning.tune(ground, search, trials=options.trials, tick=progress.tick)
-    trials = tuning.trials_sheet(tuned)
+        tuned = tune(ground, search, trials=options.trials, tick=progress.tick)
+    trials = trials_sheet(tuned)
     write_sheets([trials], ground.folder)
     _print_table(to_terminal(trials))
-    print(f"The final run, on all training rows: partita run {tuning.write_tuned(tuned, ground)}")
+    print(f"The final run, on all training rows: partita run {write_tuned(tuned, ground)}")
     return 0
 
 

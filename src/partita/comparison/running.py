@@ -19,7 +19,7 @@ from typing import Any
 
 import tomli_w
 
-from partita import runner, tuning
+from partita import runner
 from partita.comparison.grid import START, Cell, cells_of, check
 from partita.comparison.search import space_of
 from partita.config.building import build
@@ -33,6 +33,9 @@ from partita.protocol import Stage
 from partita.report.progress import Tick
 from partita.report.sheets import write_sheets
 from partita.stages.pipeline import Watch
+from partita.tuning.asked import put
+from partita.tuning.search import Ground, check_trial, pretrain, tune
+from partita.tuning.trials import trials_sheet
 
 _PAUSE = 1.0
 """Seconds between looks at cells that other processes are doing."""
@@ -86,7 +89,7 @@ class Comparison:
         if not path.exists():
             return cell
         values = copy.deepcopy(dict(cell.values))
-        tuning.put(values, json.loads(path.read_bytes()))
+        put(values, json.loads(path.read_bytes()))
         return replace(cell, values=values)
 
 
@@ -97,7 +100,7 @@ def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
     for cell in kinds(cells):
         checked(cell, beside)
         if config.compare.tune and cell.method != START:
-            tuning.check(cell.values, beside)
+            check_trial(cell.values, beside)
     folder = runner.claim(config, f"{config.name}-compare")
     (folder / "cells").mkdir()
     settled = _from_folder(values, cells, beside, folder)
@@ -214,9 +217,9 @@ def _best(comparison: Comparison, cell: Cell, trials: int, progress: "_Progress"
     folder.mkdir()
     tick = progress.part(f"tuning {cell.kind}")
     start = _start_of_trials(comparison, cell, tick) if cell.begins_pretrained else None
-    ground = tuning.Ground(values=cell.values, beside=comparison.folder, folder=folder, start=start)
-    tuned = tuning.tune(ground, space_of(cell.config(out=folder), trials), trials=trials, tick=tick)
-    write_sheets([tuning.trials_sheet(tuned)], folder)
+    ground = Ground(values=cell.values, beside=comparison.folder, folder=folder, start=start)
+    tuned = tune(ground, space_of(cell.config(out=folder), trials), trials=trials, tick=tick)
+    write_sheets([trials_sheet(tuned)], folder)
     return tuned.best.choice
 
 
@@ -224,9 +227,9 @@ def _start_of_trials(comparison: Comparison, cell: Cell, tick: Tick) -> Path:
     """Return the model that all methods' trials begin from, pretrained without the validation rows."""
     folder = comparison.folder / "tuned"
     values = comparison.start_of(cell).values
-    ground = tuning.Ground(values=values, beside=comparison.folder, folder=folder)
+    ground = Ground(values=values, beside=comparison.folder, folder=folder)
     with held(folder / "start.lock", wait=True):
-        return tuning.pretrain(ground, tick)
+        return pretrain(ground, tick)
 
 
 @contextlib.contextmanager

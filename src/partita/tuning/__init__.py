@@ -1,0 +1,1 @@
+"""Settings that do well on validation rows."""

@@ -1,0 +1,58 @@
+"""What a search is asked for: keys with several values each."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from partita.errors import ConfigError
+
+Search = Mapping[str, Sequence[Any]]
+"""Values to try, by key."""
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[Any]]]:
+    """Return plain overrides, and the values to search among of those that list several.
+
+    >>> split_arguments(["seed=2", "finetune.personal_lr=0.1,0.01"])
+    (['seed=2'], {'finetune.personal_lr': [0.1, 0.01]})
+    """
+    plain: list[str] = []
+    search: dict[str, list[Any]] = {}
+    for argument in arguments:
+        key, _, text = argument.partition("=")
+        if "," in text and text[0] not in "[{\"'":
+            search[key] = [_value(part) for part in text.split(",") if part]
+        else:
+            plain.append(argument)
+    return plain, search
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def put(values: dict[str, Any], choice: Mapping[str, Any]) -> None:
+    """Put values in their places by dotted keys, in place."""
+    for key, value in choice.items():
+        *sections, leaf = key.split(".")
+        home = values
+        for section in sections:
+            home = home.setdefault(section, {})
+            if not isinstance(home, dict):
+                raise ConfigError(f"`{section}` is not a section, got `{key}`.")
+        home[leaf] = value
+
+
+def check_search(search: Search, trials: int) -> None:
+    """Raise where there is nothing that could be searched."""
+    if not search:
+        raise ConfigError("There is nothing to search for: give a key several values, `key=v1,v2`.")
+    if trials < 0:
+        raise ConfigError(f"`trials` must be 0 (every combination) or above, got {trials}.")
+    for key, choices in search.items():
+        odd = [choice for choice in choices if not isinstance(choice, str | int | float)]
+        if odd:
+            raise ConfigError(f"`{key}` can be searched among numbers and texts, got {odd[0]!r}.")

@@ -1,0 +1,53 @@
+"""Which values to try next: all of them in turn, or as many as wanted, by what the ones before gave."""
+
+import itertools
+import random
+from typing import Any
+
+from partita.tuning.asked import Search
+
+_KEPT = 67.0
+"""The share of trials, in percent, that a trial must be among half-way to go on."""
+_PATIENCE = 3
+"""Trials that are done in full before any is given up."""
+
+
+class Candidates:
+    """Asks Optuna what to try next, and never for the same again: it would give the same."""
+
+    def __init__(self, optuna: Any, search: Search, *, direction: str, seed: int, trials: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._states = optuna.trial.TrialState
+        self._search = search
+        self._left = [dict(zip(search, c, strict=True)) for c in itertools.product(*search.values())]
+        self.count = min(trials or len(self._left), len(self._left))
+        self._all = self.count == len(self._left)
+        if not self._all:
+            random.Random(seed).shuffle(self._left)
+        self._study = optuna.create_study(
+            direction={"up": "maximize", "down": "minimize"}[direction],
+            sampler=optuna.samplers.TPESampler(seed=seed),
+            pruner=optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_PATIENCE),
+        )
+
+    def ask(self) -> tuple[Any, dict[str, Any]]:
+        """Return a trial of Optuna's, and its values: where all are wanted, those whose turn it is."""
+        if self._all:
+            self._study.enqueue_trial(self._left[0])
+        asked, choice = self._asked()
+        if choice not in self._left:
+            self._study.tell(asked, state=self._states.FAIL)
+            self._study.enqueue_trial(self._left[0])
+            asked, choice = self._asked()
+        self._left.remove(choice)
+        return asked, choice
+
+    def tell(self, asked: Any, value: float | None) -> None:
+        """Tell Optuna what a trial gave, None where it came to no end."""
+        state = self._states.PRUNED if value is None else self._states.COMPLETE
+        self._study.tell(asked, value, state=state)
+
+    def _asked(self) -> tuple[Any, dict[str, Any]]:
+        asked = self._study.ask()
+        choices = self._search.items()
+        return asked, {key: asked.suggest_categorical(key, list(values)) for key, values in choices}

@@ -1,0 +1,175 @@
+"""Searching for settings on validation rows; test rows are never read.
+
+Every trial is a run's folder. Where no setting of pretraining is searched for, all trials begin from one
+pretrained model. A trial that is half-way among the worst third of those before it is given up.
+"""
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from partita import runner
+from partita.config.building import build
+from partita.config.imports import find_code, made_with
+from partita.config.reading import config_of
+from partita.config.tasks import build_task, data_files
+from partita.durable import replace_file
+from partita.errors import RunFailed, needed
+from partita.protocol import Stage
+from partita.report.progress import Tick
+from partita.tuning.asked import Search, check_search, put
+from partita.tuning.candidates import Candidates
+from partita.tuning.trials import Hopeless, Trial, Tuned, Watch
+
+_HELD_OUT = 0.2
+"""Of each device's training rows, where the config does not say how many."""
+_BEFORE = ("pretrain.", "model.", "task.", "seed", "personalise.method", "partition.frozen")
+"""Keys that change the pretrained model, or whether a run begins from it."""
+_LOOKS = 4
+"""How often a training stage is looked at on its way, to give up what is hopeless."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """Where trials are made."""
+
+    values: Mapping[str, Any]
+    """The config, as values."""
+    beside: Path
+    """Where files that it names are looked for."""
+    folder: Path
+    """Where each trial gets a folder of its own."""
+    start: Path | None = None
+    """A model that all trials begin from, pretrained without the validation rows; without one, theirs is
+    pretrained here."""
+
+
+def begin(values: Mapping[str, Any], beside: Path, search: Search, trials: int) -> Ground:
+    """Return where to tune, in a new folder, once it is seen that every value can be tried."""
+    check_search(search, trials)
+    config = config_of(values)
+    find_code(config, beside)
+    for key, choices in search.items():
+        for choice in choices:
+            check_trial(values, beside, {key: choice})
+    folder = runner.claim(config, f"{config.name}-tune")
+    return Ground(values=values, beside=beside, folder=folder)
+
+
+def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, Any] | None = None) -> None:
+    """Raise where a config cannot be tried on validation rows, with a choice of values in it."""
+    needed("optuna", by="Tuning", extra="tune")
+    build(config_of(_judged(values, choice)), beside)
+
+
+def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tuned:
+    """Try values on validation rows and return what came out.
+
+    Args:
+        ground: what is tuned, and where.
+        search: what to try.
+        trials: how many choices; 0: every combination.
+        tick: told of progress.
+
+    Raises:
+        RunFailed: no trial came to its end.
+    """
+    optuna = needed("optuna", by="Tuning", extra="tune")
+    config = config_of(_judged(ground.values))
+    find_code(config, ground.beside)
+    task, _ = build_task(config, ground.beside)
+    direction = task.metrics[task.headline].direction
+    candidates = Candidates(optuna, search, direction=direction, seed=config.seed, trials=trials)
+    start = ground.start
+    if start is None and config.pretrain.rounds and not any(key.startswith(_BEFORE) for key in search):
+        start = pretrain(ground, tick)
+    done: list[Trial] = []
+    for number in range(candidates.count):
+        asked, choice = candidates.ask()
+        done.append(_try(ground, start, choice, Watch(asked, number, candidates.count, tick)))
+        candidates.tell(asked, done[-1].value)
+    ended = [trial for trial in done if trial.value is not None]
+    if not ended:
+        raise RunFailed(f"No trial came to its end: {done[0].said}")
+    best = {"up": max, "down": min}[direction](ended, key=lambda trial: trial.value)
+    return Tuned(metric=task.headline, trials=done, best=best)
+
+
+def write_tuned(tuned: Tuned, ground: Ground) -> Path:
+    """Write the config with the best values, for a run on all training rows, and return its path."""
+    values = copy.deepcopy(dict(ground.values))
+    values.pop("out", None)
+    put(values, tuned.best.choice)
+    config, folder = config_of(values), ground.folder.resolve()
+    if not config.evaluate.choose and config.evaluate.split != "validation":
+        values.get("task", {}).pop("validation", None)
+    values["made_with"] = made_with(config, folder)
+    for key, path in data_files(config, ground.beside).items():
+        values["task"][key] = os.path.relpath(path.resolve(), folder)
+    if config.model.start:
+        values["model"]["start"] = os.path.relpath((ground.beside / config.model.start).resolve(), folder)
+    path = ground.folder / "tuned.toml"
+    replace_file(path, tomli_w.dumps(values).encode())
+    return path
+
+
+def _judged(values: Mapping[str, Any], choice: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the config of a trial: judged by validation rows, now and then on its way too."""
+    own = copy.deepcopy({key: value for key, value in values.items() if key not in ("compare", "out")})
+    put(own, choice or {})
+    config = config_of(own)
+    held = config.task.options.get("validation") or _HELD_OUT
+    rounds = config.personalise.rounds or config.pretrain.rounds
+    judged = {
+        "task.validation": held,
+        "evaluate.split": "validation",
+        "evaluate.choose": "",
+        "evaluate.every": config.evaluate.every or max(1, rounds // (_LOOKS + 1)),
+        "finetune.baseline": False,
+    }
+    put(own, judged)
+    return own
+
+
+def pretrain(ground: Ground, tick: Tick) -> Path:
+    """Pretrain once for all trials, or go on with that, and return the file that they begin from."""
+    values = _judged(ground.values)
+    only = {
+        "personalise.method": "fedavg",
+        "personalise.rounds": 0,
+        "partition": {"personal": "none"},
+        "evaluate.every": 0,
+        "out": str(ground.folder / "start"),
+    }
+    put(values, only)
+    run = runner.go_on(config_of(values), ground.beside)
+    runner.finish(
+        run, lambda _, done, total: tick(0, 1, f"pretraining for all trials, {100 * done // total} %")
+    )
+    return run.folder / "shared" / f"{Stage.PRETRAINED}.safetensors"
+
+
+def _try(ground: Ground, start: Path | None, choice: Mapping[str, Any], watch: Watch) -> Trial:
+    """Make one trial."""
+    number = watch.number
+    values = _judged(ground.values, choice)
+    put(values, {"out": str(ground.folder / f"trial-{number}")})
+    if start is not None:
+        values.get("model", {}).pop("start_names", None)
+        put(values, {"model.start": str(start.resolve()), "pretrain.rounds": 0})
+    try:
+        summary = runner.finish(runner.prepare(config_of(values), ground.beside), watch).summary
+    except (RunFailed, Hopeless) as error:
+        return Trial(number=number, choice=choice, value=None, said=str(error))
+    # A model that has diverged has no metric: neither an earlier stage nor the devices left speak for it.
+    last = summary["stages"].get(watch.stage, {"devices": 0})
+    measured = max((stage["devices"] for stage in summary["stages"].values()), default=0)
+    if not measured or last["devices"] < measured:
+        said = f"{measured - last['devices']} of {measured} devices have no {summary['metric']} at the end"
+        return Trial(number=number, choice=choice, value=None, said=said)
+    return Trial(number=number, choice=choice, value=last["weighted_mean"], said="done")
