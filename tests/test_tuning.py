@@ -244,7 +244,8 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
         ([f"{KEY}=0.1,-1"], "A learning rate must be a finite number, 0 or above, got -1"),
         ([f"{KEY}=0.1,x"], "`finetune.personal_lr` must be a number, got 'x'."),
         (["finetune.lr=0.1,0.2"], "Unknown key `finetune.lr`."),
-        (["seed.x=1,2"], "`seed` is not a section, got `seed.x`."),
+        (["seed=1,2"], "`seed` cannot be searched for: trials would not be judged alike."),
+        (["evaluate.split=test,validation"], "`evaluate.split` cannot be searched for"),
         (["personalise.method=ft_part,fedatl"], "got 'fedatl'. Did you mean `fedalt`?"),
         ([f"{KEY}=0.1"], "There is nothing to search for: give a key several values, `key=v1,v2`."),
         ([f"{KEY}=0.1,0.2", "--trials", "-1"], "`trials` must be 0 (every combination) or above, got -1."),
@@ -265,3 +266,11 @@ def test_a_bad_value_is_one_line_before_anything_runs(
 def test_values_that_are_no_numbers_or_texts_are_refused() -> None:
     with pytest.raises(ConfigError, match="can be searched among numbers and texts"):
         begin(given(), Path(), {"partition.personal": [["a"], ["b"]]}, 0)
+
+
+def test_what_the_config_says_is_tried_first(tmp_path: Path) -> None:
+    config = given(finetune={"epochs": 1, "personal_lr": 0.05})
+
+    result, _ = tuned(tmp_path, {KEY: [0.5, 0.2, 0.1, 0.05, 0.01]}, config, trials=2)
+
+    assert result.trials[0].choice == {KEY: 0.05}

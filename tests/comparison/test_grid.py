@@ -135,7 +135,6 @@ def test_short_names_are_taken_in_full() -> None:
     [
         (["fedalt"], {"seeds": 0}, "`seeds` must be at least 1, got 0."),
         (["fedalt"], {"tune": -1}, "`tune` must be 0 (no tuning) or above, got -1."),
-        (["fedalt"], {"partitions": []}, "`partitions` must name at least one, got none."),
         (["fedatl"], {}, "There is no method 'fedatl'. Known: fedavg, "),
         (["fedatl"], {}, "Did you mean `fedalt`?"),
         (["fedalt"], {"settings": {"dito": {}}}, "There is no method 'dito'."),
@@ -197,3 +196,42 @@ def test_what_is_tried_is_what_a_method_has() -> None:
     assert spaces["fedalt-output"] == [
         *("personalise.shared_lr", "personalise.personal_lr", "finetune.personal_lr"),
     ]
+
+
+@pytest.mark.parametrize("method", ["ditto", "local", "finetune", "fedadam", "pfedme"])
+def test_the_method_that_a_config_has_for_a_run_changes_no_cell(method: str) -> None:
+    methods = ("fedalt", "fedbabu", "fedadam")
+
+    assert configs(*methods, personalise={"method": method}) == configs(*methods)
+
+
+def test_patterns_are_compared_beside_names() -> None:
+    found = configs("fedalt", compare={"partitions": ["output", "slope.* offset"]})
+
+    assert list(found)[3:] == ["fedalt-output", "fedalt-slope.offset"]
+    assert found["fedalt-slope.offset"].partition.personal == ["slope.*", "offset"]
+
+
+@pytest.mark.parametrize(
+    ("personal", "parts", "compared"),
+    [
+        (["offset"], [], ["offset"]),
+        ("output", ["output", "adapter"], ["output", "adapter"]),
+        ("none", ["none", "input"], ["input"]),
+    ],
+)
+def test_without_partitions_those_of_the_model_and_of_the_config_are_compared(
+    personal: Any, parts: list[str], compared: list[str]
+) -> None:
+    config = values("fedalt", partition={"personal": personal}, compare={"partitions": [], "seeds": 1})
+
+    found = cells_of(config, devices=6, parts=parts)
+
+    assert [cell.partition for cell in found if cell.method == "fedalt"] == compared
+
+
+def test_only_the_name_says_whether_devices_keep_a_state() -> None:
+    found = configs("fedalt", "fedalt-stateless", personalise={"stateful": False})
+
+    assert found["fedalt-output"].personalise.stateful
+    assert not found["fedalt-stateless-output"].personalise.stateful

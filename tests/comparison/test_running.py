@@ -295,14 +295,14 @@ def test_without_pretraining_all_begin_from_one_initialisation(tmp_path: Path) -
     files = {(comparison.folder / f"cells/{k}-3/shared/pretrained.safetensors").read_bytes() for k in kinds}
     assert len(files) == 1
     devices = {row["method"]: row for row in table(comparison.folder, "devices")}
-    assert (devices["FedAvg, continued"]["same"], devices["FedAvg, continued"]["helped"]) == ("6.0", "0.0")
+    assert (devices["FedAvg"]["same"], devices["FedAvg"]["helped"]) == ("6.0", "0.0")
     assert devices["Start"]["same"] != "6.0"
     assert {row["method"]: row["rounds"] for row in table(comparison.folder)} == {
         "Start": "0",
         "Local only": "0",
-        "FedAvg, continued": "2",
+        "FedAvg": "2",
         "FedAlt": "2",
-        "FedAdam": "2",
+        "FedAdam, all rounds": "2",
     }
 
 

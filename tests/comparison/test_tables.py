@@ -150,7 +150,7 @@ def test_the_table_says_which_rows_judge_and_what_failed() -> None:
         "methods", results(SMALL, split="validation", notes=["fedsim-output-1 failed: Diverged."])
     )
 
-    assert methods.title.startswith("Validation accuracy after the last round")
+    assert methods.title.startswith("Validation accuracy after the last stage")
     assert methods.notes[1:] == ["fedsim-output-1 failed: Diverged."]
     assert methods.rows[0][0] == Cited("FedAvg", "pillutla2022")
 

@@ -26,7 +26,7 @@ from partita import (
     run,
 )
 from partita.models.full import proximity
-from small import Point, affine_devices, affine_task, built, point_task, same_bits, square_error
+from small import Point, affine_devices, affine_task, built, normed_task, point_task, same_bits, square_error
 
 BATCH = torch.zeros(1, 1), torch.tensor([3.0])
 TARGETS = {"d0": 3.0, "d1": -1.0, "d2": 5.0}
@@ -236,3 +236,14 @@ def test_pfedme_steps_on_w_by_plain_sgd_whatever_moves_theta() -> None:
 
     assert model.get_parameter("personal.w").item() == pytest.approx(0.3, abs=1e-3)
     assert model.get_parameter("shared.w").item() == pytest.approx(0.15, abs=1e-3)
+
+
+def test_pfedme_averages_what_norms_have_seen() -> None:
+    task = normed_task()
+    method = Method(local=LocalMoreau, shared_lr=0.5, personal_steps=2, batch_size=100, stateful=False)
+
+    result = run(task, full(task.model(), follows=True), method, rounds=2, devices_per_round=3)
+
+    means = [t for name, t in result.shared.items() if name.endswith("running_mean")]
+    assert means
+    assert all(mean.abs().max() > 0 for mean in means)

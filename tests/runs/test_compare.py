@@ -84,7 +84,7 @@ def test_a_comparison_ends_with_tables_in_every_form(here: Path, capsys: pytest.
 
     captured = capsys.readouterr()
     assert "Comparing in runs/mine-compare-1" in captured.err
-    assert "Test accuracy after the last round (higher is better)" in captured.out
+    assert "Test accuracy after the last stage (higher is better)" in captured.out
     assert "The tables are in runs/mine-compare-1/tables" in captured.out
     folder = here / "runs/mine-compare-1"
     endings = {path.suffix for path in (folder / "tables").iterdir()}

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from partita import runner
-from partita.comparison.grid import START, Cell
+from partita.comparison.grid import START, Cell, base_of
 from partita.comparison.running import cells_in, checked, kinds
-from partita.config.reading import config_of
 from partita.errors import RunFailed
 from partita.evaluation import Row
 from partita.protocol import Stage
@@ -54,7 +53,7 @@ def forecast(values: Mapping[str, Any], beside: Path) -> Forecast:
     """Return the cells of a comparison, and how long each takes."""
     cells = cells_in(values, beside)
     times = {cell.row: _seconds_of(checked(cell, beside), cell) for cell in kinds(cells)}
-    return Forecast([Expected(cell, times[cell.row]) for cell in cells], config_of(values).compare.tune)
+    return Forecast([Expected(cell, times[cell.row]) for cell in cells], base_of(values).compare.tune)
 
 
 def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:

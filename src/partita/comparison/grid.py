@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,6 +19,8 @@ START = ""
 CONTINUED = "fedavg"
 _ALWAYS = ("local", CONTINUED)
 """What tells a gain from personalization from a gain from more training, and from no federation."""
+_USUAL = ("input", "output", "adapter")
+"""The paper's partitions."""
 _SHORT = tuple(field.name for field in fields(CompareConfig))
 _FROM_SCRATCH = ("local", "fedbabu", "fedadam")
 """Methods that do not begin from the pretrained model."""
@@ -42,7 +45,8 @@ class Cell:
     @property
     def kind(self) -> str:
         """What it is called without its seed."""
-        return "-".join(filter(None, (self.method.replace(":", ".") or "start", self.partition)))
+        whole = "-".join(filter(None, (self.method or "start", self.partition)))
+        return re.sub(r"[^\w-]+", ".", whole)
 
     @property
     def name(self) -> str:
@@ -102,16 +106,23 @@ def title_of(method: str) -> str:
     return f"{title}, stateless" if method.endswith(STATELESS) else title
 
 
-def cells_of(values: Mapping[str, Any], *, devices: int) -> list[Cell]:
+def base_of(values: Mapping[str, Any]) -> Config:
+    """Return the config that all cells have in common: whatever its own method is, it is not compared."""
+    return config_of({**values, "personalise": {**values.get("personalise", {}), "method": "fedalt"}})
+
+
+def cells_of(values: Mapping[str, Any], *, devices: int, parts: Sequence[str] = _USUAL) -> list[Cell]:
     """Return the cells of a comparison, seed by seed, each seed's start first.
 
     Args:
         values: the config, as values.
         devices: how many there are.
+        parts: what the model names.
     """
-    base = config_of(values)
+    base = base_of(values)
     check(base.compare)
     first = base.seed
+    partitions = base.compare.partitions or _own_partitions(base, parts)
     return [
         Cell(
             method=method,
@@ -120,16 +131,23 @@ def cells_of(values: Mapping[str, Any], *, devices: int) -> list[Cell]:
             values=_values(values, base, method, partition, seed, devices),
         )
         for seed in range(first, first + base.compare.seeds)
-        for method, partition in ((START, ""), *_rows(base.compare))
+        for method, partition in ((START, ""), *_rows(base.compare, partitions))
     ]
 
 
-def _rows(compare: CompareConfig) -> Iterator[tuple[str, str]]:
+def _own_partitions(base: Config, parts: Sequence[str]) -> list[str]:
+    """Return what is compared where it is not said: the usual that the model names, and the config's own."""
+    own = base.partition.personal
+    whole = own if isinstance(own, str) else " ".join(own)
+    return list(dict.fromkeys([*(p for p in _USUAL if p in parts), *([whole] if whole != "none" else [])]))
+
+
+def _rows(compare: CompareConfig, partitions: Sequence[str]) -> Iterator[tuple[str, str]]:
     for method in dict.fromkeys((*_ALWAYS, *compare.methods)):
         if _is_whole(method):
             yield method, ""
         else:
-            yield from ((method, partition) for partition in dict.fromkeys(compare.partitions))
+            yield from ((method, partition) for partition in dict.fromkeys(partitions))
 
 
 def _is_whole(method: str) -> bool:
@@ -143,8 +161,6 @@ def check(compare: CompareConfig) -> None:
         raise ConfigError(f"`seeds` must be at least 1, got {compare.seeds}.")
     if compare.tune < 0:
         raise ConfigError(f"`tune` must be 0 (no tuning) or above, got {compare.tune}.")
-    if not compare.partitions:
-        raise ConfigError("`partitions` must name at least one, got none.")
     compared = (*_ALWAYS, *compare.methods)
     for method in (*compared, *compare.settings):
         _check_method(method)
@@ -176,7 +192,12 @@ def baseline_of(compare: CompareConfig) -> str:
 
 
 def _values(
-    given: Mapping[str, Any], base: Config, method: str, partition: str, seed: int, devices: int
+    given: Mapping[str, Any],
+    base: Config,
+    method: str,
+    partition: str,
+    seed: int,
+    devices: int,
 ) -> dict[str, Any]:
     """Return the config of one cell, as values."""
     values: dict[str, Any] = copy.deepcopy({k: v for k, v in given.items() if k not in ("compare", "out")})
@@ -192,14 +213,14 @@ def _values(
         values["partition"] = {"personal": "none"}
         return values
     values["personalise"]["method"] = method.removesuffix(STATELESS)
-    if method.endswith(STATELESS):
-        values["personalise"]["stateful"] = False
+    values["personalise"]["stateful"] = not method.endswith(STATELESS)
     if _is_whole(method):
         values["partition"] = {
             k: v for k, v in values["partition"].items() if k not in ("personal", "shared")
         }
     else:
-        values["partition"]["personal"] = partition
+        is_name = partition.isidentifier()
+        values["partition"]["personal"] = partition if is_name else partition.split()
     if method == "local":
         values["finetune"] = _alone(base, devices)
     rounds = base.pretrain.rounds + base.personalise.rounds

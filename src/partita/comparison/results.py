@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita.comparison.grid import CONTINUED, START, baseline_of
+from partita.comparison.grid import CONTINUED, START, base_of, baseline_of
 from partita.comparison.running import Comparison, journal_of
 from partita.comparison.statistics import Direction, Values
 from partita.config.methods import SERVERS
-from partita.config.reading import config_of
 from partita.data.arrow import read_table
 from partita.errors import RunFailed
 from partita.params import from_bytes
@@ -93,10 +92,13 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
             notes.append(f"{cell.name}: {missing} of {outcome.devices} devices have no {summary['metric']}.")
     if not outcomes:
         raise RunFailed(f"There is nothing to compare. {' '.join(notes)}")
-    config = config_of(comparison.values)
+    config = base_of(comparison.values)
     titles = {cell.method: cell.title for cell in comparison.cells if cell.method != START}
     titles[START] = SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start"
+    again = SERVERS[config.personalise.server_optimizer]
+    titles[CONTINUED] = f"{again}, continued" if config.pretrain.rounds else again
     cites = {cell.method: cell.cites for cell in comparison.cells}
+    cites[CONTINUED] = _SERVER_PAPERS[config.personalise.server_optimizer]
     cites[START] = _SERVER_PAPERS[config.pretrain.server_optimizer] if config.pretrain.rounds else ""
     return Results(
         metric=summary["metric"],

@@ -20,19 +20,21 @@ from typing import Any
 import tomli_w
 
 from partita import runner
-from partita.comparison.grid import START, Cell, cells_of, check
+from partita.comparison.grid import START, Cell, base_of, cells_of, check
 from partita.comparison.search import space_of
 from partita.config.building import build
-from partita.config.imports import find_code, made_with
-from partita.config.reading import config_of, read_values
+from partita.config.imports import find_code, made_with, own_code
+from partita.config.reading import read_values
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Row
+from partita.models.parts import partition_names
 from partita.protocol import Stage
 from partita.report.progress import Tick
 from partita.report.sheets import write_sheets
 from partita.stages.pipeline import Watch
+from partita.tasks.build import build_model
 from partita.tuning.asked import put
 from partita.tuning.search import Ground, check_trial, pretrain, tune
 from partita.tuning.trials import trials_sheet
@@ -95,7 +97,7 @@ class Comparison:
 
 def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
     """Return a new comparison, in a folder of its own; files that it names are looked for `beside` it."""
-    config = config_of(values)
+    config = base_of(values)
     cells = cells_in(values, beside)
     for cell in kinds(cells):
         checked(cell, beside)
@@ -119,10 +121,13 @@ def reopen(folder: Path) -> Comparison:
 
 def cells_in(values: Mapping[str, Any], beside: Path) -> list[Cell]:
     """Return the cells of a comparison; files that it names are looked for `beside` it."""
-    config = config_of(values)
+    config = base_of(values)
     check(config.compare)
     find_code(config, beside)
-    return cells_of(values, devices=len(build_task(config, beside)[0].devices))
+    task, _ = build_task(config, beside)
+    with own_code("The model"):
+        parts = partition_names(build_model(task, seed=config.seed))
+    return cells_of(values, devices=len(task.devices), parts=parts)
 
 
 def kinds(cells: Sequence[Cell]) -> list[Cell]:
@@ -144,7 +149,7 @@ def _from_folder(
     values: Mapping[str, Any], cells: Sequence[Cell], beside: Path, folder: Path
 ) -> dict[str, Any]:
     """Return values with files named from the comparison's folder, and what it was made with."""
-    config, folder = config_of(values), folder.resolve()
+    config, folder = base_of(values), folder.resolve()
     files = {k: os.path.relpath(p.resolve(), folder) for k, p in data_files(config, beside).items()}
     settled = {**values, "task": {**values.get("task", {}), **files}}
     if config.model.start:
@@ -163,7 +168,7 @@ def pretrained_in(folder: Path) -> Path:
 def finish(comparison: Comparison, tick: Tick) -> dict[str, str]:
     """Do all cells that are left, with other processes where there are any; return why any of them failed."""
     progress = _Progress(comparison, tick)
-    if trials := config_of(comparison.values).compare.tune:
+    if trials := base_of(comparison.values).compare.tune:
         _tune_all(comparison, trials, progress)
     while left := [cell for cell in comparison.cells if not comparison.is_over(cell)]:
         if not sum(_try(comparison, cell, progress) for cell in left):
@@ -260,7 +265,7 @@ class _Progress:
     @cached_property
     def tuned(self) -> list[Cell]:
         """The cells whose methods are tuned beforehand."""
-        wanted = config_of(self.comparison.values).compare.tune
+        wanted = base_of(self.comparison.values).compare.tune
         return [cell for cell in kinds(self.comparison.cells) if cell.method != START] if wanted else []
 
     def part(self, name: str) -> Tick:

@@ -96,7 +96,7 @@ def _methods(results: Results) -> Sheet:
     over = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± their standard deviation"
     return Sheet(
         name="methods",
-        title=f"{_judged(results).capitalize()} after the last round ({_better(results)} is better)",
+        title=f"{_judged(results).capitalize()} after the last stage ({_better(results)} is better)",
         columns=[*columns, "device-seconds", f"better than {results.titles[results.baseline]}"],
         rows=rows,
         notes=[

@@ -236,6 +236,8 @@ def _choose(key: str, value: str, choices: dict[str, Choice]) -> Choice:
 
 def _evaluation(config: Config) -> Evaluation:
     devices, choose = config.evaluate.devices, bool(config.evaluate.choose)
+    if choose and config.evaluate.split == "validation":
+        raise ValueError("Models cannot be judged by the rows that `choose` goes by: leave out `split`.")
     if isinstance(devices, str) and devices != "all":
         raise ValueError(f"`devices` must be 'all' or a number, got {devices!r}.")
     if choose and not config.pretrain.rounds and not config.model.start:

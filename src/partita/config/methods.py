@@ -55,7 +55,7 @@ _STEP_C = {"personalise.rounds": 0}
 NAMED: Mapping[str, Named] = {
     "fedavg": Named(title="FedAvg, continued", local=_PLAIN, cites="mcmahan2017", fixed=_NONE),
     "fedadam": Named(
-        title="FedAdam",
+        title="FedAdam, all rounds",
         local=_PLAIN,
         cites="reddi2021",
         fixed={**_NONE, "personalise.rounds": 0, "pretrain.server_optimizer": "fedadam"},
@@ -82,6 +82,7 @@ NAMED: Mapping[str, Named] = {
     "local": Named(
         title="Local only",
         local=_PLAIN,
+        cites="",
         fixed={**_WHOLE, "pretrain.rounds": 0, **_STEP_C},
     ),
     "finetune": Named(
@@ -100,7 +101,7 @@ NAMED: Mapping[str, Named] = {
         local="partita.local.moreau:LocalMoreau",
         cites="dinh2020",
         fixed={"partition.personal": "full", "personalise.stateful": False},
-        usual={"personalise.personal_steps": 5},
+        usual={"personalise.personal_steps": 5, "personalise.weights": "equal"},
         follows=True,
     ),
     "ft_part": Named(title="FT (part.)", local=_PLAIN, fixed=_STEP_C),

@@ -169,8 +169,9 @@ class CompareConfig:
     """Methods by name or import path, "-stateless" behind one for devices that keep nothing between rounds.
     The pretrained model, training on each device alone (local) and as many further rounds of FedAvg are
     always there."""
-    partitions: list[str] = field(default_factory=lambda: ["input", "output", "adapter"])
-    """What is personal, for methods whose name does not say."""
+    partitions: list[str] = field(default_factory=list)
+    """What is personal, for methods whose name does not say: names, or patterns with spaces between; left
+    out: those of input, output and adapter that the model names, and the config's own."""
     seeds: int = 5
     """How many, from `seed` on."""
     baseline: str = ""

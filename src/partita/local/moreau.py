@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
 
+import torch
 from torch import nn
 
 from partita.local.update import Batch, LossFn, Steps, descend
@@ -44,4 +45,13 @@ class LocalMoreau:
             batch = next(batches)
             losses += descend({"personal": self.personal}, model, partition, repeat(batch), loss)
             descend({"shared": step}, model, partition, repeat(batch), loss)
+        _keep_statistics(model)
         return losses
+
+
+def _keep_statistics(model: nn.Module) -> None:
+    """Take what theta's norms have seen over to w's, in place: w itself is never run."""
+    seen = dict(model.get_submodule("personal").named_buffers())
+    with torch.no_grad():
+        for name, buffer in model.get_submodule("shared").named_buffers():
+            buffer.copy_(seen[name])

@@ -8,6 +8,8 @@ from partita.errors import ConfigError
 
 Search = Mapping[str, Sequence[Any]]
 """Values to try, by key."""
+_FIXED = ("seed", "evaluate.", "task.validation", "out", "name", "compare.")
+"""Keys that say how trials are judged, or where they are."""
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[Any]]]:
@@ -21,7 +23,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, list
     for argument in arguments:
         key, _, text = argument.partition("=")
         if "," in text and text[0] not in "[{\"'":
-            search[key] = [_value(part) for part in text.split(",") if part]
+            search[key] = list(dict.fromkeys(_value(part) for part in text.split(",") if part))
         else:
             plain.append(argument)
     return plain, search
@@ -53,6 +55,8 @@ def check_search(search: Search, trials: int) -> None:
     if trials < 0:
         raise ConfigError(f"`trials` must be 0 (every combination) or above, got {trials}.")
     for key, choices in search.items():
+        if key.startswith(_FIXED):
+            raise ConfigError(f"`{key}` cannot be searched for: trials would not be judged alike.")
         odd = [choice for choice in choices if not isinstance(choice, str | int | float)]
         if odd:
             raise ConfigError(f"`{key}` can be searched among numbers and texts, got {odd[0]!r}.")

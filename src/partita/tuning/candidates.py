@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from partita.tuning.asked import Search
@@ -15,15 +16,28 @@ _PATIENCE = 3
 class Candidates:
     """Asks Optuna what to try next, and never for the same again: it would give the same."""
 
-    def __init__(self, optuna: Any, search: Search, *, direction: str, seed: int, trials: int) -> None:
+    def __init__(
+        self,
+        optuna: Any,
+        search: Search,
+        *,
+        own: Mapping[str, Any],
+        direction: str,
+        seed: int,
+        trials: int,
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._states = optuna.trial.TrialState
         self._search = search
         self._left = [dict(zip(search, c, strict=True)) for c in itertools.product(*search.values())]
         self.count = min(trials or len(self._left), len(self._left))
         self._all = self.count == len(self._left)
+        self._first: Mapping[str, Any] | None = None
         if not self._all:
             random.Random(seed).shuffle(self._left)
+            # What the config says is tried first: tuning should not end below it.
+            self._left.sort(key=lambda choice: choice != own)
+            self._first = self._left[0] if self._left[0] == own else None
         self._study = optuna.create_study(
             direction={"up": "maximize", "down": "minimize"}[direction],
             sampler=optuna.samplers.TPESampler(seed=seed),
@@ -32,8 +46,9 @@ class Candidates:
 
     def ask(self) -> tuple[Any, dict[str, Any]]:
         """Return a trial of Optuna's, and its values: where all are wanted, those whose turn it is."""
-        if self._all:
+        if self._all or self._first:
             self._study.enqueue_trial(self._left[0])
+            self._first = None
         asked, choice = self._asked()
         if choice not in self._left:
             self._study.tell(asked, state=self._states.FAIL)

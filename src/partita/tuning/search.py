@@ -17,6 +17,7 @@ from partita import runner
 from partita.config.building import build
 from partita.config.imports import find_code, made_with
 from partita.config.reading import config_of
+from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import RunFailed, needed
@@ -84,7 +85,8 @@ def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tune
     find_code(config, ground.beside)
     task, _ = build_task(config, ground.beside)
     direction = task.metrics[task.headline].direction
-    candidates = Candidates(optuna, search, direction=direction, seed=config.seed, trials=trials)
+    own = {key: _said(config, key) for key in search}
+    candidates = Candidates(optuna, search, own=own, direction=direction, seed=config.seed, trials=trials)
     start = ground.start
     if start is None and config.pretrain.rounds and not any(key.startswith(_BEFORE) for key in search):
         start = pretrain(ground, tick)
@@ -98,6 +100,14 @@ def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tune
         raise RunFailed(f"No trial came to its end: {done[0].said}")
     best = {"up": max, "down": min}[direction](ended, key=lambda trial: trial.value)
     return Tuned(metric=task.headline, trials=done, best=best)
+
+
+def _said(config: Config, key: str) -> Any:
+    """Return what a config says of a key."""
+    section, _, leaf = key.partition(".")
+    home = getattr(config, section, None)
+    value = getattr(home, leaf, None)
+    return config.personalise.shared_lr if value is None and leaf == "personal_lr" else value
 
 
 def write_tuned(tuned: Tuned, ground: Ground) -> Path:
