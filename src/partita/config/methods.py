@@ -27,7 +27,7 @@ class Named:
     local: str
     """The import path of what a device does in a training round."""
     cites: str = "pillutla2022"
-    """The paper that it comes from, in `references.bib`."""
+    """The paper that it comes from, in `references.bib`; empty where it has none."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Values, by key, without which it would be another method."""
     usual: Mapping[str, Any] = field(default_factory=dict)
