@@ -152,6 +152,8 @@ def _run(run: Prepared, watch: Watch | None) -> Summary:
 
 def _baseline(config: Config) -> Config:
     """Return the paper's Finetune, from a run's folder: all of w_g, from the same start, step c alone."""
+    own = config.finetune.baseline_lr
+    rate = config.finetune.personal_lr if own is None else own
     return replace(
         config,
         name=f"{config.name}-{BASELINE}",
@@ -159,7 +161,7 @@ def _baseline(config: Config) -> Config:
         partition=PartitionConfig(personal="full", proximal=0.0),
         pretrain=replace(config.pretrain, rounds=0),
         personalise=replace(config.personalise, method=BASELINE, rounds=0),
-        finetune=replace(config.finetune, baseline=False),
+        finetune=replace(config.finetune, baseline=False, baseline_lr=None, personal_lr=rate),
     )
 
 

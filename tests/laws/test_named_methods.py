@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import logging
 import sys
 import tomllib
 from itertools import pairwise
@@ -13,7 +12,7 @@ import pytest
 
 from partita import FedAlt, FedSim, LocalScaffold, Partition, Plan, Result, Training, pipeline
 from partita.cli import main
-from partita.config.methods import NAMED
+from partita.config.methods import NAMED, settle
 from partita.config.reading import config_of
 from partita.config.schema import PersonaliseConfig
 from partita.errors import ConfigError
@@ -239,17 +238,18 @@ def test_what_a_paper_only_suggests_yields_to_an_explicit_value(method: str, key
     assert getattr(config.personalise, key) == value
 
 
-def test_a_partition_that_the_method_replaces_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        config = config_of({"partition": {"personal": ["stem.*"]}, "personalise": {"method": "fedper"}})
-        config_of({"partition": {"personal": "output"}, "personalise": {"method": "fedper"}})
-        config_of({"personalise": {"method": "fedper"}})
-        config_of({"partition": {"personal": ["stem.*"]}, "personalise": {"method": "ft_part"}})
+def test_what_the_method_replaces_is_told() -> None:
+    def told(method: str, personal: Any, **personalise: Any) -> str:
+        return settle({"partition": {"personal": personal}, "personalise": {"method": method, **personalise}})
 
-    assert config.partition.personal == "output"
-    assert [record.getMessage() for record in caplog.records] == [
+    assert told("fedper", ["stem.*"]) == (
         "The method `fedper` has `partition.personal` = 'output', in the place of ['stem.*']."
-    ]
+    )
+    assert told("finetune", "full", rounds=5) == (
+        "The method `finetune` has `personalise.rounds` = 0, in the place of 5."
+    )
+    assert told("fedper", "output") == told("ft_part", ["stem.*"]) == ""
+    assert settle({"personalise": {"method": "fedper"}}) == settle({}) == ""
 
 
 @pytest.mark.parametrize(

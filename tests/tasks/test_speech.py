@@ -17,7 +17,7 @@ from partita.data.examples import examples_of  # noqa: E402
 from partita.data.rows import BadData  # noqa: E402
 from partita.errors import ConfigError  # noqa: E402
 from partita.tasks.pieces import characters, subwords  # noqa: E402
-from partita.tasks.speech import _Kept, _Utterances, log_mel, speech, word_error_rate  # noqa: E402
+from partita.tasks.speech import log_mel, speech, word_error_rate  # noqa: E402
 from tables import write  # noqa: E402
 
 RATE = 8000
@@ -172,18 +172,3 @@ def test_columns_of_content_can_have_other_names(tmp_path: Path) -> None:
 
     assert [text for _, _, text in examples_of(task.devices["d0"]["train"]).readings] == ["one"]
     assert task.skipped[0].reason == "`sound` is empty"
-
-
-def test_features_are_held_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-
-    def utterances(device: str) -> _Utterances:
-        read.append(device)
-        return _Utterances([(torch.zeros(10, 4), torch.zeros(1), "one")])
-
-    monkeypatch.setattr("partita.tasks.speech._MOST_HELD", 2 * 160)
-    kept = _Kept()
-    for device in ("a", "b", "a", "c", "a", "b"):
-        kept.get((device, "train"), lambda device=device: utterances(device))
-
-    assert read == ["a", "b", "c", "b"]  # c took b's place: a was used after b.

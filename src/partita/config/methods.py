@@ -4,14 +4,11 @@ What a name fixes is put in the config in the place of what stands there; what i
 the config says nothing. So a run's own `config.toml` says all that the name meant.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from partita.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 _PLAIN = "partita.local.plain:LocalSGD"
 _ALTERNATING = "partita.local.alternating:LocalAlt"
@@ -143,21 +140,23 @@ SERVERS = {"fedavg": "FedAvg", "fedadam": "FedAdam", "fedadagrad": "FedAdagrad",
 """What tables call a model that was pretrained with a server optimizer."""
 
 
-def settle(values: dict[str, Any]) -> None:
-    """Put what the name of a config's method means in its values, in place."""
+def settle(values: dict[str, Any]) -> str:
+    """Put what the name of a config's method means in its values, in place; return what that replaces."""
     section = values.get("personalise", {})
     name = section.get("method", "") if isinstance(section, dict) else ""
     named = NAMED.get(name) if isinstance(name, str) else None
     if named is None:
-        return
+        return ""
+    replaced: list[str] = []
     for key, value in named.fixed.items():
         home, leaf = _place(values, key)
-        if home.get(leaf, value) != value and key == "partition.personal":
-            logger.warning("The method `%s` has `%s` = %r, in the place of %r.", name, key, value, home[leaf])
+        if home.get(leaf, value) != value:
+            replaced.append(f"`{key}` = {value!r}, in the place of {home[leaf]!r}")
         home[leaf] = value
     for key, value in named.usual.items():
         home, leaf = _place(values, key)
         home.setdefault(leaf, value)
+    return f"The method `{name}` has {'; '.join(replaced)}." if replaced else ""
 
 
 def _place(values: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:

@@ -3,6 +3,7 @@
 import copy
 import difflib
 import json
+import logging
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -14,10 +15,20 @@ from partita.config.methods import settle
 from partita.config.schema import Config
 from partita.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the config in a TOML file, with `section.key=value` on top."""
-    return config_of(read_values(path, overrides))
+    """Return the config in a TOML file, with `section.key=value` on top; say what its method replaces."""
+    values = read_values(path, overrides)
+    say_replaced(values)
+    return config_of(values)
+
+
+def say_replaced(values: Mapping[str, Any]) -> None:
+    """Say which values the name of a config's method puts others in the place of."""
+    if replaced := settle(copy.deepcopy(dict(values))):
+        logger.warning(replaced)
 
 
 def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -142,6 +142,8 @@ class FinetuneConfig:
     baseline: bool = False
     """Also finetune all of the pretrained model on every device, the paper's Finetune baseline; it is in the
     folder `finetune/` of the run."""
+    baseline_lr: float | None = None
+    """The learning rate of the Finetune baseline; left out: `personal_lr`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from partita.data.arrow import Ids
 from partita.data.chosen import chosen
 from partita.data.devices import Devices
 from partita.data.groups import Groups
+from partita.data.held import Held
 from partita.data.ids import check_id, ids_of
 from partita.data.index import Index, KeptIndex, build_index, in_order
 from partita.data.options import TableOptions
@@ -72,8 +74,12 @@ class DeviceTable:
         return KeptIndex(path, self._files.paths, self._sides).get(self._whole_index)
 
     def devices(self, examples: Callable[[Rows], Any]) -> Devices:
-        """Return the devices; `examples` makes examples of a device's rows on one side, when asked for."""
-        return Devices(self.ids, lambda device: _Splits(self.rows_of(device), examples))
+        """Return the devices; `examples` makes examples of a device's rows on one side, when asked for.
+
+        Examples of the devices visited last are held: they are made again where they no longer are.
+        """
+        held = Held()
+        return Devices(self.ids, lambda device: _Splits(self, device, examples, held))
 
     @property
     def ids(self) -> Ids:
@@ -82,10 +88,7 @@ class DeviceTable:
 
     def rows_of(self, device: DeviceId, *, content: Sequence[str] = ()) -> dict[str, Rows]:
         """Return a device's rows by side, where it has some, with all content or with some columns of it."""
-        ids = self._index.ids
-        position = bisect.bisect_left(range(len(ids)), device, key=lambda place: ids[place].as_py())
-        if position == len(ids) or ids[position].as_py() != device:
-            raise KeyError(device)
+        position = self._position(device)
         start = int(self._index.starts[position])
         names = list(dict.fromkeys([self.options.device, *self._sides.columns, *(content or self.columns)]))
         try:
@@ -103,6 +106,18 @@ class DeviceTable:
                 places = [self._files.place_of(start + row) for row in own]
                 found[side] = Rows(device, side, places, [values[row] for row in own], self._skip)
         return found
+
+    def sides_of(self, device: DeviceId) -> list[str]:
+        """Return the sides on which a device has rows."""
+        counts = self._index.counts[self._position(device)]
+        return [side for side, rows in zip(SIDES, counts.tolist(), strict=True) if rows]
+
+    def _position(self, device: DeviceId) -> int:
+        ids = self._index.ids
+        position = bisect.bisect_left(range(len(ids)), device, key=lambda place: ids[place].as_py())
+        if position == len(ids) or ids[position].as_py() != device:
+            raise KeyError(device)
+        return position
 
     def classes(self, column: str) -> int:
         """Return how many classes there are, from 0 to the largest whole number in a column."""
@@ -212,21 +227,32 @@ class DeviceTable:
 class _Splits(Mapping[str, Any]):
     """A device's examples by side, made when they are asked for."""
 
-    def __init__(self, rows: Mapping[str, Rows], examples: Callable[[Rows], Any]) -> None:
-        self._rows = rows
+    def __init__(
+        self, table: DeviceTable, device: DeviceId, examples: Callable[[Rows], Any], held: Held
+    ) -> None:
+        self._table = table
+        self._device = device
         self._examples = examples
+        self._held = held
+        self._sides = table.sides_of(device)
+
+    @cached_property
+    def _rows(self) -> Mapping[str, Rows]:
+        return self._table.rows_of(self._device)
 
     def __getitem__(self, side: str) -> Any:
-        return self._examples(self._rows[side])
+        if side not in self._sides:
+            raise KeyError(side)
+        return self._held.get((self._device, side), lambda: self._examples(self._rows[side]))
 
     def __contains__(self, side: object) -> bool:
-        return side in self._rows
+        return side in self._sides
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
+        return iter(self._sides)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._sides)
 
 
 def _values(table: pa.Table) -> Sequence[Mapping[str, Any]]:

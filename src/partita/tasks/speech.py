@@ -1,8 +1,7 @@
 """Writing down what is said, from a table of sounds and texts by device."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -18,14 +17,11 @@ from partita.data.rows import BadRow, Rows, value_in
 from partita.data.table import DeviceTable
 from partita.errors import needed
 from partita.models.speech import SpeechTransformer
-from partita.protocol import DeviceId
 from partita.tasks.metrics import Metric, Undefined
 from partita.tasks.pieces import Pieces, characters, given_subwords, subwords
 from partita.tasks.task import Task
 
 _BLANK = 0
-_MOST_HELD = 256_000_000
-"""Bytes of features that are held at a time."""
 _LEAST_RATE = 4000
 """Samples a second: with fewer there is no room for the features' bands."""
 Reading = tuple[Tensor, Tensor]
@@ -112,10 +108,8 @@ class _Reader:
     features: int
     longest: float
 
-    kept: "_Kept" = field(default_factory=lambda: _Kept())  # noqa: PLW0108
-
     def __call__(self, rows: Rows) -> "_Utterances":
-        return self.kept.get((rows.device, rows.side), lambda: _Utterances(rows.used(self._read)))
+        return _Utterances(rows.used(self._read))
 
     def _read(self, row: Mapping[str, Any]) -> tuple[Tensor, Tensor, str]:
         text = _text(row, column=self.text)
@@ -167,24 +161,6 @@ def log_mel(samples: np.ndarray, rate: int, *, features: int, column: str = "aud
     return (frames - frames.mean(dim=0)) / (frames.std(dim=0, correction=0) + 1e-5)
 
 
-class _Kept:
-    """The utterances of the last devices: features take as long to compute as a step of training."""
-
-    def __init__(self) -> None:
-        self._held: OrderedDict[tuple[DeviceId, str], _Utterances] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: tuple[DeviceId, str], read: Callable[[], "_Utterances"]) -> "_Utterances":
-        """Return a device's utterances on one side, read where they are not held."""
-        if key not in self._held:
-            self._held[key] = read()
-            self._bytes += self._held[key].size
-            while self._bytes > _MOST_HELD and len(self._held) > 1:
-                self._bytes -= self._held.popitem(last=False)[1].size
-        self._held.move_to_end(key)
-        return self._held[key]
-
-
 @dataclass(frozen=True)
 class _Utterances:
     """Utterances of one device, filled up to the longest of a batch."""
@@ -193,11 +169,6 @@ class _Utterances:
 
     def __len__(self) -> int:
         return len(self.readings)
-
-    @property
-    def size(self) -> int:
-        """The bytes of all features."""
-        return sum(frames.nbytes for frames, _, _ in self.readings)
 
     def batch_at(self, positions: Tensor) -> dict[str, Any]:
         """Return the utterances at `positions`."""

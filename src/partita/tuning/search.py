@@ -16,7 +16,7 @@ import tomli_w
 from partita import runner
 from partita.config.building import build
 from partita.config.imports import find_code, made_with
-from partita.config.reading import config_of
+from partita.config.reading import config_of, say_replaced
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
@@ -53,6 +53,7 @@ class Ground:
 def begin(values: Mapping[str, Any], beside: Path, search: Search, trials: int) -> Ground:
     """Return where to tune, in a new folder, once it is seen that every value can be tried."""
     check_search(search, trials)
+    say_replaced(values)
     config = config_of(values)
     find_code(config, beside)
     for key, choices in search.items():
