@@ -63,12 +63,13 @@ def test_a_cell_that_begins_from_a_file_does_not_pretrain() -> None:
 
 
 def test_a_device_alone_passes_over_its_examples_as_often_as_in_the_whole_pipeline() -> None:
-    # 4 rounds of 3 devices and 2 of 3 are 18 visits, 3 for each of 6 devices; and 5 epochs of finetuning.
+    # 4 rounds of 3 devices with one pass, and 2 of 3 with two, v's and u's, are 24 passes, 4 for each of 6 devices;
+    # and 5 epochs of finetuning.
     rounds = {**ROUNDS, "rounds": 4, "shared_lr": 0.7, "momentum": 0.5}
 
     local = configs(pretrain=rounds, finetune={"epochs": 5})["local"]
 
-    assert local.finetune.epochs == 8
+    assert local.finetune.epochs == 9
     assert (local.finetune.personal_lr, local.finetune.momentum) == (0.7, 0.5)
     assert (local.pretrain.rounds, local.personalise.rounds) == (0, 0)
 

@@ -33,7 +33,7 @@ def outcome(
     stages = (
         {"personalised": values(before), "finetuned": values(last)} if before else {"finetuned": values(last)}
     )
-    whole = Outcome(stages=stages, rounds=10, sent=2_000_000, seconds=3.0, personal=7, devices=2)
+    whole = Outcome(stages=stages, rounds=10, sent=2_000_000, seconds=3.0, kept=7, devices=2)
     return replace(whole, **changes)
 
 
@@ -246,13 +246,23 @@ def test_the_worst_tenth_is_the_bad_end_where_lower_is_better_too() -> None:
 
 def test_what_devices_serve_has_a_row_of_its_own_and_is_not_the_last_stage() -> None:
     chosen = outcome(0.5, 0.25)
-    chosen = replace(chosen, stages={**chosen.stages, "served": {"d0": (0.5, 1), "d1": (0.25, 3)}})
+    chosen = replace(chosen, stages={**chosen.stages, "served": {"d0": (0.5, 1), "d1": (0.75, 3)}})
     outcomes = {("", ""): START[:1], ("fedalt", "output"): [replace(chosen, stages={**chosen.stages})]}
 
     rows = sheet("devices", results(outcomes)).rows
 
     assert [row[0] for row in rows] == ["FedAvg", "FedAlt", "FedAlt, chosen on validation"]
+    means = [spread.mean for spread in column("methods", 3, results(outcomes))]
+    assert means == pytest.approx([0.25, (0.5 + 3 * 0.25) / 4, (0.5 + 3 * 0.75) / 4])
     assert chosen.last == chosen.stages["finetuned"]
+
+
+def test_what_methods_were_tuned_to_is_a_table() -> None:
+    tuned = {("finetune", ""): {}, ("fedalt", "output"): {"finetune.personal_lr": 0.3}}
+
+    rows = sheet("tuned", results(SMALL, tuned=tuned)).rows
+
+    assert rows == [["FedAlt", "output", "finetune.personal_lr", "0.3"]]
 
 
 def test_a_forecast_says_how_long_cells_and_tuning_take() -> None:

@@ -2,7 +2,9 @@
 
 import copy
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -104,6 +106,17 @@ def title_of(method: str) -> str:
     name = method.removesuffix(STATELESS)
     title = NAMED[name].title if name in NAMED else name.partition(":")[2]
     return f"{title}, stateless" if method.endswith(STATELESS) else title
+
+
+def titles_of(methods: Sequence[str]) -> dict[str, str]:
+    """Return what tables call some methods; those that would have the same title have all of their path.
+
+    >>> titles_of(["fedalt", "mine:Update", "other:Update"])
+    {'fedalt': 'FedAlt', 'mine:Update': 'mine:Update', 'other:Update': 'other:Update'}
+    """
+    titles = {method: title_of(method) for method in methods}
+    twice = {title for title, count in Counter(titles.values()).items() if count > 1}
+    return {method: method if title in twice else title for method, title in titles.items()}
 
 
 def base_of(values: Mapping[str, Any]) -> Config:
@@ -238,11 +251,19 @@ def _values(
 
 def _alone(base: Config, devices: int) -> dict[str, Any]:
     """Return how a device trains alone: as in pretraining, as many passes as in all of the pipeline."""
-    visits = sum(part.rounds * part.devices_per_round for part in (base.pretrain, base.personalise))
+    early, late = base.pretrain, base.personalise
+    visits = early.rounds * early.devices_per_round * _passes(early.shared_epochs, early.shared_steps)
+    both = _passes(late.shared_epochs, late.shared_steps) + _passes(late.personal_epochs, late.personal_steps)
+    visits += late.rounds * late.devices_per_round * both
+    passes = math.ceil(visits / devices) + base.finetune.epochs
     own = {field.name for field in fields(FinetuneConfig)}
-    taken = {name: value for name, value in _fields(base.pretrain).items() if name in own}
-    passes = round(visits * base.pretrain.shared_epochs / devices) + base.finetune.epochs
-    return taken | {"personal_lr": base.pretrain.shared_lr, "epochs": max(1, passes), "baseline": False}
+    taken = {name: value for name, value in _fields(early).items() if name in own}
+    return taken | {"personal_lr": early.shared_lr, "epochs": max(1, passes), "baseline": False}
+
+
+def _passes(epochs: int, steps: int) -> int:
+    """Return the passes over its data that a visit makes; some steps, however many, count as one."""
+    return 1 if steps else epochs
 
 
 def _fields(config: PretrainConfig) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partita.comparison.grid import CONTINUED, START, base_of, baseline_of
-from partita.comparison.running import Comparison, journal_of
+from partita.comparison.grid import CONTINUED, START, base_of, baseline_of, titles_of
+from partita.comparison.running import Comparison, journal_of, kinds
 from partita.comparison.statistics import Direction, Values
 from partita.config.methods import SERVERS
 from partita.data.arrow import read_table
@@ -33,8 +33,8 @@ class Outcome:
     """Bytes to and from all devices, for training."""
     seconds: float
     """Of all devices' training, one after the other."""
-    personal: int
-    """How many numbers a device keeps, the most of any."""
+    kept: int
+    """How many numbers a device keeps after the last stage, v_i and what else its method has, at most."""
     devices: int
     """How many were evaluated."""
 
@@ -65,6 +65,8 @@ class Results:
     """The rows whose runs begin from the pretrained model of their seed."""
     reference: str
     """The method that helped and hurt refer to: what pretrains, or FedAvg of equal rounds."""
+    tuned: Mapping[Row, Mapping[str, Any]] = field(default_factory=dict)
+    """By row, the values that it was tuned to."""
 
     def of(self, method: str, partition: str = "") -> Mapping[int, Outcome]:
         """Return what a method gave, by seed."""
@@ -93,7 +95,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     if not outcomes:
         raise RunFailed(f"There is nothing to compare. {' '.join(notes)}")
     config = base_of(comparison.values)
-    titles = {cell.method: cell.title for cell in comparison.cells if cell.method != START}
+    titles = titles_of([cell.method for cell in comparison.cells if cell.method != START])
     titles[START] = SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start"
     again = SERVERS[config.personalise.server_optimizer]
     titles[CONTINUED] = f"{again}, continued" if config.pretrain.rounds else again
@@ -112,6 +114,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         notes=notes,
         begin_pretrained=frozenset(cell.row for cell in comparison.cells if cell.begins_pretrained),
         reference=START if config.pretrain.rounds else CONTINUED,
+        tuned={cell.row: comparison.tuned_to(cell) for cell in kinds(comparison.cells)},
     )
 
 
@@ -134,10 +137,14 @@ def _outcome(folder: Path) -> Outcome:
         rounds=sum(line["work"] == "update" for line in training),
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
-        personal=max(map(_numbers, (folder / "shared").glob("start*.safetensors")), default=0),
+        kept=_numbers(max((folder / "personal").glob("*.safetensors"), key=_size, default=None)),
         devices=sum(len(line["asked"]) for line in evaluated),
     )
 
 
-def _numbers(path: Path) -> int:
-    return sum(tensor.numel() for tensor in from_bytes(path.read_bytes()).values())
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _numbers(path: Path | None) -> int:
+    return sum(tensor.numel() for tensor in from_bytes(path.read_bytes()).values()) if path else 0

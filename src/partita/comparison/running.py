@@ -85,13 +85,16 @@ class Comparison:
         """Return where the values are that a cell's method was tuned to."""
         return self.folder / "tuned" / f"{cell.kind}.json"
 
+    def tuned_to(self, cell: Cell) -> Mapping[str, Any]:
+        """Return the values that a cell's method was tuned to, none where it was not."""
+        with contextlib.suppress(FileNotFoundError):
+            return json.loads(self.tuned_file(cell).read_bytes())
+        return {}
+
     def _tuned(self, cell: Cell) -> Cell:
-        """Return a cell with the values that its method was tuned to, where it was."""
-        path = self.tuned_file(cell)
-        if not path.exists():
-            return cell
+        """Return a cell with the values that its method was tuned to."""
         values = copy.deepcopy(dict(cell.values))
-        put(values, json.loads(path.read_bytes()))
+        put(values, self.tuned_to(cell))
         return replace(cell, values=values)
 
 

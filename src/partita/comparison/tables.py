@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from partita.comparison.forecast import Forecast
 from partita.comparison.grid import START, STATELESS
@@ -71,28 +72,32 @@ def sheets_of(results: Results) -> list[Sheet]:
         _finetuning(results),
         _stateless(results),
         _devices(results),
+        _tuned(results),
     ]
     return [sheet for sheet in made if sheet.rows]
 
 
 def _methods(results: Results) -> Sheet:
     """Return methods x partitions, with what each costs and how it compares with the baseline."""
-    spreads = _marked({row: _spread(_last(runs)) for row, runs in results.outcomes.items()}, results)
+    models = list(_models(results))
+    spreads = _marked([_spread(model.by_seed) for model in models], results)
     rows: list[list[Entry]] = []
-    for row, runs in results.outcomes.items():
+    for model, spread in zip(models, spreads, strict=True):
+        row, runs = model.row, results.outcomes[model.row]
         costs = [_costs(results, row, seed, outcome) for seed, outcome in runs.items()]
         rounds, sent, seconds = (statistics.fmean(column) for column in zip(*costs, strict=True))
+        is_baseline = row[0] == results.baseline and not model.is_served
         rows.append([
-            Cited(results.titles[row[0]], results.cites[row[0]]),
+            Cited(model.title, results.cites[row[0]]),
             row[1],
-            max(outcome.personal for outcome in runs.values()),
-            spreads[row],
+            max(outcome.kept for outcome in runs.values()),
+            spread,
             round(rounds),
             Rounded(sent / 1e6),
             Rounded(seconds),
-            None if row[0] == results.baseline else _interval(_last(runs), _baseline(results, row), results),
+            None if is_baseline else _interval(model.by_seed, _baseline(results, row), results),
         ])  # fmt: skip
-    columns = ["method", "personal part", "personal parameters", results.metric, "rounds", "MB sent"]
+    columns = ["method", "personal part", "kept on a device", results.metric, "rounds", "MB sent"]
     over = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± their standard deviation"
     return Sheet(
         name="methods",
@@ -103,7 +108,8 @@ def _methods(results: Results) -> Sheet:
             f"Means over devices by weight, and over {over}. Marked: the best, and all within one standard "
             "deviation of it. Better than: paired over devices and seeds, of the same personal part where "
             "both have it, with the 95 % interval of a bootstrap over devices and seeds. Rounds, bytes and "
-            "seconds are those of training, with pretraining where a method begins from it.",
+            "seconds are those of training, with pretraining where a method begins from it. Kept on a "
+            "device: how many numbers, parameters and others, after the last stage.",
             *results.notes,
         ],
     )
@@ -123,8 +129,9 @@ def _partial(results: Results) -> Sheet:
     rows: list[list[Entry]] = []
     for partition in dict.fromkeys(row[1] for row in results.outcomes if row[0] in known):
         found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}
-        marked = _marked({(m, partition): _spread(_last(runs)) for m, runs in found.items()}, results)
-        rows.append([partition, *(marked.get((method, partition)) for method in known)])
+        marked = _marked([_spread(_last(runs)) for runs in found.values()], results)
+        spreads = dict(zip(found, marked, strict=True))
+        rows.append([partition, *(spreads.get(method) for method in known)])
     return Sheet(
         name="fedalt_fedsim",
         title=f"Partial personalization, after the last stage: {_judged(results)}",
@@ -170,14 +177,14 @@ def _devices(results: Results) -> Sheet:
     """Return whom personalization helps and hurts, and how those at the bottom fare."""
     reference = _last(results.of(results.reference))
     rows: list[list[Entry]] = []
-    for row, by_seed in _models(results):
+    for model in _models(results):
         counts = [
             moved(values, reference[seed], results.direction)
-            for seed, values in by_seed.items()
+            for seed, values in model.by_seed.items()
             if seed in reference
         ]
-        lows = [worst_tenth(values, results.direction) for values in by_seed.values()]
-        rows.append([*row, *_mean_counts(counts), statistics.fmean(lows)])
+        lows = [worst_tenth(values, results.direction) for values in model.by_seed.values()]
+        rows.append([model.title, model.row[1], *_mean_counts(counts), statistics.fmean(lows)])
     return Sheet(
         name="devices",
         title="Devices helped and hurt, means over seeds",
@@ -190,11 +197,37 @@ def _devices(results: Results) -> Sheet:
     )
 
 
-def _models(results: Results) -> Iterator[tuple[list[str], BySeed]]:
-    for (method, partition), runs in results.outcomes.items():
-        yield [results.titles[method], partition], _last(runs)
+def _tuned(results: Results) -> Sheet:
+    """Return the values that methods were tuned to."""
+    rows: list[list[Entry]] = [
+        [results.titles[method], partition, key, str(value)]
+        for (method, partition), values in results.tuned.items()
+        for key, value in values.items()
+    ]
+    return Sheet(
+        name="tuned",
+        title="Values that validation rows chose, on the first seed",
+        columns=["method", "personal part", "key", "value"],
+        rows=rows,
+    )
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model that is compared: a row's last, or the one that its devices chose to serve."""
+
+    row: Row
+    title: str
+    by_seed: BySeed
+    is_served: bool = False
+
+
+def _models(results: Results) -> Iterator[_Model]:
+    for row, runs in results.outcomes.items():
+        title = results.titles[row[0]]
+        yield _Model(row, title, _last(runs))
         if served := _stage(runs, Stage.SERVED):
-            yield [f"{results.titles[method]}, chosen on validation", partition], served
+            yield _Model(row, f"{title}, chosen on validation", served, is_served=True)
 
 
 def _mean_counts(counts: Sequence[Moved]) -> list[Entry]:
@@ -223,15 +256,12 @@ def _interval(own: BySeed, other: BySeed, results: Results) -> Interval | None:
     return pair and Interval(pair.value, pair.low, pair.high)
 
 
-def _marked(spreads: Mapping[Row, Spread], results: Results) -> dict[Row, Spread]:
+def _marked(spreads: Sequence[Spread], results: Results) -> list[Spread]:
     """Return the same with the best marked, and all within one standard deviation of it."""
     sign = 1 if results.direction == "up" else -1
-    best = max(spreads.values(), key=lambda spread: sign * spread.mean)
+    best = max(spreads, key=lambda spread: sign * spread.mean)
     least = sign * best.mean - (best.std or 0.0)
-    return {
-        row: Spread(spread.mean, spread.std, is_best=sign * spread.mean >= least)
-        for row, spread in spreads.items()
-    }
+    return [Spread(one.mean, one.std, is_best=sign * one.mean >= least) for one in spreads]
 
 
 def _costs(results: Results, row: Row, seed: int, outcome: Outcome) -> tuple[float, float, float]:
