@@ -245,6 +245,10 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
         ([f"{KEY}=0.1,x"], "`finetune.personal_lr` must be a number, got 'x'."),
         (["finetune.lr=0.1,0.2"], "Unknown key `finetune.lr`."),
         (["seed=1,2"], "`seed` cannot be searched for: trials would not be judged alike."),
+        (
+            ["personalise.method=finetune", "personalise.rounds=1,2"],
+            "`personalise.rounds` cannot be searched for: the method `finetune` has 0.",
+        ),
         (["evaluate.split=test,validation"], "`evaluate.split` cannot be searched for"),
         (["personalise.method=ft_part,fedatl"], "got 'fedatl'. Did you mean `fedalt`?"),
         ([f"{KEY}=0.1"], "There is nothing to search for: give a key several values, `key=v1,v2`."),

@@ -16,11 +16,12 @@ import tomli_w
 from partita import runner
 from partita.config.building import build
 from partita.config.imports import find_code, made_with
+from partita.config.methods import NAMED
 from partita.config.reading import config_of, say_replaced
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
-from partita.errors import RunFailed, needed
+from partita.errors import ConfigError, RunFailed, needed
 from partita.protocol import Stage
 from partita.report.progress import Tick
 from partita.tuning.asked import Search, check_search, put
@@ -53,14 +54,24 @@ class Ground:
 def begin(values: Mapping[str, Any], beside: Path, search: Search, trials: int) -> Ground:
     """Return where to tune, in a new folder, once it is seen that every value can be tried."""
     check_search(search, trials)
-    say_replaced(values)
     config = config_of(values)
     find_code(config, beside)
+    _check_free(config.personalise.method, search)
     for key, choices in search.items():
         for choice in choices:
             check_trial(values, beside, {key: choice})
     folder = runner.claim(config, f"{config.name}-tune")
+    say_replaced(values)
     return Ground(values=values, beside=beside, folder=folder)
+
+
+def _check_free(method: str, search: Search) -> None:
+    """Raise where the name of the method says already what is searched for."""
+    named = NAMED.get(method)
+    fixed = named.fixed if named and "personalise.method" not in search else {}
+    for key in search:
+        if key in fixed:
+            raise ConfigError(f"`{key}` cannot be searched for: the method `{method}` has {fixed[key]!r}.")
 
 
 def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, Any] | None = None) -> None:
@@ -107,7 +118,7 @@ def _said(config: Config, key: str) -> Any:
     """Return what a config says of a key."""
     section, _, leaf = key.partition(".")
     home = getattr(config, section, None)
-    value = getattr(home, leaf, None)
+    value = getattr(home, leaf, getattr(home, "options", {}).get(leaf))
     return config.personalise.shared_lr if value is None and leaf == "personal_lr" else value
 
 
