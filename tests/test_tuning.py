@@ -127,6 +127,19 @@ def test_a_diverged_trial_never_wins_though_an_earlier_stage_was_measured(tmp_pa
     assert result.trials[0].said.endswith("devices have no closeness at the end")
 
 
+def test_trials_are_looked_at_on_their_way_only_where_some_could_be_given_up(tmp_path: Path) -> None:
+    config = given("fedalt", personalise={"rounds": 10})
+    looks: dict[str, int] = {}
+    for name, rates in (("few", [0.01, 0.1, 0.2]), ("more", [0.01, 0.1, 0.2, 0.3])):
+        tuned(tmp_path / name, {KEY: rates}, config)
+        rounds = (tmp_path / name / "tune/trial-0/rounds.jsonl").read_text().splitlines()
+        looks[name] = sum(
+            line["work"] == "evaluate" and not line["final"] for line in map(json.loads, rounds)
+        )
+
+    assert looks == {"few": 0, "more": 4}
+
+
 def test_no_trial_that_ends_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="No trial came to its end: No device was heard"):
         tuned(tmp_path, {"personalise.shared_lr": [1e30]}, given("fedalt", personalise={"personal_lr": 1e30}))

@@ -44,6 +44,11 @@ class Candidates:
             pruner=optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_PATIENCE),
         )
 
+    @property
+    def can_give_up(self) -> bool:
+        """Whether there are enough trials to tell the hopeless by: to look at one on its way takes time."""
+        return self.count > _PATIENCE
+
     def ask(self) -> tuple[Any, dict[str, Any]]:
         """Return a trial of Optuna's, and its values: where all are wanted, those whose turn it is."""
         if self._all or self._first:

@@ -105,7 +105,8 @@ def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tune
     done: list[Trial] = []
     for number in range(candidates.count):
         asked, choice = candidates.ask()
-        done.append(_try(ground, start, choice, Watch(asked, number, candidates.count, tick)))
+        watch = Watch(asked, number, candidates.count, tick, looks=_LOOKS if candidates.can_give_up else 0)
+        done.append(_try(ground, start, choice, watch))
         candidates.tell(asked, done[-1].value)
     ended = [trial for trial in done if trial.value is not None]
     if not ended:
@@ -140,8 +141,10 @@ def write_tuned(tuned: Tuned, ground: Ground) -> Path:
     return path
 
 
-def _judged(values: Mapping[str, Any], choice: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the config of a trial: judged by validation rows, now and then on its way too."""
+def _judged(
+    values: Mapping[str, Any], choice: Mapping[str, Any] | None = None, *, looks: int = 0
+) -> dict[str, Any]:
+    """Return the config of a trial: judged by validation rows, and looked at so often on its way."""
     own = copy.deepcopy({key: value for key, value in values.items() if key not in ("compare", "out")})
     put(own, choice or {})
     config = config_of(own)
@@ -151,7 +154,7 @@ def _judged(values: Mapping[str, Any], choice: Mapping[str, Any] | None = None) 
         "task.validation": held,
         "evaluate.split": "validation",
         "evaluate.choose": "",
-        "evaluate.every": config.evaluate.every or max(1, rounds // (_LOOKS + 1)),
+        "evaluate.every": max(1, rounds // (looks + 1)) if looks else 0,
         "finetune.baseline": False,
     }
     put(own, judged)
@@ -165,7 +168,6 @@ def pretrain(ground: Ground, tick: Tick) -> Path:
         "personalise.method": "fedavg",
         "personalise.rounds": 0,
         "partition": {"personal": "none"},
-        "evaluate.every": 0,
         "out": str(ground.folder / "start"),
     }
     put(values, only)
@@ -179,7 +181,7 @@ def pretrain(ground: Ground, tick: Tick) -> Path:
 def _try(ground: Ground, start: Path | None, choice: Mapping[str, Any], watch: Watch) -> Trial:
     """Make one trial."""
     number = watch.number
-    values = _judged(ground.values, choice)
+    values = _judged(ground.values, choice, looks=watch.looks)
     put(values, {"out": str(ground.folder / f"trial-{number}")})
     if start is not None:
         values.get("model", {}).pop("start_names", None)

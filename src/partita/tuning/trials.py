@@ -42,6 +42,8 @@ class Watch:
     number: int
     count: int
     tick: Tick
+    looks: int = 0
+    """How often its models are judged on their way."""
     stage: str = ""
     """The stage of the last round."""
     _seen: list[tuple[float, float]] = field(default_factory=list)
