@@ -16,6 +16,7 @@ from partita.cli import main
 from partita.config.reading import config_of, read_config
 from partita.data.examples import examples_of
 from partita.errors import ConfigError, RunFailed
+from partita.finished import is_finished
 from partita.params import from_bytes
 from partita.report.sheets import Spread
 from partita.tasks.held_out import held_out
@@ -155,7 +156,7 @@ def test_hopeless_trials_are_given_up_and_never_win(tmp_path: Path) -> None:
     assert (hopeless.value, hopeless.said[:14]) == (None, "given up after")
     assert result.best.value == max(trial.value for trial in result.trials if trial.value is not None)
     # It ended early: the folder holds no finished run.
-    assert not runner.is_finished(tmp_path / "tune/trial-3")
+    assert not is_finished(tmp_path / "tune/trial-3")
     assert [trial.choice["personalise.shared_lr"] for trial in result.trials] == rates
 
 

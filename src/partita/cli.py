@@ -66,8 +66,10 @@ def _run(options: argparse.Namespace) -> int:
     from partita import runner
     from partita.config.reading import read_config
     from partita.data.rows import BadData
+    from partita.pages import write_report
     from partita.report.progress import Work
-    from partita.report.tables import models_table
+    from partita.report.sheets import to_terminal
+    from partita.report.tables import models_sheet
     from partita.report.troubles import troubles_of
 
     if options.resume is None:
@@ -87,10 +89,10 @@ def _run(options: argparse.Namespace) -> int:
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder), runner.RESUMABLE])
         return _say(2, f"{error} Go on with `{command}`.")
-    _print_table(models_table(done.summary, done.models))
+    _print_table(to_terminal(models_sheet(done.summary, [(m.title, m.statistics) for m in done.models])))
     for trouble in troubles_of(run.folder, done.summary):
         print(f"Mind: {trouble}.")
-    print(f"The run is in {run.folder}")
+    print(f"The run is in {run.folder}, its page is {write_report(run.folder)}")
     return 0
 
 
@@ -102,6 +104,7 @@ def _compare(options: argparse.Namespace) -> int:
     from partita.comparison.grid import in_full
     from partita.comparison.tables import expected_sheet, write_tables
     from partita.config.reading import read_values
+    from partita.pages import write_report
     from partita.report.progress import Work
     from partita.report.sheets import to_terminal
 
@@ -127,7 +130,7 @@ def _compare(options: argparse.Namespace) -> int:
     for sheet in write_tables(comparison, failed):
         _print_table(to_terminal(sheet))
         print("\n".join(sheet.notes))
-    print(f"The tables are in {comparison.folder / 'tables'}")
+    print(f"The tables are in {comparison.folder / 'tables'}, the page is {write_report(comparison.folder)}")
     return 1 if failed else 0
 
 
@@ -151,6 +154,13 @@ def _tune(options: argparse.Namespace) -> int:
     write_sheets([trials], ground.folder)
     _print_table(to_terminal(trials))
     print(f"The final run, on all training rows: partita run {write_tuned(tuned, ground)}")
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from partita.pages import write_report
+
+    print(f"The page is {write_report(options.folder)}")
     return 0
 
 
@@ -249,6 +259,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_arguments(tune)
     tune.add_argument("--trials", type=int, default=0, metavar="N", help="so many choices only, not all")
     tune.set_defaults(command=_tune)
+
+    report = commands.add_parser(
+        "report",
+        help="the page, the figures and the tables of a finished run or comparison, again",
+        description="Write report.html, figures/ and tables/ of a finished run or comparison to its folder.",
+    )
+    report.add_argument("folder", metavar="RUN_DIR", type=Path, help="the folder of the run or comparison")
+    report.set_defaults(command=_report)
 
     describe = commands.add_parser(
         "describe",

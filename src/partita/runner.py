@@ -3,26 +3,24 @@
 import contextlib
 import hashlib
 import itertools
-import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
 from partita.config.building import Built, build
 from partita.config.imports import changed_code, find_code, made_with
-from partita.config.methods import NAMED, SERVERS
 from partita.config.reading import read_config, to_values
 from partita.config.schema import Config, PartitionConfig
 from partita.config.tasks import data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Summary
+from partita.finished import BASELINE, Tested, tested_in
 from partita.protocol import Stage
 from partita.report.troubles import left_out
 from partita.stages.pipeline import Pipeline, Watch
@@ -30,8 +28,6 @@ from partita.stages.record import FolderRecord
 
 logger = logging.getLogger(__name__)
 
-BASELINE = "finetune"
-"""The folder of the Finetune baseline inside a run's folder."""
 RESUMABLE = "task.skip_bad=true"
 """What a run may be told when it goes on: no row that it has read is another for it."""
 
@@ -50,8 +46,8 @@ class Done:
     """A finished run."""
 
     summary: Summary
-    models: list[tuple[str, Mapping[str, Any]]]
-    """The models that the run compares, each with its statistics."""
+    models: Sequence[Tested]
+    """The models that the run compares."""
 
 
 def prepare(config: Config, beside: Path) -> Prepared:
@@ -118,7 +114,6 @@ def _build(config: Config, beside: Path) -> Built:
 def finish(run: Prepared, watch: Watch | None = None) -> Done:
     """Do all that is left of a run, its baseline included, and return what came out."""
     summary = _run(run, watch)
-    finetuned: Summary | None = None
     if run.config.finetune.baseline:
         nested, inner = _baseline(read_config(run.folder / "config.toml")), run.folder / BASELINE
         inner.mkdir(exist_ok=True)
@@ -127,8 +122,8 @@ def finish(run: Prepared, watch: Watch | None = None) -> Done:
         built = build(nested, run.folder)
         if built.start and (built.start.new or built.start.left_over):
             raise RunFailed(f"The baseline cannot begin from the pretrained model: {built.start}.")
-        finetuned = _run(Prepared(nested, built, inner), baseline)
-    return Done(summary, _models(run.config, summary, finetuned))
+        _run(Prepared(nested, built, inner), baseline)
+    return Done(summary, tested_in(run.folder))
 
 
 def _run(run: Prepared, watch: Watch | None) -> Summary:
@@ -163,34 +158,6 @@ def _baseline(config: Config) -> Config:
         personalise=replace(config.personalise, method=BASELINE, rounds=0),
         finetune=replace(config.finetune, baseline=False, baseline_lr=None, personal_lr=rate),
     )
-
-
-def _models(
-    config: Config, summary: Summary, finetuned: Summary | None
-) -> list[tuple[str, Mapping[str, Any]]]:
-    named = NAMED.get(config.personalise.method)
-    method = named.title if named else config.personalise.method.partition(":")[2]
-    alone = "Finetune" if config.partition.personal == "full" else "FT (part.)"
-    if named and "personalise.rounds" in named.fixed:
-        alone = method
-    names = {
-        Stage.PRETRAINED: SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start",
-        Stage.PERSONALISED: method,
-        Stage.FINETUNED: f"{method}, finetuned" if config.personalise.rounds else alone,
-        Stage.SERVED: "the better on validation",
-    }
-    models = [(names[Stage(stage)], numbers) for stage, numbers in summary["stages"].items()]
-    if finetuned and Stage.FINETUNED in finetuned["stages"]:
-        models.insert(1, ("Finetune", finetuned["stages"][Stage.FINETUNED]))
-    return models
-
-
-def is_finished(folder: Path) -> bool:
-    """Return whether a folder holds a finished run."""
-    try:
-        return bool(json.loads((folder / "commit.json").read_bytes()).get("finished"))
-    except (OSError, ValueError):
-        return False
 
 
 def claim(config: Config, name: str = "") -> Path:

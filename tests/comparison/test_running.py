@@ -16,6 +16,7 @@ from partita.comparison.tables import write_tables
 from partita.config.reading import config_of, read_config, read_values
 from partita.config.schema import Config
 from partita.errors import ConfigError, RunFailed
+from partita.finished import journal_of
 
 METHODS = ("fedalt", "fedalt-stateless")
 
@@ -43,7 +44,7 @@ def test_only_the_start_pretrains(whole: Comparison) -> None:
     rounds = {
         cell.kind: sum(
             (line["stage"], line["work"]) == ("pretrained", "update")
-            for line in running.journal_of(whole.folder_of(cell))
+            for line in journal_of(whole.folder_of(cell))
         )
         for cell in whole.cells
     }

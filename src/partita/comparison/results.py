@@ -1,20 +1,18 @@
 """What the cells of a comparison gave."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from partita.comparison.grid import CONTINUED, START, base_of, baseline_of, titles_of
-from partita.comparison.running import Comparison, journal_of, kinds
+from partita.comparison.running import Comparison, kinds
 from partita.comparison.statistics import Direction, Values
 from partita.config.methods import SERVERS
 from partita.data.arrow import read_table
 from partita.errors import RunFailed
-from partita.params import from_bytes
+from partita.finished import is_finished, journal_of, kept_in, summary_in
 from partita.protocol import DeviceId, Stage
-from partita.runner import is_finished
 
 Row = tuple[str, str]
 """A method and a partition."""
@@ -86,7 +84,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         folder = comparison.folder_of(cell)
         if not is_finished(folder):
             continue
-        summary = summary or _summary(folder)
+        summary = summary or summary_in(folder)
         outcome = _outcome(folder)
         if outcome.last:
             outcomes.setdefault(cell.row, {})[cell.seed] = outcome
@@ -118,14 +116,10 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     )
 
 
-def _summary(folder: Path) -> Mapping[str, Any]:
-    return json.loads((folder / "summary.json").read_bytes())
-
-
 def _outcome(folder: Path) -> Outcome:
     lines = list(journal_of(folder))
     stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
-    split = _summary(folder)["split"]
+    split = summary_in(folder)["split"]
     table = read_table(folder / "devices.parquet").select(["stage", "device", "split", "metric", "weight"])
     for row in table.to_pylist():
         if row["split"] == split and row["metric"] is not None:
@@ -137,14 +131,6 @@ def _outcome(folder: Path) -> Outcome:
         rounds=sum(line["work"] == "update" for line in training),
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
-        kept=_numbers(max((folder / "personal").glob("*.safetensors"), key=_size, default=None)),
+        kept=kept_in(folder),
         devices=sum(len(line["asked"]) for line in evaluated),
     )
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
-def _numbers(path: Path | None) -> int:
-    return sum(tensor.numel() for tensor in from_bytes(path.read_bytes()).values()) if path else 0

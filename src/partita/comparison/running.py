@@ -28,7 +28,7 @@ from partita.config.reading import read_values
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
-from partita.evaluation import Row
+from partita.finished import is_finished
 from partita.models.parts import partition_names
 from partita.protocol import Stage
 from partita.report.progress import Tick
@@ -77,9 +77,13 @@ class Comparison:
             return self.failure_file(cell).read_text()
         return "its start failed" if cell.begins_pretrained and self.why_failed(self.start_of(cell)) else ""
 
+    def failed(self) -> dict[str, str]:
+        """Return why cells failed, by name."""
+        return {cell.name: reason for cell in self.cells if (reason := self.why_failed(cell))}
+
     def is_over(self, cell: Cell) -> bool:
         """Return whether there is nothing left to do of a cell."""
-        return runner.is_finished(self.folder_of(cell)) or bool(self.why_failed(cell))
+        return is_finished(self.folder_of(cell)) or bool(self.why_failed(cell))
 
     def tuned_file(self, cell: Cell) -> Path:
         """Return where the values are that a cell's method was tuned to."""
@@ -113,12 +117,16 @@ def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
     return reopen(folder)
 
 
+def is_comparison(folder: Path) -> bool:
+    """Return whether a folder holds a comparison."""
+    return (folder / "config.toml").is_file() and (folder / "cells").is_dir()
+
+
 def reopen(folder: Path) -> Comparison:
     """Return the comparison in a folder, to go on with it."""
-    path = folder / "config.toml"
-    if not path.is_file() or not (folder / "cells").is_dir():
+    if not is_comparison(folder):
         raise ConfigError(f"`{folder}` holds no comparison to go on with.")
-    values = read_values(path)
+    values = read_values(folder / "config.toml")
     return Comparison(folder, values, cells_in(values, folder))
 
 
@@ -176,12 +184,12 @@ def finish(comparison: Comparison, tick: Tick) -> dict[str, str]:
     while left := [cell for cell in comparison.cells if not comparison.is_over(cell)]:
         if not sum(_try(comparison, cell, progress) for cell in left):
             time.sleep(_PAUSE)
-    return {cell.name: reason for cell in comparison.cells if (reason := comparison.why_failed(cell))}
+    return comparison.failed()
 
 
 def _try(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
     """Do a cell whose turn it is, unless another process does it, and return whether it was done."""
-    if cell.begins_pretrained and not runner.is_finished(comparison.folder_of(comparison.start_of(cell))):
+    if cell.begins_pretrained and not is_finished(comparison.folder_of(comparison.start_of(cell))):
         return False
     with held(comparison.folder / "cells" / f"{cell.name}.lock") as is_ours:
         if not is_ours or comparison.is_over(cell):
@@ -282,9 +290,3 @@ class _Progress:
         """Return what tells of the rounds of one cell."""
         tick = self.part(name)
         return lambda _, done, total: tick(done, total, f"{100 * done // total} %")
-
-
-def journal_of(folder: Path) -> Iterator[Row]:
-    """Yield what `rounds.jsonl` of a run's folder says."""
-    with (folder / "rounds.jsonl").open() as lines:
-        yield from map(json.loads, lines)

@@ -70,11 +70,11 @@ class Sheet:
 def to_terminal(sheet: Sheet) -> Table:
     """Return the table for a terminal."""
     table = Table(title=escape(sheet.title), box=SIMPLE_HEAD)
-    texts = _texts(sheet)
+    texts = text_columns(sheet)
     for place, column in enumerate(sheet.columns):
         table.add_column(escape(column), justify="right" if place and not texts[place] else "left")
     for row in sheet.rows:
-        table.add_row(*(escape(_plain(entry)) for entry in row))
+        table.add_row(*(escape(plain(entry)) for entry in row))
     return table
 
 
@@ -93,16 +93,16 @@ def to_csv(sheet: Sheet) -> str:
 
 def to_markdown(sheet: Sheet) -> str:
     """Return the table in Markdown, with its title and notes."""
-    texts = _texts(sheet)
+    texts = text_columns(sheet)
     rule = ["---" if not place or texts[place] else "--:" for place in range(len(sheet.columns))]
-    rows = [[_plain(entry).replace("|", "\\|") for entry in row] for row in (sheet.columns, *sheet.rows)]
+    rows = [[plain(entry).replace("|", "\\|") for entry in row] for row in (sheet.columns, *sheet.rows)]
     lines = [f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])]
     return "\n".join([f"**{sheet.title}**", "", *lines, *(f"\n{note}" for note in sheet.notes)]) + "\n"
 
 
 def to_latex(sheet: Sheet) -> str:
     """Return the table in LaTeX, for the package booktabs."""
-    texts = _texts(sheet)
+    texts = text_columns(sheet)
     places = "".join("l" if not place or texts[place] else "r" for place in range(len(sheet.columns)))
     lines = [" & ".join(map(_latex, row)) + r" \\" for row in sheet.rows]
     notes = [r"\par\smallskip\footnotesize " + _escaped(note) for note in sheet.notes]
@@ -133,7 +133,7 @@ def write_sheets(sheets: Sequence[Sheet], folder: Path) -> None:
             replace_file(folder / f"{sheet.name}.{ending}", form(sheet).encode())
 
 
-def _texts(sheet: Sheet) -> list[bool]:
+def text_columns(sheet: Sheet) -> list[bool]:
     """Return which columns hold texts."""
     places = range(len(sheet.columns))
     return [all(isinstance(row[place], str | Cited) for row in sheet.rows) for place in places]
@@ -143,7 +143,8 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
-def _plain(entry: Entry) -> str:
+def plain(entry: Entry) -> str:
+    """Return what stands in a field as it is read."""
     match entry:
         case None:
             return "-"

@@ -8,29 +8,27 @@ from rich.markup import escape
 from rich.table import Table
 
 from partita.evaluation import Summary
+from partita.report.sheets import Entry, Sheet
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def models_table(summary: Summary, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+def models_sheet(summary: Summary, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Sheet:
     """Return how each model does on all devices' examples of a split: a name and its statistics a row."""
     better, worst = {"up": ("higher", "min"), "down": ("lower", "max")}[summary["direction"]]
     devices = max((statistics["devices"] for _, statistics in rows), default=0)
     split = summary.get("split", "test").capitalize()
-    title = f"{split} {summary['metric']} over {devices} devices ({better} is better)"
-    table = Table(title=escape(title), box=SIMPLE_HEAD)
-    table.add_column("model", no_wrap=True)
-    for column in ("weighted mean", "mean", "std", "worst", "helped", "hurt"):
-        table.add_column(column, justify="right")
+    entries: list[list[Entry]] = []
     for place, (name, statistics) in enumerate(rows):
-        numbers = [_number(statistics[key]) for key in ("weighted_mean", "mean", "std", worst)]
-        counts = [str(statistics[key]) if place else "" for key in ("helped", "hurt")]
-        table.add_row(escape(name), *numbers, *counts)
-    return table
-
-
-def _number(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
+        numbers = [statistics[key] for key in ("weighted_mean", "mean", "std", worst)]
+        counts = [statistics[key] if place else "" for key in ("helped", "hurt")]
+        entries.append([name, *numbers, *counts])
+    return Sheet(
+        name="models",
+        title=f"{split} {summary['metric']} over {devices} devices ({better} is better)",
+        columns=["model", "weighted mean", "mean", "std", "worst", "helped", "hurt"],
+        rows=entries,
+    )
 
 
 def costs_table(model: str, devices: int, partitions: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -1,0 +1,201 @@
+"""The page of a comparison: its tables, and every device under every method."""
+
+import statistics
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partita.comparison.results import Results, collect
+from partita.comparison.results import Row as Key
+from partita.comparison.running import Comparison, held
+from partita.comparison.statistics import mean_of, moved
+from partita.comparison.tables import sheets_of
+from partita.data.arrow import read_table
+from partita.pages import charts
+from partita.pages.facts import Row
+from partita.pages.page import Page, Section, write_page
+from partita.pages.run import gained_of
+from partita.protocol import DeviceId
+
+_TITLES = {
+    "methods": "Methods",
+    "fedalt_fedsim": "FedAlt, FedSim and FT (part.)",
+    "finetuning": "The final finetuning",
+    "stateless": "With and without a state",
+    "devices": "Devices helped and hurt",
+    "tuned": "What tuning chose",
+}
+"""What the tables are called on the page."""
+
+
+def write_comparison_page(comparison: Comparison) -> Path:
+    """Write the page of a comparison, of all its cells that are finished; return the page's path."""
+    results = collect(comparison, comparison.failed())
+    page = _Reader(comparison, results, _examples(comparison)).page()
+    with held(comparison.folder / "tables.lock", wait=True):
+        return write_page(page, comparison.folder)
+
+
+def _examples(comparison: Comparison) -> dict[DeviceId, int]:
+    """Return how many training examples devices have, by the first start."""
+    path = comparison.folder_of(comparison.cells[0]) / "devices.parquet"
+    rows = read_table(path).select(["device", "split", "examples"]).to_pylist() if path.exists() else []
+    return {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Says what there is to say of a comparison."""
+
+    comparison: Comparison
+    results: Results
+    examples: Mapping[DeviceId, int]
+
+    def page(self) -> Page:
+        """Return the whole page."""
+        text = (self.comparison.folder / "config.toml").read_text()
+        values = tomllib.loads(text)
+        devices = self._devices()
+        return Page(
+            title=f"{values['name']}: a comparison",
+            answer=self._answer(),
+            sections=[*self._tables(), *self._charts(devices)],
+            data={"devices": devices, "models": self._points(), "sizes": self._sizes()},
+            metric=f"{self.results.split} {self.results.metric}, mean over seeds",
+            gained=self._gained,
+            facts={
+                "The command that makes it again": "partita compare config.toml out=FOLDER",
+                "Seeds": ", ".join(dict.fromkeys(str(cell.seed) for cell in self.comparison.cells)),
+                **values.get("made_with", {}),
+            },
+            config=text,
+        )
+
+    @property
+    def _gained(self) -> str:
+        return gained_of(self.results.metric, self.results.direction)
+
+    @property
+    def _sign(self) -> float:
+        return {"up": 1.0, "down": -1.0}[self.results.direction]
+
+    @property
+    def _drawn(self) -> list[Key]:
+        """Return the rows that have a change to draw."""
+        return [row for row in self.results.outcomes if row[0] != self.results.reference]
+
+    def _name(self, row: Key) -> str:
+        title = self.results.titles[row[0]]
+        return f"{title} ({row[1]})" if row[1] else title
+
+    def _mean(self, row: Key) -> float:
+        return statistics.fmean(mean_of(outcome.last) for outcome in self.results.outcomes[row].values())
+
+    def _answer(self) -> str:
+        results = self.results
+        rows = list(results.outcomes)
+        best = max(rows, key=lambda row: self._sign * self._mean(row))
+        reference = (results.reference, "")
+        seeds = f"{results.seeds} seeds" if results.seeds > 1 else "one seed"
+        answer = (
+            f"{self._name(best)} has the best {results.split} {results.metric} of {len(rows)} rows, "
+            f"{self._mean(best):.4f} over {seeds}"
+        )
+        if best == reference or reference not in results.outcomes:
+            return f"{answer}."
+        counts = [
+            moved(outcome.last, results.of(reference[0])[seed].last, results.direction)
+            for seed, outcome in results.outcomes[best].items()
+            if seed in results.of(reference[0])
+        ]
+        helped, hurt = (statistics.fmean(getattr(c, name) for c in counts) for name in ("helped", "hurt"))
+        return (
+            f"{answer}; {self._name(reference)} has {self._mean(reference):.4f}. In a seed it helps "
+            f"{helped:.1f} devices and hurts {hurt:.1f}."
+        )
+
+    def _tables(self) -> Iterator[Section]:
+        for sheet in sheets_of(self.results):
+            yield Section(title=_TITLES[sheet.name], sheet=sheet)
+
+    def _charts(self, devices: Sequence[Row]) -> Iterator[Section]:
+        points = self._points()
+        listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
+        title = "Change against personal parameters"
+        if points:
+            yield Section(title=title, chart=charts.parameters(self._gained, f"{listed}."))
+        else:
+            yield Section(title=title, texts=["No model has a part of its own on devices."])
+        gains = [row["gain"] for row in devices if row["gain"] is not None]
+        names = [self._name(row) for row in self._drawn]
+        if not gains or min(gains) == max(gains):
+            yield Section(title="Devices", texts=["No device's metric differs between models."])
+            return
+        against = f"against {self._name((self.results.reference, ''))}, means over seeds"
+        says = f"A point is a device under a method: its change {against}, against its training examples."
+        yield _section(charts.scatter(self._gained, says, names))
+        says = f"How the change of devices {against}, is spread: from {min(gains):+.4f} to {max(gains):+.4f}."
+        yield _section(charts.violins(self._gained, says, names, extent=(min(gains), max(gains))))
+        band = " The band is from the least to the most of any seed." if self.results.seeds > 1 else ""
+        says = f"The change of every device {against}, the least first.{band}"
+        yield _section(charts.in_order(self._gained, says, names))
+        sizes = [row["examples"] for row in self._sizes()]
+        if sizes:
+            says = f"{len(sizes)} devices have from {min(sizes)} to {max(sizes)} training examples."
+            yield _section(charts.histogram(says))
+
+    def _points(self) -> list[Row]:
+        reference = (self.results.reference, "")
+        if reference not in self.results.outcomes:
+            return []
+        start = self._mean(reference)
+        points = [
+            {
+                "model": self._name(row),
+                "kept": max(outcome.kept for outcome in self.results.outcomes[row].values()),
+                "gain": self._sign * (self._mean(row) - start),
+            }
+            for row in self._drawn
+        ]
+        return [point for point in points if point["kept"]]
+
+    def _sizes(self) -> list[Row]:
+        return [{"device": device, "examples": examples} for device, examples in self.examples.items()]
+
+    def _devices(self) -> list[Row]:
+        """Return a row a method and device: means over seeds, with the least and the most of any seed."""
+        found: list[Row] = []
+        for row in sorted(self.results.outcomes, key=lambda row: row[0] != self.results.reference):
+            own = [self._device(row, device) for device in self._measured(row)]
+            gained = sorted((one for one in own if one["gain"] is not None), key=lambda one: one["gain"])
+            for rank, one in enumerate(gained, start=1):
+                one["rank"] = rank
+            found += own
+        return found
+
+    def _measured(self, row: Key) -> list[DeviceId]:
+        return list(dict.fromkeys(d for outcome in self.results.outcomes[row].values() for d in outcome.last))
+
+    def _device(self, row: Key, device: DeviceId) -> Row:
+        runs = {s: o.last[device][0] for s, o in self.results.outcomes[row].items() if device in o.last}
+        gains: list[float] = []
+        if row[0] != self.results.reference:
+            before = self.results.of(self.results.reference)
+            known = [s for s in runs if s in before and device in before[s].last]
+            gains = [self._sign * (runs[s] - before[s].last[device][0]) for s in known]
+        return {
+            "device": device,
+            "model": self._name(row),
+            "split": self.results.split,
+            "examples": self.examples.get(device),
+            "metric": statistics.fmean(runs.values()),
+            "gain": statistics.fmean(gains) if gains else None,
+            "rank": None,
+            "low": min(gains, default=None),
+            "high": max(gains, default=None),
+        }
+
+
+def _section(chart: charts.Chart) -> Section:
+    return Section(title=chart.title, chart=chart)

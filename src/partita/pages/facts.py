@@ -1,0 +1,121 @@
+"""What a finished run says of every device, put side by side: each model, each split, the change it made."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partita.data.arrow import read_table
+from partita.evaluation import Summary
+from partita.finished import Tested, journal_of, kept_in, summary_in, tested_in
+from partita.protocol import DeviceId, Stage
+
+Row = dict[str, Any]
+_STAGES = {
+    Stage.PRETRAINED: "pretraining",
+    Stage.PERSONALISED: "personalising",
+    Stage.FINETUNED: "finetuning",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that a page shows of a run."""
+
+    folder: Path
+    summary: Summary
+    models: Sequence[Tested]
+    """The pretrained model first."""
+    devices: Sequence[Row]
+    """A row a model, device and split: the metric, its change against the pretrained model, examples."""
+    rounds: Sequence[Row]
+    """A row a round of training; finetuning is a row a block of devices."""
+
+    @property
+    def last(self) -> Tested | None:
+        """The model that the run ends with, where it did more than pretrain."""
+        own = [m for m in self.models[1:] if m.folder == self.folder and m.stage != Stage.SERVED]
+        return own[-1] if own else None
+
+    @property
+    def changed(self) -> list[Tested]:
+        """The models that differ from the pretrained one."""
+        return list(self.models[1:])
+
+
+def facts_of(folder: Path) -> Facts:
+    """Return what the finished run in a folder says."""
+    summary, models = summary_in(folder), tested_in(folder)
+    measured = {model.title: _measured(model) for model in models}
+    sign = {"up": 1.0, "down": -1.0}[summary["direction"]]
+    return Facts(
+        folder=folder,
+        summary=summary,
+        models=models,
+        devices=ranked(_compared(measured, sign), summary.get("split", "test")),
+        rounds=[_round(at, line) for at, line in enumerate(_training(folder), start=1)],
+    )
+
+
+def _measured(model: Tested) -> dict[tuple[DeviceId, str], Row]:
+    """Return what a model's devices measured, by device and split."""
+    rows = read_table(model.folder / "devices.parquet").to_pylist()
+    return {(row["device"], row["split"]): row for row in rows if row["stage"] == model.stage}
+
+
+def _compared(measured: Mapping[str, Mapping[tuple[DeviceId, str], Row]], sign: float) -> Iterable[Row]:
+    first = next(iter(measured.values()), {})
+    for title, rows in measured.items():
+        for (device, split), row in rows.items():
+            yield {
+                "device": device,
+                "model": title,
+                "split": split,
+                "examples": rows.get((device, "train"), row)["examples"],
+                "metric": row["metric"],
+                "loss": row["loss"],
+                "gain": _gain(row, first.get((device, split)), sign) if rows is not first else None,
+            }
+
+
+def ranked(rows: Iterable[Row], split: str) -> list[Row]:
+    """Return rows with their rank by change among their model's on one split, and the change as a band."""
+    found = [{**row, "rank": None, "low": None, "high": None} for row in rows]
+    own: dict[str, list[Row]] = {}
+    for row in found:
+        if row["split"] == split and row["gain"] is not None:
+            own.setdefault(row["model"], []).append(row)
+    for model in own.values():
+        for rank, row in enumerate(sorted(model, key=lambda row: row["gain"]), start=1):
+            row |= {"rank": rank, "low": row["gain"], "high": row["gain"]}
+    return found
+
+
+def _gain(row: Row, before: Row | None, sign: float) -> float | None:
+    if before is None or before["metric"] is None or row["metric"] is None:
+        return None
+    return sign * (row["metric"] - before["metric"])
+
+
+def _training(folder: Path) -> list[Row]:
+    return [dict(line) for line in journal_of(folder) if line["work"] != "evaluate"]
+
+
+def _round(at: int, line: Mapping[str, Any]) -> Row:
+    rates = [line[name] for name in ("shared_lr", "personal_lr") if line.get(name) is not None]
+    return {
+        "at": at,
+        "stage": _STAGES[Stage(line["stage"])],
+        "work": line["work"],
+        "round": line["round"] + 1,
+        "loss": line["loss"],
+        "rate": rates[0] if rates else None,
+        "heard": len(line["heard"]),
+        "megabytes": sum(line["bytes"].values()) / 1e6,
+        "seconds": line["seconds"],
+    }
+
+
+def kept_by(model: Tested) -> int:
+    """Return how many numbers a device keeps for a model of its own; the pretrained one needs none."""
+    return kept_in(model.folder) if model.stage != Stage.PRETRAINED else 0

@@ -1,0 +1,96 @@
+"""The page of a comparison: means over seeds with their bands, by hand, and what is missing said."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from compared import done, values
+from pages.test_run import Read, data_of
+from partita.cli import main
+from partita.pages import write_report
+
+pytestmark = pytest.mark.usefixtures("drawn")
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages") / "grid"
+    done(folder, values("finetune", "fedalt"))
+    write_report(folder)
+    return folder
+
+
+def metrics(folder: Path, cell: str, stage: str) -> dict[str, float]:
+    rows = pq.read_table(folder / "cells" / cell / "devices.parquet").to_pylist()
+    return {r["device"]: r["metric"] for r in rows if (r["stage"], r["split"]) == (stage, "test")}
+
+
+def test_a_devices_change_is_the_mean_over_seeds_with_the_least_and_the_most(comparison: Path) -> None:
+    gains: dict[str, list[float]] = {}
+    for seed in (3, 4):
+        before = metrics(comparison, f"start-{seed}", "pretrained")
+        after = metrics(comparison, f"fedalt-output-{seed}", "finetuned")
+        for device, value in after.items():
+            gains.setdefault(device, []).append(value - before[device])
+
+    columns = data_of(comparison)["devices"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    own = {row["device"]: row for row in rows if row["model"] == "FedAlt (output)"}
+
+    assert set(own) == set(gains)
+    for device, found in gains.items():
+        row = own[device]
+        expected = (statistics.fmean(found), min(found), max(found))
+        assert (row["gain"], row["low"], row["high"]) == pytest.approx(expected, rel=1e-5)
+    ranks = sorted(own.values(), key=lambda row: row["rank"])
+    assert [row["rank"] for row in ranks] == [1, 2, 3, 4, 5, 6]
+    assert [row["gain"] for row in ranks] == sorted(row["gain"] for row in ranks)
+    assert {row["gain"] for row in rows if row["model"] == "FedAvg"} == {None}
+
+
+def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
+    page = Read(comparison / "report.html")
+
+    assert {"Methods", "The final finetuning", "Devices helped and hurt"} <= set(page.texts["h2"])
+    assert {path.stem for path in (comparison / "figures").iterdir()} == {
+        *("parameters", "scatter", "violins", "sorted", "examples"),
+    }
+    names = [a["aria-label"] for _, a in page.tags if a.get("role") == "img"]
+    assert any("from the least to the most of any seed" in (name or "") for name in names)
+
+
+def test_the_answer_names_the_best_row_and_what_it_began_from(comparison: Path) -> None:
+    def mean(cell: str, stage: str) -> float:
+        means = []
+        for seed in (3, 4):
+            rows = pq.read_table(comparison / "cells" / f"{cell}-{seed}" / "devices.parquet").to_pylist()
+            own = [r for r in rows if (r["stage"], r["split"]) == (stage, "test")]
+            means.append(sum(r["metric"] * r["weight"] for r in own) / sum(r["weight"] for r in own))
+        return statistics.fmean(means)
+
+    cells = {
+        "FedAvg": mean("start", "pretrained"),
+        "Local only": mean("local", "finetuned"),
+        "FedAvg, continued": mean("fedavg", "personalised"),
+        "Finetune": mean("finetune", "finetuned"),
+        "FedAlt (output)": mean("fedalt-output", "finetuned"),
+    }
+    best = max(cells, key=cells.__getitem__)
+
+    text = (comparison / "report.html").read_text()
+
+    assert f"{best} has the best test closeness of 5 rows, {cells[best]:.4f} over 2 seeds" in text
+    assert best == "FedAvg" or f"FedAvg has {cells['FedAvg']:.4f}." in text
+
+
+def test_a_cell_that_failed_is_said(tmp_path: Path) -> None:
+    grid = values("fedalt", compare={"settings": {"fedalt": {"personalise": {"shared_lr": 1e30}}}})
+    done(tmp_path / "grid", grid)
+
+    assert main(["report", str(tmp_path / "grid")]) == 0
+
+    assert "fedalt-output-3 failed" in (tmp_path / "grid/report.html").read_text()
+    assert json.loads((tmp_path / "grid/cells/start-3/summary.json").read_text())["split"] == "test"

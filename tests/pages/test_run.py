@@ -1,0 +1,235 @@
+"""The page of a run: what it says, and that it says it where something is missing."""
+
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from partita import runner
+from partita.cli import main
+from partita.config.reading import config_of
+from partita.pages.facts import facts_of, ranked
+from partita.pages.run import write_run_page
+
+ROUNDS = {"rounds": 2, "devices_per_round": 3, "batch_size": 3, "shared_lr": 0.05}
+pytestmark = pytest.mark.usefixtures("drawn")
+
+
+def finished(folder: Path, **sections: Any) -> Path:
+    """A small run in a folder, with changes by section."""
+    values: dict[str, Any] = {
+        "name": "small",
+        "task": {"kind": "compared:plain"},
+        "partition": {"personal": "output"},
+        "pretrain": ROUNDS,
+        "personalise": ROUNDS,
+        "finetune": {"epochs": 1, "batch_size": 3, "personal_lr": 0.05, "baseline": True},
+        "out": str(folder),
+    }
+    for section, changes in sections.items():
+        values[section] = {**values[section], **changes}
+    return runner.finish(runner.prepare(config_of(values), Path())) and folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = finished(tmp_path_factory.mktemp("pages") / "run")
+    write_run_page(folder)
+    return folder
+
+
+class Read(HTMLParser):
+    """Texts and attributes of a page, by tag."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._open and data.strip():
+            self.texts.setdefault(self._open[-1], []).append(data.strip())
+
+
+def data_of(folder: Path) -> dict[str, dict[str, list[Any]]]:
+    found = re.search(
+        r'<script id="data"[^>]*>(.*?)</script>', (folder / "report.html").read_text(), re.DOTALL
+    )
+    assert found
+    return json.loads(found[1])
+
+
+def test_a_change_is_a_devices_own_metric_against_that_of_the_pretrained_model(run: Path) -> None:
+    rows = pq.read_table(run / "devices.parquet").to_pylist()
+    metric = {(r["stage"], r["device"], r["split"]): r["metric"] for r in rows}
+    for row in pq.read_table(run / "finetune/devices.parquet").to_pylist():
+        metric["baseline " + row["stage"], row["device"], row["split"]] = row["metric"]
+    stages = {"Finetune": "baseline finetuned", "FedAlt": "personalised", "FedAlt, finetuned": "finetuned"}
+
+    devices = facts_of(run).devices
+
+    assert len(devices) == 4 * 6 * 2
+    for row in devices:
+        if row["model"] == "FedAvg":
+            assert row["gain"] is None
+        else:
+            key = row["device"], row["split"]
+            before = metric["pretrained", *key]
+            assert row["gain"] == metric[stages[row["model"]], *key] - before
+
+
+def test_where_lower_is_better_a_decrease_is_a_gain(tmp_path: Path) -> None:
+    up, down = (
+        facts_of(finished(tmp_path / kind, task={"kind": f"compared:{kind}"})).devices
+        for kind in ("plain", "worse")
+    )
+
+    # The metric of the one task is the other's with its sign changed, so that the gains are the same.
+    assert [row["gain"] for row in up] == pytest.approx([row["gain"] for row in down])
+    assert [row["metric"] for row in up] == pytest.approx([-row["metric"] for row in down])
+
+
+def test_ranks_are_of_one_split_by_change_and_leave_out_the_unknown() -> None:
+    gains = {"a": 0.5, "b": None, "c": -0.25, "d": 0.0}
+    rows = [
+        {"device": d, "model": "m", "split": s, "gain": g}
+        for d, g in gains.items()
+        for s in ("train", "test")
+    ]
+
+    found = ranked(rows, "test")
+
+    assert {r["device"]: r["rank"] for r in found if r["split"] == "test"} == {
+        "a": 3,
+        "b": None,
+        "c": 1,
+        "d": 2,
+    }
+    assert {r["rank"] for r in found if r["split"] == "train"} == {None}
+    assert [(r["low"], r["high"]) for r in found if r["rank"] == 1] == [(-0.25, -0.25)]
+
+
+def test_the_answer_is_one_sentence_with_the_summarys_numbers(run: Path) -> None:
+    stages = json.loads((run / "summary.json").read_text())["stages"]
+    first, last = stages["pretrained"], stages["finetuned"]
+
+    text = (run / "report.html").read_text()
+
+    word = "improved" if last["weighted_mean"] > first["weighted_mean"] else "worsened"
+    assert (
+        f"Personalization (FedAlt, finetuned) {word} test closeness from {first['weighted_mean']:.4f} to "
+        f"{last['weighted_mean']:.4f} over 6 devices: it helped {last['helped']}, hurt {last['hurt']} and left "
+        f"{last['same']} as they were."
+    ) in text
+
+
+def test_every_chart_is_drawn_to_three_kinds_of_files_and_every_table_too(run: Path) -> None:
+    begin = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
+    for name in ("curves", "parameters", "scatter", "violins", "sorted", "examples"):
+        for kind, start in begin.items():
+            assert (run / "figures" / f"{name}.{kind}").read_bytes().startswith(start)
+    for name in ("models", "traffic"):
+        assert {p.suffix for p in (run / "tables").glob(f"{name}.*")} == {".csv", ".md", ".tex"}
+    # Six devices, three models and two splits: a point each.
+    points = (run / "figures/scatter.svg").read_text().count('aria-roledescription="point"')
+    assert points == 36
+
+
+def test_the_page_asks_no_network_and_names_all_it_shows(run: Path) -> None:
+    page = Read(run / "report.html")
+
+    links = [a[key] for _, a in page.tags for key in ("src", "href") if a.get(key)]
+    assert not [link for link in links if link and re.match(r"(https?:)?//", link)]
+    assert all((run / link).is_file() for link in links if link and link.startswith("figures/"))
+    figures = [a for tag, a in page.tags if a.get("role") == "img"]
+    assert len(figures) == 6
+    assert all(len(a["aria-label"] or "") > 20 for a in figures)
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert dict(page.tags)["html"] == {"lang": "en"}
+
+
+def test_the_page_holds_every_digit_that_can_be_seen_and_each_set_of_data_once(run: Path) -> None:
+    data = data_of(run)
+
+    assert set(data) == {"devices", "rounds", "models", "sizes"}
+    gains = {(r["model"], r["device"], r["split"]): r["gain"] for r in facts_of(run).devices}
+    columns = data["devices"]
+    for model, device, split, gain in zip(
+        columns["model"], columns["device"], columns["split"], columns["gain"], strict=True
+    ):
+        own = gains[model, device, split]
+        assert gain is None if own is None else gain == pytest.approx(own, rel=1e-5)
+    assert [len(data["rounds"][name]) for name in ("loss", "rate", "heard")] == [4, 4, 4]
+
+
+def test_what_a_run_left_out_is_said_and_not_drawn_empty(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", personalise={"rounds": 0}, finetune={"epochs": 0, "baseline": False})
+    write_run_page(folder)
+
+    text = (folder / "report.html").read_text()
+    assert "Nothing was personalised: FedAvg has a test closeness of" in text
+    assert "No stage of this run personalised." in text
+    assert "There was no finetuning" in text
+    assert {path.stem for path in (folder / "figures").iterdir()} == {"curves", "examples"}
+
+
+def test_a_metric_that_some_devices_do_not_have_is_said(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", task={"kind": "compared:undefined_on_some"})
+    write_run_page(folder)
+
+    text = (folder / "report.html").read_text()
+    assert re.search(
+        r"Mind: \d devices? without a test closeness \(d\d: `closeness`: the mean is negative\)", text
+    )
+
+
+def test_texts_of_a_run_cannot_break_the_page(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace('name = "small"', 'name = "<b>&</script>"'))
+    write_run_page(folder)
+
+    page = Read(folder / "report.html")
+    assert page.texts["h1"] == ["<b>&</script>"]
+    assert "b" not in dict(page.tags)
+
+
+def test_the_command_writes_the_page_again_and_says_where(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (run / "report.html").read_bytes()
+    (run / "report.html").unlink()
+
+    assert main(["report", str(run)]) == 0
+
+    assert capsys.readouterr().out == f"The page is {run / 'report.html'}\n"
+    assert (run / "report.html").read_bytes() == before
+
+
+@pytest.mark.parametrize("given", ["none", "empty"])
+def test_a_folder_without_a_finished_run_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+
+    assert main(["report", str(tmp_path / given)]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"`{tmp_path / given}` holds no finished run" in line
