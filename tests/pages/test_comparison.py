@@ -38,7 +38,8 @@ def test_a_devices_change_is_the_mean_over_seeds_with_the_least_and_the_most(com
 
     columns = data_of(comparison)["devices"]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    own = {row["device"]: row for row in rows if row["model"] == "FedAlt (output)"}
+    assert {row["split"] for row in rows} == {"train", "test"}
+    own = {r["device"]: r for r in rows if (r["model"], r["split"]) == ("FedAlt (output)", "test")}
 
     assert set(own) == set(gains)
     for device, found in gains.items():

@@ -13,11 +13,14 @@ from partita.comparison.statistics import mean_of, moved
 from partita.comparison.tables import sheets_of
 from partita.data.arrow import read_table
 from partita.pages import charts
-from partita.pages.facts import Row
+from partita.pages.facts import Row, ranked
 from partita.pages.page import Page, Section, write_page
 from partita.pages.run import gained_of
-from partita.protocol import DeviceId
+from partita.protocol import DeviceId, Stage
 
+Place = tuple[DeviceId, str]
+"""A device and a split."""
+BySeed = Mapping[int, Mapping[Place, float]]
 _TITLES = {
     "methods": "Methods",
     "fedalt_fedsim": "FedAlt, FedSim and FT (part.)",
@@ -164,37 +167,48 @@ class _Reader:
         return [{"device": device, "examples": examples} for device, examples in self.examples.items()]
 
     def _devices(self) -> list[Row]:
-        """Return a row a method and device: means over seeds, with the least and the most of any seed."""
+        """Return a row a method, device and split: means over seeds, with the least and the most of any."""
+        reference = (self.results.reference, "")
+        before = self._measured(reference)
         found: list[Row] = []
-        for row in sorted(self.results.outcomes, key=lambda row: row[0] != self.results.reference):
-            own = [self._device(row, device) for device in self._measured(row)]
-            gained = sorted((one for one in own if one["gain"] is not None), key=lambda one: one["gain"])
-            for rank, one in enumerate(gained, start=1):
-                one["rank"] = rank
-            found += own
-        return found
+        for row in sorted(self.results.outcomes, key=lambda row: row != reference):
+            by_seed = self._measured(row)
+            places = dict.fromkeys(place for seed in by_seed.values() for place in seed)
+            start = before if row != reference else {}
+            found += [self._device(row, place, by_seed, start) for place in places]
+        return ranked(found, self.results.split)
 
-    def _measured(self, row: Key) -> list[DeviceId]:
-        return list(dict.fromkeys(d for outcome in self.results.outcomes[row].values() for d in outcome.last))
+    def _measured(self, row: Key) -> dict[int, dict[Place, float]]:
+        """Return the metrics of a row's last stage, by seed, then by device and split."""
+        cells = [cell for cell in self.comparison.cells if cell.row == row]
+        known = {cell.seed: self.comparison.folder_of(cell) for cell in cells}
+        return {seed: _last(known[seed]) for seed in self.results.outcomes.get(row, {})}
 
-    def _device(self, row: Key, device: DeviceId) -> Row:
-        runs = {s: o.last[device][0] for s, o in self.results.outcomes[row].items() if device in o.last}
-        gains: list[float] = []
-        if row[0] != self.results.reference:
-            before = self.results.of(self.results.reference)
-            known = [s for s in runs if s in before and device in before[s].last]
-            gains = [self._sign * (runs[s] - before[s].last[device][0]) for s in known]
+    def _device(self, row: Key, place: Place, own: BySeed, before: BySeed) -> Row:
+        device, split = place
+        values = [seed[place] for seed in own.values() if place in seed]
+        pairs = [
+            (own[s][place], before[s][place]) for s in own if place in own[s] and place in before.get(s, {})
+        ]
+        gains = [self._sign * (after - start) for after, start in pairs]
         return {
             "device": device,
             "model": self._name(row),
-            "split": self.results.split,
+            "split": split,
             "examples": self.examples.get(device),
-            "metric": statistics.fmean(runs.values()),
+            "metric": statistics.fmean(values),
             "gain": statistics.fmean(gains) if gains else None,
-            "rank": None,
             "low": min(gains, default=None),
             "high": max(gains, default=None),
         }
+
+
+def _last(folder: Path) -> dict[Place, float]:
+    """Return what the model of a cell's last stage of training does, by device and split."""
+    rows = read_table(folder / "devices.parquet").select(["stage", "device", "split", "metric"]).to_pylist()
+    stages = [stage for stage in Stage if stage != Stage.SERVED and any(r["stage"] == stage for r in rows)]
+    own = [row for row in rows if row["stage"] == stages[-1] and row["metric"] is not None]
+    return {(row["device"], row["split"]): row["metric"] for row in own}
 
 
 def _section(chart: charts.Chart) -> Section:

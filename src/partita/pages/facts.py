@@ -67,6 +67,7 @@ def _compared(measured: Mapping[str, Mapping[tuple[DeviceId, str], Row]], sign: 
     first = next(iter(measured.values()), {})
     for title, rows in measured.items():
         for (device, split), row in rows.items():
+            gain = _gain(row, first.get((device, split)), sign) if rows is not first else None
             yield {
                 "device": device,
                 "model": title,
@@ -74,20 +75,20 @@ def _compared(measured: Mapping[str, Mapping[tuple[DeviceId, str], Row]], sign: 
                 "examples": rows.get((device, "train"), row)["examples"],
                 "metric": row["metric"],
                 "loss": row["loss"],
-                "gain": _gain(row, first.get((device, split)), sign) if rows is not first else None,
+                **dict.fromkeys(("gain", "low", "high"), gain),
             }
 
 
 def ranked(rows: Iterable[Row], split: str) -> list[Row]:
-    """Return rows with their rank by change among their model's on one split, and the change as a band."""
-    found = [{**row, "rank": None, "low": None, "high": None} for row in rows]
+    """Return rows with their rank by change among their model's on one split."""
+    found = [{**row, "rank": None} for row in rows]
     own: dict[str, list[Row]] = {}
     for row in found:
         if row["split"] == split and row["gain"] is not None:
             own.setdefault(row["model"], []).append(row)
     for model in own.values():
         for rank, row in enumerate(sorted(model, key=lambda row: row["gain"]), start=1):
-            row |= {"rank": rank, "low": row["gain"], "high": row["gain"]}
+            row["rank"] = rank
     return found
 
 

@@ -208,7 +208,7 @@ class _Reader:
         except ConfigError as error:
             return f"What a device needs to train cannot be said here: {error}"
         own = config.partition.personal
-        costs = partitions.get(own if isinstance(own, str) else "own") or list(partitions.values())[-1]
+        costs = partitions[own if isinstance(own, str) else list(partitions)[-1]]
         memory = costs.get("memory_bytes")
         needs = f"{memory / 1e6:,.1f} MB of memory to train on one example" if memory else "memory unknown"
         return (
