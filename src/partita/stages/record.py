@@ -33,7 +33,7 @@ _FILES = {
     *("config.toml", "commit.json", "summary.json", "devices.parquet"),
     *("rounds.jsonl", "devices.jsonl", "skipped.jsonl"),
 }
-_FOLDERS = {"shared", "personal", "finetune"}
+_FOLDERS = {"shared", "personal", "finetune", "tensorboard", "watchers"}
 
 
 @dataclass(frozen=True, kw_only=True)
