@@ -1,6 +1,5 @@
 """The watchers that a config names, and TensorBoard: looked for before a run begins."""
 
-import contextlib
 import inspect
 from pathlib import Path
 from typing import cast
@@ -29,9 +28,10 @@ def _maker(path: str) -> Maker:
     make = load("report.watchers", path, {})
     if not callable(make):
         raise ConfigError(f"`report.watchers`: {path!r} {_WANTED}, got {make!r}.")
-    with contextlib.suppress(ValueError):  # Some built-in functions have no signature to look at.
-        try:
-            inspect.signature(make).bind(Path(), {})
-        except TypeError as error:
-            raise ConfigError(f"`report.watchers`: {path!r} {_WANTED}: {error}.") from None
+    try:
+        inspect.signature(make).bind(Path(), {})
+    except TypeError as error:
+        raise ConfigError(f"`report.watchers`: {path!r} {_WANTED}: {error}.") from None
+    except ValueError:  # Some built-in functions have no signature to look at.
+        pass
     return cast(Maker, make)
