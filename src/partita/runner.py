@@ -130,8 +130,9 @@ def finish(run: Prepared, watch: Watch | None = None) -> Done:
     folder, values = run.folder.resolve(), to_values(run.config)
     wanted = {} if _is_over(run) else run.built.watchers
     makers = {name: partial(make, folder, values) for name, make in wanted.items()}
-    with Watchers(makers, then=watch) as watchers:
-        return _finish(run, watchers)
+    # The record comes first: it refuses a folder that holds what no run writes, and watchers may write there.
+    with contextlib.closing(FolderRecord(run.folder)) as record, Watchers(makers, then=watch) as watchers:
+        return _finish(run, record, watchers)
 
 
 def _is_over(run: Prepared) -> bool:
@@ -140,8 +141,8 @@ def _is_over(run: Prepared) -> bool:
     return all(map(is_finished, (run.folder, *inner)))
 
 
-def _finish(run: Prepared, watch: Watch) -> Done:
-    summary = _run(run, watch)
+def _finish(run: Prepared, record: FolderRecord, watch: Watch) -> Done:
+    summary = _run(run, record, watch)
     finetuned: Summary | None = None
     if run.config.finetune.baseline:
         nested, inner = _baseline(read_config(run.folder / "config.toml")), run.folder / BASELINE
@@ -150,12 +151,12 @@ def _finish(run: Prepared, watch: Watch) -> Done:
         built = build(nested, run.folder)
         if built.start and (built.start.new or built.start.left_over):
             raise RunFailed(f"The baseline cannot begin from the pretrained model: {built.start}.")
-        finetuned = _run(Prepared(nested, built, inner), within(watch, BASELINE))
+        with contextlib.closing(FolderRecord(inner)) as own:
+            finetuned = _run(Prepared(nested, built, inner), own, within(watch, BASELINE))
     return Done(summary, _models(run.config, summary, finetuned))
 
 
-def _run(run: Prepared, watch: Watch) -> Summary:
-    record = FolderRecord(run.folder)
+def _run(run: Prepared, record: FolderRecord, watch: Watch) -> Summary:
     skipped = run.built.task.skipped
     boards = {"report.tensorboard": partial(TensorBoard, run.folder)} if run.config.report.tensorboard else {}
     try:
@@ -172,8 +173,6 @@ def _run(run: Prepared, watch: Watch) -> Summary:
             return pipeline.run(watchers)
     except RunFailed as error:
         raise RunFailed(f"{error} Mind: {left_out(skipped)}." if skipped else str(error)) from error
-    finally:
-        record.close()
 
 
 def _baseline(config: Config) -> Config:

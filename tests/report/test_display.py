@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -143,6 +144,10 @@ def test_a_quiet_console_stays_empty(terminal: bool) -> None:
         work.tick(1, 2, "something")
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""
+    # Warnings must not be quiet too: nothing puts itself in the place of the error stream.
+    before = sys.stderr
+    with Display(console), Work(console):
+        assert sys.stderr is before
 
 
 def test_what_a_plain_line_says_is_no_markup() -> None:

@@ -12,7 +12,7 @@ from partita import Evaluation, FedAlt, FedAvg, Finetuning, Partition, Plan, Ten
 from partita.errors import ConfigError
 from partita.report.watching import nobody
 from partita.stages.pipeline import Watch
-from small import affine_task
+from small import affine_devices, affine_task
 
 TURNS = 21
 """Rounds of the plan below, with six devices evaluated in three: 2 + 3, then 4 + 3 + 3, then 3 + 3."""
@@ -31,7 +31,10 @@ class Stop(Exception):
 def do_run(
     folder: Path, *, stop: int | None = None, resume: bool = False, board: Watch | None = None
 ) -> None:
-    task = affine_task()
+    devices = affine_devices()
+    inputs, targets = devices["d5"]["test"]
+    devices["d5"]["test"] = inputs[:1], targets[:1]  # So that blocks differ in weight.
+    task = affine_task(devices=devices)
     plan = Plan(
         pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=2, devices_per_round=3),
         personalise=Training(method=FedAlt(shared_lr=0.1, personal_lr=0.05), rounds=4, devices_per_round=3),

@@ -22,13 +22,23 @@ def failing(*_: Any) -> None:
 
 def test_one_that_raises_is_warned_of_once_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     told: list[int] = []
-    makers = {"bad:one": lambda: failing, "good:one": lambda: lambda line, done, total: told.append(done)}
+    tried: list[int] = []
+
+    def failing_once_told(line: Any, done: int, total: int) -> None:
+        tried.append(done)
+        failing()
+
+    makers = {
+        "bad:one": lambda: failing_once_told,
+        "good:one": lambda: lambda line, done, total: told.append(done),
+    }
 
     with Watchers(makers, then=lambda line, done, total: told.append(-done)) as watchers:
         for done in (1, 2, 3):
             watchers(LINE, done, 3)
 
     assert told == [1, -1, 2, -2, 3, -3]
+    assert tried == [1]
     (warning,) = caplog.messages
     assert warning.startswith(
         "The watcher `bad:one` failed and is told no more: OSError: no server (test_wat"
