@@ -44,6 +44,7 @@ def test_what_is_on_a_page_runs(page: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", SLOW, ids=name_of)
 @pytest.mark.usefixtures("reader")
 def test_what_is_on_a_page_runs_with_what_takes_long(page: Path) -> None:
