@@ -32,7 +32,7 @@ format: $(VENV)/.dev ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev ## the documentation as a site, site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.package ## what the library costs against a plain loop
 	$(BIN)/python benchmarks/overhead.py
