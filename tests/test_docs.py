@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import partita
-from pages import PAGES, ROOT, Block, blocks_of, commands, execute, why_not_run
+from documents import PAGES, ROOT, Block, blocks_of, commands, execute, why_not_run
 from partita.config.schema import Config
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]

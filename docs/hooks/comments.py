@@ -1,4 +1,4 @@
-"""Leaves HTML comments out of the site: they are for the test that executes the docs (tests/pages.py)."""
+"""Leaves HTML comments out of the site: they are for the test that executes the docs (tests/documents.py)."""
 
 import re
 from typing import Any

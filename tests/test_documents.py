@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pages import blocks_of, check_config, commands, execute, unprinted, why_not_run
+from documents import blocks_of, check_config, commands, execute, unprinted, why_not_run
 from partita.errors import ConfigError
 
 
