@@ -11,7 +11,6 @@ Comments before a block say what else there is to know. Neither the site nor Git
     <!-- with: personalise.rounds=2 ... -->       given to commands that take a config, to make them short
     <!-- output -->                               the text below is what the block above has printed
     <!-- slow -->                                 executed by the slow tests alone
-    <!-- needs: partita report -->                executed once there is that command
     <!-- not run: why -->                         not executed
 
 A whole block inside a comment is executed like any other: what a reader has done or has already.
@@ -43,7 +42,7 @@ from partita.data.options import options_of
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-_MARKS = ("given", "with", "output", "slow", "needs", "not run")
+_MARKS = ("given", "with", "output", "slow", "not run")
 _COMMAND = re.compile(r"\s*(\$ |partita |python |pip |make |git )")
 _TAKES_CONFIG = re.compile(r"^(partita (?:run|compare|tune|describe)\b(?!.*--resume)[^#&|\n]*)", re.MULTILINE)
 _SHELL = {"&", "&&", "|", "||", ";", "<", ">"}
@@ -100,18 +99,7 @@ def why_not_run(block: Block, *, slow: bool) -> str:
     """Return why a block is not executed, nothing where it is."""
     if "not run" in block.marks:
         return block.marks["not run"] or "no reason is given"
-    if "slow" in block.marks and not slow:
-        return "it is slow"
-    needed = block.marks.get("needs", "").removeprefix("partita ")
-    return f"there is no `partita {needed}` yet" if needed and needed not in commands() else ""
-
-
-def commands() -> list[str]:
-    """Return the commands that there are."""
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
-        main(["--help"])
-    return re.findall(r"^ {4}(\w+) ", told.getvalue(), re.MULTILINE)
+    return "it is slow" if "slow" in block.marks and not slow else ""
 
 
 def execute(page: Path, *, slow: bool = False) -> None:
