@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check format bench clean
+.PHONY: help run test test-slow check format docs bench clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,7 +21,7 @@ test: $(VENV)/.dev ## the tests, under 3 minutes
 test-slow: $(VENV)/.dev ## the marked tests: real processes and kills, under 15 minutes
 	$(BIN)/pytest -m slow
 
-check: $(VENV)/.dev ## format, lint, types, import layers
+check: $(VENV)/.dev docs ## format, lint, types, import layers, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
@@ -31,11 +31,14 @@ format: $(VENV)/.dev ## format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.dev ## the documentation as a site, site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(VENV)/.package ## what the library costs against a plain loop
 	$(BIN)/python benchmarks/overhead.py
 
 clean: ## remove what make has set up
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build dist site
 
 # torch comes first and pinned: a looser request pulls builds of several gigabytes.
 $(VENV)/.package: pyproject.toml constraints.txt

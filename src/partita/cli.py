@@ -351,7 +351,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     importing.add_argument("source", metavar="SOURCE", help="the file or folder to read; with hf, a name")
     importing.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
-    importing.add_argument("settings", nargs="*", metavar="key=value", help="how, see docs/data.md")
+    importing.add_argument(
+        "settings", nargs="*", metavar="key=value", help="how, see docs/how-to/own-data.md"
+    )
     _add_quiet(importing)
     importing.set_defaults(command=_import, json=False)
 

@@ -15,7 +15,7 @@ from boards import expected, read, same
 from partita.cli import main
 from partita.stages.pipeline import Pipeline
 
-DOCS = Path(__file__).parents[2] / "docs/watching.md"
+DOCS = Path(__file__).parents[2] / "docs/how-to/watch-a-run.md"
 CONFIG = """
 [task]
 kind = "compared:plain"
@@ -279,7 +279,7 @@ def test_a_run_goes_on_with_other_watchers(
 
 def examples(word: str) -> str:
     """The one block of code in the docs that has this word."""
-    blocks = re.findall(r"^```py\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
     (block,) = [block for block in blocks if word in block]
     return block
 

@@ -167,7 +167,8 @@ class ReportConfig:
 
     watchers: list[str] = field(default_factory=list)
     """Import paths "package.module:function" of watchers: each is called with a run's folder and its config,
-    and returns what is told of every round, or a context manager that gives it; see docs/watching.md."""
+    and returns what is told of every round, or a context manager that gives it (docs/how-to/watch-a-run.md).
+    """
     tensorboard: bool = False
     """Whether rounds are also written as TensorBoard's events, to the folder `tensorboard/` of the run; needs
     partita[tensorboard]."""

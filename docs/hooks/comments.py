@@ -1,0 +1,9 @@
+"""Leaves HTML comments out of the site: they are for the test that executes the docs (tests/documents.py)."""
+
+import re
+from typing import Any
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Return a page without its comments."""
+    return re.sub(r"<!--.*?-->\n?", "", markdown, flags=re.DOTALL)

@@ -1,0 +1,37 @@
+/* Lets the search work where a page is opened as a file: browsers give such a page no worker. The search's worker
+   runs in a hidden frame instead; it looks for the name IFrameWorker in its parent to know that it does. */
+if (location.protocol === "file:") {
+  window.IFrameWorker = class extends EventTarget {
+    constructor(url) {
+      super()
+      this.waiting = []
+      this.frame = document.createElement("iframe")
+      this.frame.hidden = true
+      this.frame.srcdoc = `<script src="${new URL(url, location.href)}"></script>`
+      this.frame.onload = () => {
+        const inner = this.frame.contentWindow
+        inner.postMessage = data => this.dispatchEvent(new MessageEvent("message", { data }))
+        inner.importScripts = (...urls) => Promise.all(urls.map(url => this.load(url)))
+        this.waiting.splice(0).forEach(data => this.tell(data))
+        this.ready = true
+      }
+      document.body.appendChild(this.frame)
+    }
+    load(url) {
+      const script = this.frame.contentDocument.createElement("script")
+      script.src = url
+      this.frame.contentDocument.body.appendChild(script)
+      return new Promise((done, failed) => { script.onload = done; script.onerror = failed })
+    }
+    tell(data) {
+      this.frame.contentWindow.dispatchEvent(new MessageEvent("message", { data }))
+    }
+    postMessage(data) {
+      this.ready ? this.tell(data) : this.waiting.push(data)
+    }
+    terminate() {
+      this.frame.remove()
+    }
+  }
+  window.Worker = window.IFrameWorker
+}
