@@ -72,7 +72,7 @@ def test_not_executed(block: Block) -> None:
 
 
 def test_little_is_not_executed() -> None:
-    assert len(NOT_RUN) <= 2
+    assert len(NOT_RUN) <= 3
     assert len(BLOCKS) > 60
 
 
