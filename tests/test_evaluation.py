@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from partita import Metric
-from partita.evaluation import columns_of, rows_of, summarise
+from partita.evaluation import Pretrained, columns_of, rows_of, summarise
 from partita.protocol import Stage
 from small import affine_task, negative_error
 
@@ -84,3 +84,25 @@ def test_the_headline_is_in_the_column_metric_and_others_by_name() -> None:
         *("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "second", "reason"),
     ]
     assert set(made) == set(columns_of(task))
+
+
+@pytest.mark.parametrize(("direction", "helped", "hurt"), [("up", 2, 1), ("down", 1, 2)])
+def test_a_block_of_devices_is_compared_with_the_pretrained_model(
+    direction: Any, helped: int, hurt: int
+) -> None:
+    task = affine_task(metrics={"closeness": Metric(negative_error, direction)})
+    before = [*rows(), row("pretrained", "a", 0.0, split="train")]
+    # Before: a 1/2, b 1/2, c 1/4, d 1. The second a is of another split, the second d has no metric.
+    after = [
+        row("personalised", "a", 0.75),
+        row("personalised", "a", 0.0, split="train"),
+        row("personalised", "b", 0.75),
+        row("personalised", "d", 0.25),
+        row("personalised", "d", None),
+    ]
+
+    pretrained = Pretrained(before, task, devices=4, split="test")
+
+    assert pretrained.against(after) == {"helped": helped, "hurt": hurt, "same": 0}
+    assert pretrained.against(after[1:2]) == {"helped": 0, "hurt": 0, "same": 0}
+    assert pretrained.against([row("finetuned", "c", 0.25)]) == {"helped": 0, "hurt": 0, "same": 1}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from partita.models.transformer import NextWordTransformer
     from partita.partition import Partition
     from partita.protocol import Stage
+    from partita.report.tensorboard import TensorBoard
     from partita.selection import REST
     from partita.server.optimizers import Adagrad, Adam, Averaging, Yogi
     from partita.server.schedules import Exponential, Linear, constant
@@ -72,6 +73,7 @@ __all__ = [
     "Stage",
     "Steps",
     "Task",
+    "TensorBoard",
     "Training",
     "Undefined",
     "Yogi",
@@ -107,6 +109,7 @@ _HOMES = {
     "partita.models.transformer": ("NextWordTransformer",),
     "partita.partition": ("Partition",),
     "partita.protocol": ("Stage",),
+    "partita.report.tensorboard": ("TensorBoard",),
     "partita.selection": ("REST",),
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),

@@ -1,19 +1,24 @@
 """The commands. No logic here: each imports what it needs when it runs, so that `--help` is quick."""
 
 import argparse
+import dataclasses
 import errno
+import json
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata, resources
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from partita.errors import ConfigError, InUse, RunFailed
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
+
+    from partita.stages.pipeline import Watch
 
 
 class _Parser(argparse.ArgumentParser):
@@ -23,11 +28,21 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"partita: {message[0].upper()}{message[1:]}. See `{self.prog} --help`.\n")
 
 
+class _Errors:
+    """The error stream as it is at the moment: a progress display puts itself in its place."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 the run failed, 2 the request was wrong."""
     parser = _parser()
     options = _parsed(parser, arguments)
-    logging.basicConfig(format="partita: %(message)s")
+    logging.basicConfig(format="partita: %(message)s", stream=_Errors())
     if options.command is None:
         parser.print_help()
         return 0
@@ -61,13 +76,11 @@ def _say(code: int, message: object) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from partita import runner
     from partita.config.reading import read_config
     from partita.data.rows import BadData
     from partita.pages import write_report
-    from partita.report.progress import Work
+    from partita.report.display import Display
     from partita.report.sheets import to_terminal
     from partita.report.tables import models_sheet
     from partita.report.troubles import troubles_of
@@ -79,40 +92,56 @@ def _run(options: argparse.Namespace) -> int:
         run = runner.reopen(options.resume, options.arguments)
     if run.built.start:
         account = ["Tensors of the file to begin from:", *run.built.start.lines()]
-        print("\n  ".join(account), file=sys.stderr)
-    print(f"Running in {run.folder}", file=sys.stderr)
+        _mention(options, "\n  ".join(account))
+    _mention(options, f"Running in {run.folder}")
     try:
-        with Work(Console(stderr=True)) as progress:
-            done = runner.finish(run, progress.watch)
+        with Display(_display(options)) as display:
+            done = runner.finish(run, _printer(options) or display.watch)
     except KeyboardInterrupt:
         return _say(130, f"Interrupted. Go on with `partita run --resume {run.folder}`.")
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder), runner.RESUMABLE])
         return _say(2, f"{error} Go on with `{command}`.")
-    _print_table(to_terminal(models_sheet(done.summary, [(m.title, m.statistics) for m in done.models])))
-    for trouble in troubles_of(run.folder, done.summary):
+    troubles, page = troubles_of(run.folder, done.summary), write_report(run.folder)
+    models = [(model.title, model.statistics) for model in done.models]
+    if options.json:
+        _print_json(
+            {
+                "summary": done.summary,
+                "models": dict(models),
+                "troubles": troubles,
+                "folder": str(run.folder),
+                "page": str(page),
+            }
+        )
+        return 0
+    _print_table(to_terminal(models_sheet(done.summary, models)))
+    for trouble in troubles:
         print(f"Mind: {trouble}.")
-    print(f"The run is in {run.folder}, its page is {write_report(run.folder)}")
+    print(f"The run is in {run.folder}, its page is {page}")
     return 0
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from partita.comparison import running
     from partita.comparison.forecast import forecast
     from partita.comparison.grid import in_full
     from partita.comparison.tables import expected_sheet, write_tables
     from partita.config.reading import read_values
     from partita.pages import write_report
+    from partita.report.machine import sheet_values
     from partita.report.progress import Work
     from partita.report.sheets import to_terminal
+    from partita.report.watching import nobody
 
     if options.resume is None:
         path, overrides = _config_of(options.arguments)
         values = read_values(path, in_full(overrides))
         if options.dry_run:
             expected = expected_sheet(forecast(values, path.parent))
+            if options.json:
+                _print_json({"expected": sheet_values(expected)})
+                return 0
             _print_table(to_terminal(expected))
             print("\n".join(expected.notes), end="")
             return 0
@@ -121,25 +150,30 @@ def _compare(options: argparse.Namespace) -> int:
         raise ConfigError("A resumed comparison takes its config from its folder: leave out all else.")
     else:
         comparison = running.reopen(options.resume)
-    print(f"Comparing in {comparison.folder}", file=sys.stderr)
+    _mention(options, f"Comparing in {comparison.folder}")
     try:
-        with Work(Console(stderr=True)) as progress:
-            failed = running.finish(comparison, progress.tick)
+        with Work(_display(options)) as progress:
+            failed = running.finish(comparison, progress.tick, _printer(options) or nobody)
     except KeyboardInterrupt:
         return _say(130, f"Interrupted. Go on with `partita compare --resume {comparison.folder}`.")
-    for sheet in write_tables(comparison, failed):
+    sheets, page = write_tables(comparison, failed), write_report(comparison.folder)
+    if options.json:
+        tables = {sheet.name: sheet_values(sheet) for sheet in sheets}
+        where = {"folder": str(comparison.folder), "page": str(page)}
+        _print_json({"tables": tables, "failed": failed, **where})
+        return 1 if failed else 0
+    for sheet in sheets:
         _print_table(to_terminal(sheet))
         print("\n".join(sheet.notes))
-    print(f"The tables are in {comparison.folder / 'tables'}, the page is {write_report(comparison.folder)}")
+    print(f"The tables are in {comparison.folder / 'tables'}, the page is {page}")
     return 1 if failed else 0
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from partita.config.reading import read_values
     from partita.report.progress import Work
     from partita.report.sheets import to_terminal, write_sheets
+    from partita.report.watching import nobody
     from partita.tuning.asked import split_arguments
     from partita.tuning.search import begin, tune, write_tuned
     from partita.tuning.trials import trials_sheet
@@ -147,13 +181,17 @@ def _tune(options: argparse.Namespace) -> int:
     path, arguments = _config_of(options.arguments)
     plain, search = split_arguments(arguments)
     ground = begin(read_values(path, plain), path.parent, search, options.trials)
-    print(f"Tuning in {ground.folder}", file=sys.stderr)
-    with Work(Console(stderr=True)) as progress:
-        tuned = tune(ground, search, trials=options.trials, tick=progress.tick)
-    trials = trials_sheet(tuned)
+    _mention(options, f"Tuning in {ground.folder}")
+    with Work(_display(options)) as progress:
+        told = _printer(options) or nobody
+        tuned = tune(ground, search, trials=options.trials, tick=progress.tick, told=told)
+    trials, config = trials_sheet(tuned), write_tuned(tuned, ground)
     write_sheets([trials], ground.folder)
+    if options.json:
+        _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(ground.folder)})
+        return 0
     _print_table(to_terminal(trials))
-    print(f"The final run, on all training rows: partita run {write_tuned(tuned, ground)}")
+    print(f"The final run, on all training rows: partita run {config}")
     return 0
 
 
@@ -165,8 +203,6 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _describe(options: argparse.Namespace) -> int:
-    import json
-
     from partita.config.reading import read_config
     from partita.describe import describe
     from partita.report.tables import costs_notes, costs_table
@@ -184,12 +220,10 @@ def _describe(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from partita.importer import import_data
     from partita.report.progress import Work
 
-    with Work(Console(stderr=True), options.kind) as work:
+    with Work(_display(options), options.kind) as work:
         told = import_data(options.kind, options.source, options.out, options.settings, work.tick)
     print("\n".join(told))
     print(f"The table is {options.out}")
@@ -201,6 +235,30 @@ def _config(_: argparse.Namespace) -> int:
 
     print(reference(), end="")
     return 0
+
+
+def _mention(options: argparse.Namespace, text: str) -> None:
+    """Say what is good to know, unless nobody wants to."""
+    if not options.quiet:
+        print(text, file=sys.stderr)
+
+
+def _display(options: argparse.Namespace) -> "Console":
+    """Return where progress is shown."""
+    from rich.console import Console
+
+    return Console(stderr=True, quiet=options.quiet or options.json)
+
+
+def _printer(options: argparse.Namespace) -> "Watch | None":
+    """Return what prints every round for a program, None where no program reads along."""
+    if not options.json or options.quiet:
+        return None
+    return lambda line, done, total: _print_json({**line, "done": done, "total": total})
+
+
+def _print_json(values: Mapping[str, Any]) -> None:
+    print(json.dumps(values), flush=True)
 
 
 def _print_table(table: "Table") -> None:
@@ -237,6 +295,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_arguments(run)
     run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="go on with the run in this folder")
+    _add_outputs(run)
     run.set_defaults(command=_run)
 
     compare = commands.add_parser(
@@ -249,6 +308,7 @@ def _parser() -> argparse.ArgumentParser:
         "--resume", metavar="DIR", type=Path, help="go on with the comparison in this folder"
     )
     compare.add_argument("--dry-run", action="store_true", help="only say what would be run, and how long")
+    _add_outputs(compare)
     compare.set_defaults(command=_compare)
 
     tune = commands.add_parser(
@@ -258,6 +318,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_arguments(tune)
     tune.add_argument("--trials", type=int, default=0, metavar="N", help="so many choices only, not all")
+    _add_outputs(tune)
     tune.set_defaults(command=_tune)
 
     report = commands.add_parser(
@@ -293,7 +354,8 @@ def _parser() -> argparse.ArgumentParser:
     importing.add_argument(
         "settings", nargs="*", metavar="key=value", help="how, see docs/how-to/own-data.md"
     )
-    importing.set_defaults(command=_import)
+    _add_quiet(importing)
+    importing.set_defaults(command=_import, json=False)
 
     config = commands.add_parser(
         "config",
@@ -311,3 +373,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG.toml | section.key=value",
         help="a config file, then values that replace some of its own",
     )
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    _add_quiet(parser)
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="for programs: a line of JSON for every round and one for the outcome; with --quiet that alone",
+    )
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="no progress: warnings, errors and the outcome")

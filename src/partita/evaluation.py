@@ -60,6 +60,26 @@ def served(rows: Callable[[], Iterable[Row]], task: Task, *, devices: int) -> It
         yield {**row, "stage": Stage.SERVED}
 
 
+class Pretrained:
+    """How the pretrained model does on every device: what later models are compared with.
+
+    Args:
+        rows, task, devices, split: as in `summarise`.
+    """
+
+    def __init__(self, rows: Iterable[Row], task: Task, *, devices: int, split: str) -> None:
+        self._before = _columns(rows, devices, split)[0][Stage.PRETRAINED]
+        self._sign = _sign(task)
+        self._split = split
+
+    def against(self, rows: Iterable[Row]) -> dict[str, int]:
+        """Return how many devices a later model helps and hurts, and for how many it does the same."""
+        known = [row for row in rows if row["split"] == self._split and row["metric"] is not None]
+        return _counts(
+            np.array([row["metric"] - self._before[row["position"]] for row in known]) * self._sign
+        )
+
+
 def weighted_mean(values: Iterable[float], weights: Iterable[float]) -> float:
     """Return the mean of `values` by `weights`."""
     return float(np.average(np.fromiter(values, float), weights=np.fromiter(weights, float)))
@@ -101,12 +121,21 @@ def _columns(rows: Iterable[Row], devices: int, split: str) -> tuple[dict[Stage,
 
 def _gains(values: Mapping[Stage, Column], task: Task) -> dict[Stage, Column]:
     """Return by how much each stage's model is better than the pretrained one."""
-    sign = 1 if task.metrics[task.headline].direction == "up" else -1
-    return {stage: (column - values[Stage.PRETRAINED]) * sign for stage, column in values.items()}
+    return {stage: (column - values[Stage.PRETRAINED]) * _sign(task) for stage, column in values.items()}
+
+
+def _sign(task: Task) -> int:
+    return 1 if task.metrics[task.headline].direction == "up" else -1
+
+
+def _counts(gains: Column) -> dict[str, int]:
+    """Return how many gains are above, below and at zero; comparisons with NaN are false."""
+    signs = {"helped": gains > 0, "hurt": gains < 0, "same": gains == 0}
+    return {name: int(found.sum()) for name, found in signs.items()}
 
 
 def _statistics(column: Column, weights: Column, gains: Column) -> dict[str, float | int]:
-    """Return the statistics of the devices whose value is known; comparisons with NaN are false."""
+    """Return the statistics of the devices whose value is known."""
     known = ~np.isnan(column)
     values = column[known]
     q10, q50, q90 = np.quantile(values, [0.1, 0.5, 0.9])
@@ -123,7 +152,5 @@ def _statistics(column: Column, weights: Column, gains: Column) -> dict[str, flo
     return {
         **{name: float(number) for name, number in numbers.items()},
         "devices": len(values),
-        "helped": int((gains > 0).sum()),
-        "hurt": int((gains < 0).sum()),
-        "same": int((gains == 0).sum()),
+        **_counts(gains),
     }

@@ -8,21 +8,24 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import tomli_w
 
 from partita.config.building import Built, build
-from partita.config.imports import changed_code, find_code, made_with
+from partita.config.imports import changed_code, find_code, made_with, still_made_with
 from partita.config.reading import read_config, to_values
 from partita.config.schema import Config, PartitionConfig
 from partita.config.tasks import data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Summary
-from partita.finished import BASELINE, Tested, tested_in
+from partita.finished import BASELINE, Tested, is_finished, tested_in
 from partita.protocol import Stage
+from partita.report.tensorboard import TensorBoard
 from partita.report.troubles import left_out
+from partita.report.watching import Watchers, within
 from partita.stages.pipeline import Pipeline, Watch
 from partita.stages.record import FolderRecord
 
@@ -68,9 +71,13 @@ def go_on(config: Config, beside: Path) -> Prepared:
 
 
 def reopen(folder: Path, overrides: Sequence[str] = ()) -> Prepared:
-    """Build the run in a folder again, to go on with it; of its config, `RESUMABLE` alone may change."""
-    if set(overrides) - {RESUMABLE}:
-        given = " ".join(overrides)
+    """Build the run in a folder again, to go on with it; of its config, little may change.
+
+    That is `RESUMABLE`, and who is told of it, the section `report`.
+    """
+    refused = [text for text in overrides if text != RESUMABLE and not text.startswith("report.")]
+    if refused:
+        given = " ".join(refused)
         raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
     path = folder / "config.toml"
     if not path.is_file():
@@ -87,7 +94,7 @@ def reopen(folder: Path, overrides: Sequence[str] = ()) -> Prepared:
     run = Prepared(config, _build(config, folder), folder)
     if overrides:
         with contextlib.closing(FolderRecord(folder)):
-            _save(config, folder)
+            _save(replace(config, made_with=still_made_with(config, folder)), folder)
     return run
 
 
@@ -112,37 +119,55 @@ def _build(config: Config, beside: Path) -> Built:
 
 
 def finish(run: Prepared, watch: Watch | None = None) -> Done:
-    """Do all that is left of a run, its baseline included, and return what came out."""
-    summary = _run(run, watch)
+    """Do all that is left of a run, its baseline included, and return what came out.
+
+    Watchers that the config names are told of every round before `watch`, which may end the run by raising.
+    """
+    folder, values = run.folder.resolve(), to_values(run.config)
+    wanted = {} if _is_over(run) else run.built.watchers
+    makers = {name: partial(make, folder, values) for name, make in wanted.items()}
+    # The record comes first: it refuses a folder that holds what no run writes, and watchers may write there.
+    with contextlib.closing(FolderRecord(run.folder)) as record, Watchers(makers, then=watch) as watchers:
+        return _finish(run, record, watchers)
+
+
+def _is_over(run: Prepared) -> bool:
+    """Return whether nothing is left to do of a run."""
+    inner = [run.folder / BASELINE] if run.config.finetune.baseline else []
+    return all(map(is_finished, (run.folder, *inner)))
+
+
+def _finish(run: Prepared, record: FolderRecord, watch: Watch) -> Done:
+    summary = _run(run, record, watch)
     if run.config.finetune.baseline:
         nested, inner = _baseline(read_config(run.folder / "config.toml")), run.folder / BASELINE
         inner.mkdir(exist_ok=True)
         _write_config(nested, run.folder, inner)
-        baseline = watch and (lambda line, *counts: watch({**line, "run": BASELINE}, *counts))
         built = build(nested, run.folder)
         if built.start and (built.start.new or built.start.left_over):
             raise RunFailed(f"The baseline cannot begin from the pretrained model: {built.start}.")
-        _run(Prepared(nested, built, inner), baseline)
+        with contextlib.closing(FolderRecord(inner)) as own:
+            _run(Prepared(nested, built, inner), own, within(watch, BASELINE))
     return Done(summary, tested_in(run.folder))
 
 
-def _run(run: Prepared, watch: Watch | None) -> Summary:
-    record = FolderRecord(run.folder)
+def _run(run: Prepared, record: FolderRecord, watch: Watch) -> Summary:
     skipped = run.built.task.skipped
+    boards = {"report.tensorboard": partial(TensorBoard, run.folder)} if run.config.report.tensorboard else {}
     try:
         skipped.keep_in(run.folder)
-        return Pipeline(
+        pipeline = Pipeline(
             run.built.task,
             run.built.partition,
             run.built.plan,
             seed=run.config.seed,
             record=record,
             name=run.config.name,
-        ).run(watch)
+        )
+        with Watchers(boards, then=watch) as watchers:
+            return pipeline.run(watchers)
     except RunFailed as error:
         raise RunFailed(f"{error} Mind: {left_out(skipped)}." if skipped else str(error)) from error
-    finally:
-        record.close()
 
 
 def _baseline(config: Config) -> Config:

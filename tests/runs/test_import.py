@@ -219,7 +219,7 @@ def test_a_bad_test_row_costs_no_training(
     trained = Path("a/rounds.jsonl").read_text()
     assert main(["run", "--resume", "a", "task.skip_bad=false"]) == 2
     assert main(["run", "--resume", "a", "task.skip_bad=true", "seed=3"]) == 2
-    assert "leave out `task.skip_bad=true seed=3`" in capsys.readouterr().err
+    assert "leave out `seed=3`" in capsys.readouterr().err
     assert "skip_bad" not in Path("a/config.toml").read_text()
     assert main(["run", "--resume", "a", "task.skip_bad=true"]) == 0
 

@@ -1,5 +1,6 @@
 """The three stages: what each begins with, does and leaves behind."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -495,3 +496,55 @@ def test_a_folder_that_exists_is_not_overwritten(tmp_path: Path) -> None:
 
     with pytest.raises(FileExistsError, match="resume=True"):
         pipeline(task, offset(task), plan(), out=tmp_path)
+
+
+def test_a_watcher_is_told_how_many_rounds_there_are_and_who_was_hurt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partita.stages.plan.BLOCK", 4)
+    task, lines = affine_task(), []
+
+    result = pipeline(
+        task,
+        offset(task),
+        plan(evaluate=Evaluation(every=2)),
+        out=tmp_path / "run",
+        watch=lambda line, *_: lines.append(line),
+    )
+
+    assert {(line["stage"], line["rounds"]) for line in lines} == {
+        *(("pretrained", 4), ("personalised", 3), ("finetuned", 2)),
+    }
+    counted = [line for line in lines if "hurt" in line]
+    assert [(line["stage"], line["round"]) for line in counted] == [
+        *(("personalised", 2), ("personalised", 2), ("personalised", 3), ("personalised", 3)),
+        *(("finetuned", 2), ("finetuned", 2)),
+    ]
+    for stage in ("personalised", "finetuned"):
+        final = [line for line in counted if line["stage"] == stage and line["final"]]
+        for key in ("helped", "hurt", "same"):
+            assert sum(line[key] for line in final) == result.summary["stages"][stage][key]
+    assert all(sum(line[key] for key in ("helped", "hurt", "same")) == len(line["heard"]) for line in counted)
+    # The file has nothing of this.
+    written = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
+    more = {"rounds", "helped", "hurt", "same"}
+    assert written == [{key: value for key, value in line.items() if key not in more} for line in lines]
+
+
+def test_a_resumed_run_knows_the_pretrained_model_that_others_are_compared_with(tmp_path: Path) -> None:
+    task, lines, again = affine_task(), [], []
+
+    def stop(line: Any, done: int, total: int) -> None:
+        lines.append(line)
+        if len(lines) == 7:  # After pretraining and two rounds of personalising.
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        pipeline(task, offset(task), plan(), out=tmp_path / "run", watch=stop)
+    settings = {"out": tmp_path / "run", "resume": True, "watch": lambda line, *_: again.append(line)}
+    result = pipeline(task, offset(task), plan(), **settings)
+
+    told = {line["stage"]: line for line in again if "hurt" in line}
+    assert list(told) == ["personalised", "finetuned"]
+    for stage, line in told.items():
+        assert line["hurt"] == result.summary["stages"][stage]["hurt"]

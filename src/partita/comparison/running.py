@@ -28,17 +28,21 @@ from partita.config.reading import read_values
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
+from partita.evaluation import Row
 from partita.finished import is_finished
 from partita.models.parts import partition_names
 from partita.protocol import Stage
 from partita.report.progress import Tick
 from partita.report.sheets import write_sheets
+from partita.report.watching import nobody, within
 from partita.stages.pipeline import Watch
 from partita.tasks.build import build_model
 from partita.tuning.asked import put
 from partita.tuning.search import Ground, check_trial, pretrain, tune
 from partita.tuning.trials import trials_sheet
 
+_CELLS, _TUNED = "cells", "tuned"
+"""The folders of a comparison."""
 _PAUSE = 1.0
 """Seconds between looks at cells that other processes are doing."""
 
@@ -54,7 +58,7 @@ class Comparison:
 
     def folder_of(self, cell: Cell) -> Path:
         """Return the folder of a cell's run."""
-        return self.folder / "cells" / cell.name
+        return self.folder / _CELLS / cell.name
 
     def start_of(self, cell: Cell) -> Cell:
         """Return the cell that pretrains for another."""
@@ -69,7 +73,7 @@ class Comparison:
 
     def failure_file(self, cell: Cell) -> Path:
         """Return where it is written why a cell failed; without that file it is tried again."""
-        return self.folder / "cells" / f"{cell.name}.failed"
+        return self.folder / _CELLS / f"{cell.name}.failed"
 
     def why_failed(self, cell: Cell) -> str:
         """Return why a cell failed, nothing where it did not."""
@@ -87,7 +91,7 @@ class Comparison:
 
     def tuned_file(self, cell: Cell) -> Path:
         """Return where the values are that a cell's method was tuned to."""
-        return self.folder / "tuned" / f"{cell.kind}.json"
+        return self.folder / _TUNED / f"{cell.kind}.json"
 
     def tuned_to(self, cell: Cell) -> Mapping[str, Any]:
         """Return the values that a cell's method was tuned to, none where it was not."""
@@ -111,7 +115,7 @@ def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
         if config.compare.tune and cell.method != START:
             check_trial(cell.values, beside)
     folder = runner.claim(config, f"{config.name}-compare")
-    (folder / "cells").mkdir()
+    (folder / _CELLS).mkdir()
     settled = _from_folder(values, cells, beside, folder)
     replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
     return reopen(folder)
@@ -119,7 +123,7 @@ def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
 
 def is_comparison(folder: Path) -> bool:
     """Return whether a folder holds a comparison."""
-    return (folder / "config.toml").is_file() and (folder / "cells").is_dir()
+    return (folder / "config.toml").is_file() and (folder / _CELLS).is_dir()
 
 
 def reopen(folder: Path) -> Comparison:
@@ -176,9 +180,15 @@ def pretrained_in(folder: Path) -> Path:
     return (folder / "shared" / f"{Stage.PRETRAINED}.safetensors").resolve()
 
 
-def finish(comparison: Comparison, tick: Tick) -> dict[str, str]:
-    """Do all cells that are left, with other processes where there are any; return why any of them failed."""
-    progress = _Progress(comparison, tick)
+def finish(comparison: Comparison, tick: Tick, told: Watch = nobody) -> dict[str, str]:
+    """Do all cells that are left, with other processes where there are any; return why any of them failed.
+
+    Args:
+        comparison: what to do.
+        tick: told of progress.
+        told: told of every round that this process does, and of which cell it is.
+    """
+    progress = _Progress(comparison, tick, told)
     if trials := base_of(comparison.values).compare.tune:
         _tune_all(comparison, trials, progress)
     while left := [cell for cell in comparison.cells if not comparison.is_over(cell)]:
@@ -191,11 +201,11 @@ def _try(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
     """Do a cell whose turn it is, unless another process does it, and return whether it was done."""
     if cell.begins_pretrained and not is_finished(comparison.folder_of(comparison.start_of(cell))):
         return False
-    with held(comparison.folder / "cells" / f"{cell.name}.lock") as is_ours:
+    with held(comparison.folder / _CELLS / f"{cell.name}.lock") as is_ours:
         if not is_ours or comparison.is_over(cell):
             return False
         try:
-            runner.finish(comparison.prepared(cell), progress.of(cell.name))
+            runner.finish(comparison.prepared(cell), progress.of(cell))
         except RunFailed as error:
             replace_file(comparison.failure_file(cell), str(error).encode())
         return True
@@ -203,7 +213,7 @@ def _try(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
 
 def _tune_all(comparison: Comparison, trials: int, progress: "_Progress") -> None:
     """Tune every method on the first seed, each with as many trials."""
-    (comparison.folder / "tuned").mkdir(exist_ok=True)
+    (comparison.folder / _TUNED).mkdir(exist_ok=True)
     while left := [cell for cell in progress.tuned if not comparison.tuned_file(cell).exists()]:
         if not sum(_tune(comparison, cell, trials, progress) for cell in left):
             time.sleep(_PAUSE)
@@ -232,20 +242,21 @@ def _best(comparison: Comparison, cell: Cell, trials: int, progress: "_Progress"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     tick = progress.part(f"tuning {cell.kind}")
-    start = _start_of_trials(comparison, cell, tick) if cell.begins_pretrained else None
+    start = _start_of_trials(comparison, cell, tick, progress.told) if cell.begins_pretrained else None
     ground = Ground(values=cell.values, beside=comparison.folder, folder=folder, start=start)
-    tuned = tune(ground, space_of(cell.config(out=folder), trials), trials=trials, tick=tick)
+    told = within(progress.told, f"{_TUNED}/{cell.kind}")
+    tuned = tune(ground, space_of(cell.config(out=folder), trials), trials=trials, tick=tick, told=told)
     write_sheets([trials_sheet(tuned)], folder)
     return tuned.best.choice
 
 
-def _start_of_trials(comparison: Comparison, cell: Cell, tick: Tick) -> Path:
+def _start_of_trials(comparison: Comparison, cell: Cell, tick: Tick, told: Watch) -> Path:
     """Return the model that all methods' trials begin from, pretrained without the validation rows."""
-    folder = comparison.folder / "tuned"
+    folder = comparison.folder / _TUNED
     values = comparison.start_of(cell).values
     ground = Ground(values=values, beside=comparison.folder, folder=folder)
     with held(folder / "start.lock", wait=True):
-        return pretrain(ground, tick)
+        return pretrain(ground, tick, within(told, _TUNED))
 
 
 @contextlib.contextmanager
@@ -272,6 +283,7 @@ class _Progress:
 
     comparison: Comparison
     tick: Tick
+    told: Watch
 
     @cached_property
     def tuned(self) -> list[Cell]:
@@ -286,7 +298,12 @@ class _Progress:
         whole = len(self.tuned) + len(self.comparison.cells)
         return lambda done, total, text: self.tick(over + done / total, whole, f"{name}, {text}")
 
-    def of(self, name: str) -> Watch:
+    def of(self, cell: Cell) -> Watch:
         """Return what tells of the rounds of one cell."""
-        tick = self.part(name)
-        return lambda _, done, total: tick(done, total, f"{100 * done // total} %")
+        tick, told = self.part(cell.name), within(self.told, f"{_CELLS}/{cell.name}")
+
+        def watch(line: Row, done: int, total: int) -> None:
+            told(line, done, total)
+            tick(done, total, f"{100 * done // total} %")
+
+        return watch

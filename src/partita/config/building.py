@@ -1,6 +1,6 @@
 """From a config's flat values to the objects of a run: a task, a partition and a plan."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from partita.config.schema import (
     PretrainConfig,
 )
 from partita.config.tasks import build_task
+from partita.config.watchers import build_watchers
 from partita.errors import ConfigError
 from partita.local.carried import Carried, Carries, LocalFn, declared_by, make_update
 from partita.local.method import Method
@@ -29,6 +30,7 @@ from partita.models.parts import named_partition, named_patterns
 from partita.models.start import Account
 from partita.partition import Partition
 from partita.protocol import Stage
+from partita.report.watching import Maker
 from partita.selection import REST, Selection
 from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
 from partita.server.schedules import Exponential, Linear, Schedule, constant
@@ -53,6 +55,8 @@ class Built:
     plan: Plan
     start: Account | None
     """What became of the file to begin from, where there is one."""
+    watchers: Mapping[str, Maker]
+    """What makes the watchers that the config names, by their import paths."""
 
 
 def build(config: Config, folder: Path) -> Built:
@@ -61,6 +65,7 @@ def build(config: Config, folder: Path) -> Built:
     Raises:
         ConfigError: a value makes no sense.
     """
+    watchers = build_watchers(config.report)
     task, start = build_task(config, folder)
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
@@ -84,7 +89,7 @@ def build(config: Config, folder: Path) -> Built:
             evaluate.check(task)
     with own_code("`personalise.method`"):
         _check_carried(plan, partition, task, seed=config.seed)
-    return Built(task, partition, plan, start)
+    return Built(task, partition, plan, start, watchers)
 
 
 def _check_carried(plan: Plan, partition: Partition, task: Task, *, seed: int) -> None:

@@ -161,11 +161,17 @@ def made_with(config: Config, folder: Path, *others: Config) -> dict[str, str]:
     return versions | ({_CODE: os.pathsep.join(sorted(places))} if places else {})
 
 
+def still_made_with(config: Config, folder: Path) -> dict[str, str]:
+    """Return what a recorded run was made with, and what it uses besides from now on."""
+    now = made_with(config, folder)
+    return {**now, **config.made_with, **({_CODE: now[_CODE]} if _CODE in now else {})}
+
+
 def _paths(config: Config) -> list[str]:
     """Return what may be import paths in a config."""
     paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
     paths += [config.personalise.method, config.personalise.optimizer, config.finetune.optimizer]
-    return [*paths, str(config.partition.adapter_width)]
+    return [*paths, str(config.partition.adapter_width), *config.report.watchers]
 
 
 def _version(module: str) -> str:

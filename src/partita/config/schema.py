@@ -162,6 +162,18 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """Who is told of a run's rounds while it goes on; nothing of it changes what comes out."""
+
+    watchers: list[str] = field(default_factory=list)
+    """Import paths "package.module:function" of watchers: each is called with a run's folder and its config,
+    and returns what is told of every round, or a context manager that gives it; see docs/watching.md."""
+    tensorboard: bool = False
+    """Whether rounds are also written as TensorBoard's events, to the folder `tensorboard/` of the run; needs
+    partita[tensorboard]."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareConfig:
     """What `partita compare` compares; a run alone has no use for it."""
 
@@ -203,6 +215,7 @@ class Config:
     personalise: PersonaliseConfig = field(default_factory=PersonaliseConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
     made_with: Mapping[str, str] = field(default_factory=dict)
     """Versions and hashes of the code that made a run; written by a run, compared when it is made again."""

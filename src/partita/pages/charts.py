@@ -18,8 +18,10 @@ _FACETS = 3
 _VIOLINS = 5
 """Small charts beside each other."""
 _ROUND = "round, all stages in a row"
-_TICKS = alt.Axis(tickMinStep=1, labelOverlap=True)
+_TICKS = alt.Axis(tickMinStep=1, labelOverlap=True, format=",d")
 _SPLITS = ["train", "validation", "test"]
+_MARGIN = 0.1
+"""Of a violin's range, beyond the least and the most."""
 _BETWEEN = 24
 """What lies between two of them, in pixels."""
 
@@ -66,33 +68,51 @@ def curves(columns: Mapping[str, str], says: str) -> Chart:
     return _chart("curves", "Training", says, alt.vconcat(*rows), "rounds")
 
 
-def parameters(gained: str, says: str) -> Chart:
-    """Return the change of each model of the data `models` against what a device keeps of its own."""
+def parameters(gained: str, says: str, methods: Sequence[str], *, by_part: bool = False) -> Chart:
+    """Return the change of each model of the data `models` against what a device keeps of its own.
+
+    Args:
+        gained: what a change is called.
+        says: what the chart shows.
+        methods: in the order of their colours.
+        by_part: whether there are several personal parts, each with a shape; else points have names.
+    """
     points = _of("models").encode(
         x=alt.X("kept:Q", title="numbers kept on a device", scale=alt.Scale(type="log")),
         y=alt.Y("gain:Q", title=gained),
         tooltip=["model:N", "kept:Q", alt.Tooltip("gain:Q", title=gained, format="+.4f")],
     )
     zero = _of("models").mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
+    dots = points.mark_point(filled=True, size=70)
     named = points.mark_text(align="left", dx=8, dy=-6).encode(text="model:N")
-    drawn = alt.layer(zero, points.mark_point(filled=True, size=70), named)
-    drawn = drawn.properties(width=WIDTH, height=_HEIGHT)
+    told_apart = dots.encode(color=_colours(methods, "method"), shape=_shapes())
+    shown = [told_apart] if by_part else [dots, named]
+    drawn = alt.layer(zero, *shown).properties(width=WIDTH, height=_HEIGHT)
     return _chart("parameters", "Change against personal parameters", says, drawn, "models")
 
 
-def scatter(gained: str, says: str, models: Sequence[str]) -> Chart:
-    """Return every device's change against its training examples, by split."""
-    chosen = alt.selection_point(fields=["model"], bind="legend")
+def _colours(methods: Sequence[str], title: str) -> alt.Color:
+    return alt.Color("method:N", sort=list(methods), title=title)
+
+
+def _shapes() -> alt.Shape:
+    return alt.Shape("part:N", title="personal part")
+
+
+def scatter(gained: str, says: str, methods: Sequence[str], *, by_part: bool = False) -> Chart:
+    """Return every device's change against its training examples, by split; a click picks a method."""
+    chosen = alt.selection_point(fields=["method"], bind="legend")
     drawn = (
         _of("devices")
         .transform_filter("isValid(datum.gain)")
         .mark_point(filled=True, size=36)
         .encode(
-            x=alt.X("examples:Q", title="training examples", scale=alt.Scale(zero=False)),
+            x=alt.X("examples:Q", title="training examples", scale=alt.Scale(zero=False), axis=_TICKS),
             y=alt.Y("gain:Q", title=gained),
-            color=alt.Color("model:N", sort=list(models), title="model (click to pick)"),
             opacity=alt.condition(chosen, alt.value(0.65), alt.value(0.04)),
             tooltip=["device:N", "model:N", "examples:Q", alt.Tooltip("gain:Q", title=gained, format="+.4f")],
+            color=_colours(methods, "model (click to pick)"),
+            shape=_shapes() if by_part else alt.Undefined,
         )
         .add_params(chosen)
         .properties(width=_width(2), height=_HEIGHT)
@@ -104,11 +124,13 @@ def scatter(gained: str, says: str, models: Sequence[str]) -> Chart:
 def violins(gained: str, says: str, models: Sequence[str], *, extent: Sequence[float]) -> Chart:
     """Return how the change is spread over devices, a violin a model, one within the other a split."""
     beside = min(len(models), _VIOLINS)
+    low, high = extent
+    margin = _MARGIN * (high - low)
     drawn = (
         _of("devices")
         .transform_filter("isValid(datum.gain)")
         .transform_density(
-            "gain", groupby=["model", "split"], as_=["gain", "right"], extent=list(extent), steps=80
+            "gain", groupby=["model", "split"], as_=["gain", "right"], extent=[low - margin, high + margin]
         )
         .transform_calculate(left="-datum.right")
         .mark_area(orient="horizontal", opacity=0.55)

@@ -100,7 +100,8 @@ class _Reader:
         rows = list(results.outcomes)
         best = max(rows, key=lambda row: self._sign * self._mean(row))
         reference = (results.reference, "")
-        seeds = f"{results.seeds} seeds" if results.seeds > 1 else "one seed"
+        runs = len(results.outcomes[best])
+        seeds = f"{runs} seeds" if runs > 1 else "one seed"
         answer = (
             f"{self._name(best)} has the best {results.split} {results.metric} of {len(rows)} rows, "
             f"{self._mean(best):.4f} over {seeds}"
@@ -124,10 +125,13 @@ class _Reader:
 
     def _charts(self, devices: Sequence[Row]) -> Iterator[Section]:
         points = self._points()
+        methods = list(dict.fromkeys(self.results.titles[row[0]] for row in self._drawn))
         listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
         title = "Change against personal parameters"
         if points:
-            yield Section(title=title, chart=charts.parameters(self._gained, f"{listed}."))
+            yield Section(
+                title=title, chart=charts.parameters(self._gained, f"{listed}.", methods, by_part=True)
+            )
         else:
             yield Section(title=title, texts=["No model has a part of its own on devices."])
         gains = [row["gain"] for row in devices if row["gain"] is not None]
@@ -137,7 +141,7 @@ class _Reader:
             return
         against = f"against {self._name((self.results.reference, ''))}, means over seeds"
         says = f"A point is a device under a method: its change {against}, against its training examples."
-        yield _section(charts.scatter(self._gained, says, names))
+        yield _section(charts.scatter(self._gained, says, methods, by_part=True))
         says = f"How the change of devices {against}, is spread: from {min(gains):+.4f} to {max(gains):+.4f}."
         yield _section(charts.violins(self._gained, says, names, extent=(min(gains), max(gains))))
         band = " The band is from the least to the most of any seed." if self.results.seeds > 1 else ""
@@ -156,6 +160,8 @@ class _Reader:
         points = [
             {
                 "model": self._name(row),
+                "method": self.results.titles[row[0]],
+                "part": row[1] or "-",
                 "kept": max(outcome.kept for outcome in self.results.outcomes[row].values()),
                 "gain": self._sign * (self._mean(row) - start),
             }
@@ -194,6 +200,8 @@ class _Reader:
         return {
             "device": device,
             "model": self._name(row),
+            "method": self.results.titles[row[0]],
+            "part": row[1] or "-",
             "split": split,
             "examples": self.examples.get(device),
             "metric": statistics.fmean(values),

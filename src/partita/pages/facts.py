@@ -71,6 +71,7 @@ def _compared(measured: Mapping[str, Mapping[tuple[DeviceId, str], Row]], sign: 
             yield {
                 "device": device,
                 "model": title,
+                "method": title,
                 "split": split,
                 "examples": rows.get((device, "train"), row)["examples"],
                 "metric": row["metric"],

@@ -17,8 +17,22 @@ from partita.pages.charts import Chart
 
 Data = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows by the name of the data that they are."""
-PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#000000"]
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
+PALETTES = {
+    "light": [
+        *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#7F7F7F", "#999933"),
+        "#000000",
+    ],
+    "dark": [
+        *("#56B4E9", "#E69F00", "#2BC29A", "#E08FC0", "#F0E442", "#FF7F3F", "#C77DA9", "#B0B0B0", "#B9B95A"),
+        "#FFFFFF",
+    ],
+}
+"""Colours that colour-blind readers can tell apart, after Okabe and Ito and after Tol, on either ground."""
+_ON_PAPER = {
+    "range": {"category": PALETTES["light"]},
+    "background": "white",
+    "legend": {"orient": "bottom", "columns": 4},
+}
 _VERSION = "6.4"
 """Of Vega-Lite: the one that Altair writes for."""
 _SCALE = 2.0
@@ -40,7 +54,7 @@ def with_data(chart: Chart, data: Data) -> dict[str, Any]:
     """Return a chart with all that it draws, in light colours."""
     spec = copy.deepcopy(dict(chart.spec))
     spec["datasets"] = {name: data[name] for name in chart.data}
-    spec["config"] = {**spec.get("config", {}), "range": {"category": PALETTE}, "background": "white"}
+    spec["config"] = {**spec.get("config", {}), **_ON_PAPER}
     return spec
 
 

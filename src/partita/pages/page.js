@@ -10,20 +10,19 @@ const data = Object.fromEntries(Object.entries(read("data")).map(([name, columns
 const charts = read("charts");
 
 // ---- Charts: as wide as the page, in its colours --------------------------------------------------------------
-const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#000000"];
-const DARK = ["#56B4E9", "#E69F00", "#2BC29A", "#E08FC0", "#F0E442", "#FF7F3F", "#B0B0B0", "#FFFFFF"];
+const palettes = read("palettes");
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-function themed() {
+function themed(width) {
   const style = getComputedStyle(document.documentElement);
   const [ink, faint, line] = ["--ink", "--faint", "--line"].map((name) => style.getPropertyValue(name).trim());
   const texts = { labelColor: faint, titleColor: ink };
-  const palette = dark.matches ? DARK : LIGHT;
+  const palette = dark.matches ? palettes.dark : palettes.light;
   return {
     background: null,
     font: "system-ui, sans-serif",
     axis: { ...texts, gridColor: line, domainColor: faint, tickColor: faint },
-    legend: { ...texts, orient: "bottom", labelLimit: 220 },
+    legend: { ...texts, symbolBaseFillColor: faint, symbolBaseStrokeColor: faint, orient: "bottom", labelLimit: 170, columns: Math.max(1, Math.floor(width / 190)) },
     header: texts,
     title: { color: ink },
     view: { stroke: line },
@@ -55,7 +54,7 @@ async function draw(place) {
   const factor = Math.min(1, (place.clientWidth - AXES) / (DESIGNED - AXES));
   const spec = narrowed(charts[place.dataset.chart], factor);
   spec.datasets = data;
-  await window.vegaEmbed(place, spec, { renderer: "svg", actions: false, config: themed() });
+  await window.vegaEmbed(place, spec, { renderer: "svg", actions: false, config: themed(place.clientWidth) });
 }
 
 function drawAll() {

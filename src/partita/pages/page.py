@@ -11,7 +11,7 @@ from jinja2 import Environment
 
 from partita.durable import replace_file
 from partita.pages.charts import Chart
-from partita.pages.figures import Data, libraries, write_figures
+from partita.pages.figures import PALETTES, Data, libraries, write_figures
 from partita.report.sheets import Sheet, plain, text_columns, write_sheets
 
 _DIGITS = 6
@@ -78,6 +78,7 @@ def html_of(page: Page) -> str:
         script=_file("page.js"),
         libraries=libraries().replace("</script", "<\\/script"),
         data=_json({name: _columns(rows) for name, rows in page.data.items()}),
+        palettes=_json(PALETTES),
         charts=_json({chart.name: dict(chart.spec) for chart in page.charts}),
     )
 

@@ -159,8 +159,9 @@ class _Reader:
         title = "Change against personal parameters"
         if not points:
             return Section(title=title, texts=["No model has a part of its own on devices."])
+        titles = [point["model"] for point in points]
         listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
-        return Section(title=title, chart=charts.parameters(self._gained, f"{listed}."))
+        return Section(title=title, chart=charts.parameters(self._gained, f"{listed}.", titles))
 
     def _points(self) -> list[Row]:
         first = self.facts.models[0].statistics["weighted_mean"]

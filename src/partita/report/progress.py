@@ -8,18 +8,26 @@ from typing import Self
 from rich import progress as bars
 from rich.console import Console
 
-from partita.evaluation import Row
-from partita.protocol import Stage
-
 Tick = Callable[[float, int, str], None]
 """Told how much is done, of how much, and what is being done."""
 _SECONDS = 5.0
 """Between plain lines."""
-_DOING = {
-    Stage.PRETRAINED: "pretraining",
-    Stage.PERSONALISED: "personalising",
-    Stage.FINETUNED: "finetuning",
-}
+
+
+class NowAndThen:
+    """Prints plain lines, not more often than every few seconds."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._said: float | None = None
+
+    def say(self, line: str, *, is_last: bool) -> None:
+        """Print a line where it is time for one, and the last one in any case."""
+        now = self._clock()
+        if is_last or self._said is None or now - self._said >= _SECONDS:
+            self._said = now
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class Work:
@@ -27,18 +35,18 @@ class Work:
 
     def __init__(self, console: Console, name: str = "") -> None:
         self._name = name
-        self._console = console
+        self._is_live = console.is_terminal and not console.quiet
+        self._plain = NowAndThen(console)
         self._bar = bars.Progress(
-            bars.TextColumn("{task.description}"),
+            bars.TextColumn("{task.description}", markup=False),
             bars.BarColumn(),
             bars.MofNCompleteColumn(),
             bars.TimeRemainingColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not self._is_live,
             transient=True,
         )
         self._task = self._bar.add_task("starting", total=None)
-        self._said = 0.0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -56,16 +64,5 @@ class Work:
         """Show how much is done, and what is being done."""
         text = text or self._name
         self._bar.update(self._task, description=text, completed=done, total=total)
-        if self._console.is_terminal or (time.monotonic() - self._said < _SECONDS and done < total):
-            return
-        self._said = time.monotonic()
-        self._console.print(f"{int(done)}/{total} {text}", highlight=False, soft_wrap=True)
-
-    def watch(self, line: Row, done: int, total: int) -> None:
-        """Show that a round of a run has ended."""
-        which = f"{line['run']} baseline, " if "run" in line else ""
-        doing = f"{_DOING[line['stage']]}, round {line['round'] + 1}"
-        if line["work"] == "evaluate":
-            doing = f"evaluating the {line['stage']} model"
-        loss = "" if line["loss"] is None else f", loss {line['loss']:.4f}"
-        self.tick(done, total, f"{which}{doing}{loss}")
+        if not self._is_live:
+            self._plain.say(f"{int(done)}/{total} {text}", is_last=done >= total)

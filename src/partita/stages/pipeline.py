@@ -5,14 +5,25 @@ Every round is committed before the next one begins, so a run that ended anywher
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from partita.device.visit import Visitor
 from partita.errors import ConfigError, RunFailed
-from partita.evaluation import MODEL_OF, Row, Summary, columns_of, rows_of, served, summarise, weighted_mean
+from partita.evaluation import (
+    MODEL_OF,
+    Pretrained,
+    Row,
+    Summary,
+    columns_of,
+    rows_of,
+    served,
+    summarise,
+    weighted_mean,
+)
 from partita.executors.serial import SerialExecutor
 from partita.partition import Partition
 from partita.protocol import (
@@ -40,7 +51,11 @@ _MOST_UNHEARD = 10
 """Training rounds in a row without a reply, after which a run is given up."""
 
 Watch = Callable[[Row, int, int], None]
-"""Told of every round: its line in `rounds.jsonl`, how many rounds are done, how many there are."""
+"""Told of every round: its line in `rounds.jsonl`, how many rounds are done, how many there are.
+
+The line has more than the file: `rounds`, how many the stage has; and of an evaluation after pretraining
+`helped`, `hurt` and `same`, which count its devices against the pretrained model.
+"""
 
 
 class Pipeline:
@@ -96,6 +111,7 @@ class Pipeline:
         if last is not None:
             self._executor.close(last.label, last.counted)
         turns = list(self.plan.turns(len(self._evaluated)))
+        rounds = Counter(turn.stage for turn in turns if turn.work != "evaluate")
         scene: Scene | None = None
         for number, turn in enumerate(turns):
             if last is not None and number <= last.number:
@@ -104,15 +120,17 @@ class Pipeline:
                 goes_on = scene is None and last is not None and last.stage == turn.stage
                 scene = self._stages.open(turn.stage, self.record.state() if goes_on else None)
                 self._heard = last.heard if goes_on and last is not None else False
-            scene, line = self._take(scene, turn, number)
+            scene, line, rows = self._take(scene, turn, number)
             if watch is not None:
-                watch(line, number + 1, len(turns))
+                told = {**line, "rounds": rounds[turn.stage], **self._against_pretrained(turn, rows)}
+                watch(told, number + 1, len(turns))
             self._check_heard(turn, line)
         if turns[-1].stage is Stage.PRETRAINED:
             self._stages.open(Stage.FINETUNED)
-        rows = partial(self._all_rows, len(self._evaluated))
-        summary = summarise(rows(), self.task, devices=len(self._evaluated), split=self.plan.evaluate.split)
-        self.record.finish(columns_of(self.task), rows(), summary)
+        all_rows = partial(self._all_rows, len(self._evaluated))
+        split = self.plan.evaluate.split
+        summary = summarise(all_rows(), self.task, devices=len(self._evaluated), split=split)
+        self.record.finish(columns_of(self.task), all_rows(), summary)
         return summary
 
     def _all_rows(self, devices: int) -> Iterator[Row]:
@@ -121,8 +139,19 @@ class Pipeline:
         if self.plan.evaluate.choose:
             yield from served(self.record.rows, self.task, devices=devices)
 
-    def _take(self, scene: Scene, turn: Turn, number: int) -> tuple[Scene, Row]:
-        """Do one round and commit it."""
+    @cached_property
+    def _pretrained(self) -> Pretrained:
+        """What later stages are compared with, once it has been evaluated."""
+        devices, split = len(self._evaluated), self.plan.evaluate.split
+        return Pretrained(self.record.rows(), self.task, devices=devices, split=split)
+
+    def _against_pretrained(self, turn: Turn, rows: Sequence[Row]) -> dict[str, int]:
+        """Return how many devices were helped and hurt, where a round evaluates that."""
+        is_later = turn.work == "evaluate" and turn.stage is not Stage.PRETRAINED
+        return self._pretrained.against(rows) if is_later else {}
+
+    def _take(self, scene: Scene, turn: Turn, number: int) -> tuple[Scene, Row, Sequence[Row]]:
+        """Do one round and commit it; return what it led to, its line and its rows."""
         begin = time.perf_counter()
         if turn.final and turn.block.start == 0:
             self._end_training(scene)
@@ -151,7 +180,7 @@ class Pipeline:
         )
         self.record.commit(commit, state, line, rows if turn.final else [])
         self._executor.close(label, moved)
-        return replace(scene, state=state), line
+        return replace(scene, state=state), line, rows
 
     def _end_training(self, scene: Scene) -> None:
         """Keep what a stage's training leaves behind, unless there was none."""

@@ -31,9 +31,9 @@ _CHECKPOINTS = ("shared", "optimizer")
 _CHECKPOINT = re.compile(r"checkpoint-\d+-(shared|optimizer)\.safetensors")
 _FILES = {
     *("config.toml", "commit.json", "summary.json", "devices.parquet"),
-    *("rounds.jsonl", "devices.jsonl", "skipped.jsonl"),
+    *("rounds.jsonl", "devices.jsonl", "skipped.jsonl", "report.html"),
 }
-_FOLDERS = {"shared", "personal", "finetune"}
+_FOLDERS = {"shared", "personal", "finetune", "tensorboard", "watchers", "figures", "tables"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,11 @@ from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed, needed
+from partita.evaluation import Row
 from partita.protocol import Stage
 from partita.report.progress import Tick
+from partita.report.watching import nobody, within
+from partita.stages import pipeline
 from partita.tuning.asked import Search, check_search, put
 from partita.tuning.candidates import Candidates
 from partita.tuning.trials import Hopeless, Trial, Tuned, Watch
@@ -32,6 +35,8 @@ _HELD_OUT = 0.2
 """Of each device's training rows, where the config does not say how many."""
 _BEFORE = ("pretrain.", "model.", "task.", "seed", "personalise.method", "partition.frozen")
 """Keys that change the pretrained model, or whether a run begins from it."""
+_START = "start"
+"""The folder of what all trials begin from."""
 _LOOKS = 4
 """How often a training stage is looked at on its way, to give up what is hopeless."""
 
@@ -80,7 +85,9 @@ def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, An
     build(config_of(_judged(values, choice)), beside)
 
 
-def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tuned:
+def tune(
+    ground: Ground, search: Search, *, trials: int = 0, tick: Tick, told: pipeline.Watch = nobody
+) -> Tuned:
     """Try values on validation rows and return what came out.
 
     Args:
@@ -88,6 +95,7 @@ def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tune
         search: what to try.
         trials: how many choices; 0: every combination.
         tick: told of progress.
+        told: told of every round, and of which trial it is.
 
     Raises:
         RunFailed: no trial came to its end.
@@ -101,11 +109,18 @@ def tune(ground: Ground, search: Search, *, trials: int = 0, tick: Tick) -> Tune
     candidates = Candidates(optuna, search, own=own, direction=direction, seed=config.seed, trials=trials)
     start = ground.start
     if start is None and config.pretrain.rounds and not any(key.startswith(_BEFORE) for key in search):
-        start = pretrain(ground, tick)
+        start = pretrain(ground, tick, told)
     done: list[Trial] = []
     for number in range(candidates.count):
         asked, choice = candidates.ask()
-        watch = Watch(asked, number, candidates.count, tick, looks=_LOOKS if candidates.can_give_up else 0)
+        watch = Watch(
+            asked,
+            number,
+            candidates.count,
+            tick,
+            looks=_LOOKS if candidates.can_give_up else 0,
+            told=within(told, _folder_of(number)),
+        )
         done.append(_try(ground, start, choice, watch))
         candidates.tell(asked, done[-1].value)
     ended = [trial for trial in done if trial.value is not None]
@@ -161,28 +176,35 @@ def _judged(
     return own
 
 
-def pretrain(ground: Ground, tick: Tick) -> Path:
+def pretrain(ground: Ground, tick: Tick, told: pipeline.Watch = nobody) -> Path:
     """Pretrain once for all trials, or go on with that, and return the file that they begin from."""
+
+    def watch(line: Row, done: int, total: int) -> None:
+        within(told, _START)(line, done, total)
+        tick(0, 1, f"pretraining for all trials, {100 * done // total} %")
+
     values = _judged(ground.values)
     only = {
         "personalise.method": "fedavg",
         "personalise.rounds": 0,
         "partition": {"personal": "none"},
-        "out": str(ground.folder / "start"),
+        "out": str(ground.folder / _START),
     }
     put(values, only)
     run = runner.go_on(config_of(values), ground.beside)
-    runner.finish(
-        run, lambda _, done, total: tick(0, 1, f"pretraining for all trials, {100 * done // total} %")
-    )
+    runner.finish(run, watch)
     return run.folder / "shared" / f"{Stage.PRETRAINED}.safetensors"
+
+
+def _folder_of(number: int) -> str:
+    return f"trial-{number}"
 
 
 def _try(ground: Ground, start: Path | None, choice: Mapping[str, Any], watch: Watch) -> Trial:
     """Make one trial."""
     number = watch.number
     values = _judged(ground.values, choice, looks=watch.looks)
-    put(values, {"out": str(ground.folder / f"trial-{number}")})
+    put(values, {"out": str(ground.folder / _folder_of(number))})
     if start is not None:
         values.get("model", {}).pop("start_names", None)
         put(values, {"model.start": str(start.resolve()), "pretrain.rounds": 0})

@@ -7,6 +7,8 @@ from typing import Any
 from partita.evaluation import Row, weighted_mean
 from partita.report.progress import Tick
 from partita.report.sheets import Entry, Sheet, Spread
+from partita.report.watching import nobody
+from partita.stages import pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +46,15 @@ class Watch:
     tick: Tick
     looks: int = 0
     """How often its models are judged on their way."""
+    told: pipeline.Watch = nobody
+    """Who else is told of its rounds."""
     stage: str = ""
     """The stage of the last round."""
     _seen: list[tuple[float, float]] = field(default_factory=list)
 
     def __call__(self, line: Row, done: int, total: int) -> None:
         """Take note of a round; raises `Hopeless`."""
+        self.told(line, done, total)
         self.stage = line["stage"]
         self.tick(self.number + done / total, self.count, f"trial {self.number}, {100 * done // total} %")
         if line["work"] == "evaluate":
