@@ -11,6 +11,7 @@ Comments before a block say what else there is to know. Neither the site nor Git
     <!-- with: personalise.rounds=2 ... -->       given to commands that take a config, to make them short
     <!-- output -->                               the text below is what the block above has printed
     <!-- slow -->                                 executed by the slow tests alone
+    <!-- executed by: tests/x.py -->              not executed here, but by that test, which names the page
     <!-- not run: why -->                         not executed
 
 A whole block inside a comment is executed like any other: what a reader has done or has already.
@@ -42,7 +43,7 @@ from partita.data.options import options_of
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-_MARKS = ("given", "with", "output", "slow", "not run")
+_MARKS = ("given", "with", "output", "slow", "executed by", "not run")
 _COMMAND = re.compile(r"\s*(\$ |partita |python |pip |make |git )")
 _TAKES_CONFIG = re.compile(r"^(partita (?:run|compare|tune|describe)\b(?!.*--resume)[^#&|\n]*)", re.MULTILINE)
 _SHELL = {"&", "&&", "|", "||", ";", "<", ">"}
@@ -99,6 +100,8 @@ def why_not_run(block: Block, *, slow: bool) -> str:
     """Return why a block is not executed, nothing where it is."""
     if "not run" in block.marks:
         return block.marks["not run"] or "no reason is given"
+    if "executed by" in block.marks:
+        return f"it is executed by {block.marks['executed by']}"
     return "it is slow" if "slow" in block.marks and not slow else ""
 
 

@@ -78,12 +78,13 @@ def test_marks_say_what_is_not_executed_and_why(page: Path) -> None:
         page,
         "<!-- not run: it would fail -->\npython\n1 / 0",
         "<!-- slow -->\npython\n1 / 0",
+        "<!-- executed by: tests/a.py -->\npython\n1 / 0",
         "sh\npartita run --help",
     )
 
     execute(page)
 
-    reasons = ["it would fail", "it is slow", ""]
+    reasons = ["it would fail", "it is slow", "it is executed by tests/a.py", ""]
     assert [why_not_run(block, slow=False) for block in blocks_of(page)] == reasons
     with pytest.raises(ZeroDivisionError):
         execute(page, slow=True)

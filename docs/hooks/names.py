@@ -11,7 +11,7 @@ import partita
 from partita.config.reference import field_docs
 
 TOPICS = {
-    "Runs": ("stages",),
+    "Runs": ("stages", "report"),
     "Tasks": ("tasks", "data", "errors"),
     "Partitions": ("partition", "selection"),
     "Models": ("models",),

@@ -279,7 +279,7 @@ def test_a_run_goes_on_with_other_watchers(
 
 def examples(word: str) -> str:
     """The one block of code in the docs that has this word."""
-    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
     (block,) = [block for block in blocks if word in block]
     return block
 
