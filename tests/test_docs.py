@@ -29,16 +29,22 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of a reader's, in which her own modules are found, and forgotten after."""
+def reader(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A folder of a reader's, in which her own modules are found, and those of other tests are not."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    before = set(sys.modules)
+    forget_modules_in(tmp_path_factory.getbasetemp())
     yield
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+    forget_modules_in(tmp_path)
+
+
+def forget_modules_in(folder: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(str(folder)):
             del sys.modules[name]
 
 
@@ -101,6 +107,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_site_has_every_page(site: Path) -> None:
     pages = {page.relative_to(ROOT / "docs") for page in PAGES if page.parent != ROOT}
     built = {site / page.with_suffix(".html") for page in pages if page.name != "README.md"}
@@ -129,6 +136,7 @@ def addresses_in(page: Path) -> list[str]:
     return loaded.addresses + re.findall(r"""(?:url\(|@import)\s*["']?([^"')\s]+)""", text)
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     pages = [path for path in site.rglob("*") if path.suffix in (".html", ".css", ".svg")]
     loaded = {(path.name, address) for path in pages for address in addresses_in(path)}
@@ -137,12 +145,14 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     assert not [entry for entry in loaded if re.match(r"(https?:)?//", entry[1])]
 
 
+@pytest.mark.slow
 def test_the_search_works_where_pages_are_opened_as_files(site: Path) -> None:
     assert (site / "search/search_index.js").read_text().startswith("var __index = {")
     assert "iframe-worker.js" in (site / "how-to/compare.html").read_text()
     assert (site / "hooks/iframe-worker.js").is_file()
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_key_command_and_name(site: Path) -> None:
     config, told, python = (
         (site / f"reference/{name}.html").read_text() for name in ("config", "commands", "python")
@@ -159,6 +169,7 @@ def test_the_reference_has_every_key_command_and_name(site: Path) -> None:
     assert all(f"<code>{name}</code>" in python for name in partita.__all__)
 
 
+@pytest.mark.slow
 def test_comments_stay_out_of_the_site(site: Path) -> None:
     page = (site / "how-to/own-model.html").read_text()
 

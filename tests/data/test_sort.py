@@ -145,6 +145,7 @@ def test_a_table_without_rows_stays_one(tmp_path: Path) -> None:
     assert table.schema.equals(pq.read_schema(tmp_path / "in.parquet"), check_metadata=True)
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_on_a_table_many_times_as_large(tmp_path: Path) -> None:
     # 64 MB of content in one row group that dictionaries and compression do not make smaller; the longest rows
     # are all of one device, so that they come together.

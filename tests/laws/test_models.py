@@ -133,7 +133,12 @@ TASKS = {
         lambda: SplitInput(nn.Linear(3, 4), nn.Linear(1, 2), nn.Linear(6, 2), at=3), classify, kinds
     ),
 }
-CASES = [(kind, name) for kind, task in TASKS.items() for name in partition_names(task().model())]
+LARGE = "resnet50"
+CASES = [
+    pytest.param(kind, name, marks=[pytest.mark.slow] if kind == LARGE else [], id=f"{kind}-{name}")
+    for kind, task in TASKS.items()
+    for name in partition_names(task().model())
+]
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)

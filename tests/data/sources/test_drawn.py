@@ -66,6 +66,7 @@ def test_every_row_is_kept_once_with_all_that_is_in_it(tmp_path: Path, draw: Any
     assert order == sorted(order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [dirichlet, shards])
 def test_a_seed_draws_the_same_devices_in_another_process(tmp_path: Path, draw: Any) -> None:
     source = write(tmp_path / "in.parquet")
