@@ -15,11 +15,15 @@ COMMAND = Path(sys.executable).parent / "partita"
 SETTINGS = ["pretrain.rounds=15", "personalise.rounds=25", "evaluate.every=7", "model.width=4"]
 
 
+OTHER = {"commit.json", "config.toml", "report.html", "figures", "tables"}
+"""What says when and where it was made, or how many seconds that took."""
+
+
 def contents(folder: Path) -> dict[str, Any]:
     files: dict[str, Any] = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and path.name not in ("commit.json", "config.toml")
+        if path.is_file() and not OTHER & {*path.relative_to(folder).parts}
     }
     for name in [name for name in files if name.endswith("rounds.jsonl")]:
         lines = [json.loads(line) for line in files[name].splitlines()]
