@@ -102,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder), runner.RESUMABLE])
         return _say(2, f"{error} Go on with `{command}`.")
-    troubles, page = troubles_of(run.folder, done.summary), write_report(run.folder)
+    troubles = troubles_of(run.folder, done.summary)
     models = [(model.title, model.statistics) for model in done.models]
     if options.json:
         _print_json(
@@ -111,14 +111,14 @@ def _run(options: argparse.Namespace) -> int:
                 "models": dict(models),
                 "troubles": troubles,
                 "folder": str(run.folder),
-                "page": str(page),
+                "page": str(write_report(run.folder)),
             }
         )
         return 0
     _print_table(to_terminal(models_sheet(done.summary, models)))
     for trouble in troubles:
         print(f"Mind: {trouble}.")
-    print(f"The run is in {run.folder}, its page is {page}")
+    print(f"The run is in {run.folder}, its page is {write_report(run.folder)}")
     return 0
 
 
@@ -156,16 +156,16 @@ def _compare(options: argparse.Namespace) -> int:
             failed = running.finish(comparison, progress.tick, _printer(options) or nobody)
     except KeyboardInterrupt:
         return _say(130, f"Interrupted. Go on with `partita compare --resume {comparison.folder}`.")
-    sheets, page = write_tables(comparison, failed), write_report(comparison.folder)
+    sheets = write_tables(comparison, failed)
     if options.json:
         tables = {sheet.name: sheet_values(sheet) for sheet in sheets}
-        where = {"folder": str(comparison.folder), "page": str(page)}
+        where = {"folder": str(comparison.folder), "page": str(write_report(comparison.folder))}
         _print_json({"tables": tables, "failed": failed, **where})
         return 1 if failed else 0
     for sheet in sheets:
         _print_table(to_terminal(sheet))
         print("\n".join(sheet.notes))
-    print(f"The tables are in {comparison.folder / 'tables'}, the page is {page}")
+    print(f"The tables are in {comparison.folder / 'tables'}, the page is {write_report(comparison.folder)}")
     return 1 if failed else 0
 
 

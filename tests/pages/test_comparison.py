@@ -1,6 +1,7 @@
 """The page of a comparison: means over seeds with their bands, by hand, and what is missing said."""
 
 import json
+import shutil
 import statistics
 from pathlib import Path
 
@@ -95,3 +96,28 @@ def test_a_cell_that_failed_is_said(tmp_path: Path) -> None:
 
     assert "fedalt-output-3 failed" in (tmp_path / "grid/report.html").read_text()
     assert json.loads((tmp_path / "grid/cells/start-3/summary.json").read_text())["split"] == "test"
+
+
+def test_without_what_others_are_compared_with_that_is_said(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grid"
+    shutil.copytree(comparison, folder)
+    for seed in (3, 4):
+        (folder / f"cells/start-{seed}/commit.json").unlink()
+    write_report(folder)
+
+    text = (folder / "report.html").read_text()
+    assert "FedAvg, which others are compared with, is not finished: no change can be drawn." in text
+    assert "No model has a part of its own" not in text
+
+
+def test_seeds_that_are_not_finished_are_not_named(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grid"
+    shutil.copytree(comparison, folder)
+    for cell in folder.glob("cells/*-4"):
+        (cell / "commit.json").unlink()
+    write_report(folder)
+
+    text = (folder / "report.html").read_text()
+    assert "<dt>Seeds</dt><dd>3</dd>" in text
+    assert "over one seed" in text
+    assert "of any seed" not in text

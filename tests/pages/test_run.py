@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,9 @@ from partita import runner
 from partita.cli import main
 from partita.config.reading import config_of
 from partita.pages.facts import facts_of, ranked
+from partita.pages.page import _columns
 from partita.pages.run import write_run_page
+from small import affine_task
 
 ROUNDS = {"rounds": 2, "devices_per_round": 3, "batch_size": 3, "shared_lr": 0.05}
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -32,7 +35,7 @@ def finished(folder: Path, **sections: Any) -> Path:
         "out": str(folder),
     }
     for section, changes in sections.items():
-        values[section] = {**values[section], **changes}
+        values[section] = {**values.get(section, {}), **changes}
     return runner.finish(runner.prepare(config_of(values), Path())) and folder
 
 
@@ -185,7 +188,7 @@ def test_what_a_run_left_out_is_said_and_not_drawn_empty(tmp_path: Path) -> None
     text = (folder / "report.html").read_text()
     assert "Nothing was personalised: FedAvg has a test closeness of" in text
     assert "No stage of this run personalised." in text
-    assert "There was no finetuning" in text
+    assert "This run has no model of the stage `finetuned`." in text
     assert {path.stem for path in (folder / "figures").iterdir()} == {"curves", "examples"}
 
 
@@ -197,6 +200,54 @@ def test_a_metric_that_some_devices_do_not_have_is_said(tmp_path: Path) -> None:
     assert re.search(
         r"Mind: \d devices? without a test closeness \(d\d: `closeness`: the mean is negative\)", text
     )
+
+
+def test_a_metric_that_no_device_has_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", task={"kind": "pages.test_run:unmeasured"})
+    write_run_page(folder)
+
+    text = (folder / "report.html").read_text()
+    assert "No device has a test closeness of the pretrained model, so there is nothing to compare." in text
+    assert "Traffic and memory" in text
+    assert {path.stem for path in (folder / "figures").iterdir()} == {"curves"}
+
+
+def unmeasured() -> Any:
+    return affine_task(metrics={"closeness": lambda predictions, targets: None})
+
+
+def test_more_training_is_not_called_personalization(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", personalise={"method": "fedavg"}, finetune={"baseline": False})
+    write_run_page(folder)
+
+    text = (folder / "report.html").read_text()
+    assert "More training, with nothing personal (FedAvg, continued)" in text
+    assert "Personalization (" not in text
+
+
+def test_the_rows_that_judge_are_named(tmp_path: Path) -> None:
+    task = {"kind": "compared:plain", "validation": 0.3}
+    folder = finished(tmp_path / "run", task=task, evaluate={"split": "validation"})
+    write_run_page(folder)
+
+    text = (folder / "report.html").read_text()
+    assert 'data-split="validation"' in text
+    assert "on validation rows, the least first" in text
+    assert "test closeness" not in text
+
+
+def test_few_devices_have_no_spread_and_what_an_earlier_page_drew_goes(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", evaluate={"devices": 1})
+    (folder / "figures").mkdir()
+    (folder / "figures/violins.png").touch()
+    write_run_page(folder)
+
+    assert "The changes of 1 device have no spread to draw." in (folder / "report.html").read_text()
+    assert not (folder / "figures/violins.png").exists()
+
+
+def test_numbers_that_are_none_do_not_break_the_data() -> None:
+    assert _columns([{"loss": math.inf}, {"loss": math.nan}, {"loss": 0.5}]) == {"loss": [None, None, 0.5]}
 
 
 def test_texts_of_a_run_cannot_break_the_page(tmp_path: Path) -> None:

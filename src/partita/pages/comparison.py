@@ -15,7 +15,7 @@ from partita.data.arrow import read_table
 from partita.pages import charts
 from partita.pages.facts import Row, ranked
 from partita.pages.page import Page, Section, write_page
-from partita.pages.run import gained_of
+from partita.pages.run import gained_of, sizes_of
 from partita.protocol import DeviceId, Stage
 
 Place = tuple[DeviceId, str]
@@ -67,9 +67,12 @@ class _Reader:
             data={"devices": devices, "models": self._points(), "sizes": self._sizes()},
             metric=f"{self.results.split} {self.results.metric}, mean over seeds",
             gained=self._gained,
+            split=self.results.split,
             facts={
                 "The command that makes it again": "partita compare config.toml out=FOLDER",
-                "Seeds": ", ".join(dict.fromkeys(str(cell.seed) for cell in self.comparison.cells)),
+                "Seeds": ", ".join(
+                    map(str, sorted({s for runs in self.results.outcomes.values() for s in runs}))
+                ),
                 **values.get("made_with", {}),
             },
             config=text,
@@ -98,7 +101,11 @@ class _Reader:
     def _answer(self) -> str:
         results = self.results
         rows = list(results.outcomes)
-        best = max(rows, key=lambda row: self._sign * self._mean(row))
+        most = max(map(len, results.outcomes.values()))
+        best = max(
+            (row for row in rows if len(results.outcomes[row]) == most),
+            key=lambda row: self._sign * self._mean(row),
+        )
         reference = (results.reference, "")
         runs = len(results.outcomes[best])
         seeds = f"{runs} seeds" if runs > 1 else "one seed"
@@ -113,6 +120,8 @@ class _Reader:
             for seed, outcome in results.outcomes[best].items()
             if seed in results.of(reference[0])
         ]
+        if not counts:
+            return f"{answer}."
         helped, hurt = (statistics.fmean(getattr(c, name) for c in counts) for name in ("helped", "hurt"))
         return (
             f"{answer}; {self._name(reference)} has {self._mean(reference):.4f}. In a seed it helps "
@@ -124,6 +133,11 @@ class _Reader:
             yield Section(title=_TITLES[sheet.name], sheet=sheet)
 
     def _charts(self, devices: Sequence[Row]) -> Iterator[Section]:
+        reference = self._name((self.results.reference, ""))
+        if (self.results.reference, "") not in self.results.outcomes:
+            missing = f"{reference}, which others are compared with, is not finished: no change can be drawn."
+            yield Section(title="What personalization changed", texts=[missing])
+            return
         points = self._points()
         methods = list(dict.fromkeys(self.results.titles[row[0]] for row in self._drawn))
         listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
@@ -139,18 +153,18 @@ class _Reader:
         if not gains or min(gains) == max(gains):
             yield Section(title="Devices", texts=["No device's metric differs between models."])
             return
-        against = f"against {self._name((self.results.reference, ''))}, means over seeds"
+        against = f"against {reference}, means over seeds"
         says = f"A point is a device under a method: its change {against}, against its training examples."
         yield _section(charts.scatter(self._gained, says, methods, by_part=True))
         says = f"How the change of devices {against}, is spread: from {min(gains):+.4f} to {max(gains):+.4f}."
         yield _section(charts.violins(self._gained, says, names, extent=(min(gains), max(gains))))
-        band = " The band is from the least to the most of any seed." if self.results.seeds > 1 else ""
+        several = any(len(runs) > 1 for runs in self.results.outcomes.values())
+        band = " The band is from the least to the most of any seed." if several else ""
         says = f"The change of every device {against}, the least first.{band}"
         yield _section(charts.in_order(self._gained, says, names))
         sizes = [row["examples"] for row in self._sizes()]
         if sizes:
-            says = f"{len(sizes)} devices have from {min(sizes)} to {max(sizes)} training examples."
-            yield _section(charts.histogram(says))
+            yield _section(charts.histogram(sizes_of(sizes)))
 
     def _points(self) -> list[Row]:
         reference = (self.results.reference, "")

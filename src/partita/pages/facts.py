@@ -1,7 +1,7 @@
 """What a finished run says of every device, put side by side: each model, each split, the change it made."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,36 +25,45 @@ class Facts:
     folder: Path
     summary: Summary
     models: Sequence[Tested]
-    """The pretrained model first."""
+    """In the order of stages; none where no device has the metric."""
     devices: Sequence[Row]
     """A row a model, device and split: the metric, its change against the pretrained model, examples."""
     rounds: Sequence[Row]
     """A row a round of training; finetuning is a row a block of devices."""
 
     @property
+    def first(self) -> Tested | None:
+        """The pretrained model, which others are compared with, where it was measured."""
+        return next((model for model in self.models if model.stage == Stage.PRETRAINED), None)
+
+    @property
     def last(self) -> Tested | None:
         """The model that the run ends with, where it did more than pretrain."""
-        own = [m for m in self.models[1:] if m.folder == self.folder and m.stage != Stage.SERVED]
+        own = [m for m in self.changed if m.folder == self.folder and m.stage != Stage.SERVED]
         return own[-1] if own else None
 
     @property
     def changed(self) -> list[Tested]:
         """The models that differ from the pretrained one."""
-        return list(self.models[1:])
+        return [model for model in self.models if model.stage != Stage.PRETRAINED]
+
+    @property
+    def split(self) -> str:
+        """The rows that models are judged by."""
+        return self.summary.get("split", "test")
+
+    @property
+    def sign(self) -> float:
+        """What makes a change for the better positive."""
+        return {"up": 1.0, "down": -1.0}[self.summary["direction"]]
 
 
 def facts_of(folder: Path) -> Facts:
     """Return what the finished run in a folder says."""
     summary, models = summary_in(folder), tested_in(folder)
-    measured = {model.title: _measured(model) for model in models}
-    sign = {"up": 1.0, "down": -1.0}[summary["direction"]]
-    return Facts(
-        folder=folder,
-        summary=summary,
-        models=models,
-        devices=ranked(_compared(measured, sign), summary.get("split", "test")),
-        rounds=[_round(at, line) for at, line in enumerate(_training(folder), start=1)],
-    )
+    rounds = [_round(at, line) for at, line in enumerate(_training(folder), start=1)]
+    facts = Facts(folder=folder, summary=summary, models=models, devices=(), rounds=rounds)
+    return replace(facts, devices=ranked(_compared(facts), facts.split))
 
 
 def _measured(model: Tested) -> dict[tuple[DeviceId, str], Row]:
@@ -63,20 +72,21 @@ def _measured(model: Tested) -> dict[tuple[DeviceId, str], Row]:
     return {(row["device"], row["split"]): row for row in rows if row["stage"] == model.stage}
 
 
-def _compared(measured: Mapping[str, Mapping[tuple[DeviceId, str], Row]], sign: float) -> Iterable[Row]:
-    first = next(iter(measured.values()), {})
-    for title, rows in measured.items():
+def _compared(facts: Facts) -> Iterable[Row]:
+    before = _measured(facts.first) if facts.first else {}
+    for model in facts.models:
+        rows = _measured(model)
         for (device, split), row in rows.items():
-            gain = _gain(row, first.get((device, split)), sign) if rows is not first else None
+            start = before.get((device, split)) if model is not facts.first else None
             yield {
                 "device": device,
-                "model": title,
-                "method": title,
+                "model": model.title,
+                "method": model.title,
                 "split": split,
                 "examples": rows.get((device, "train"), row)["examples"],
                 "metric": row["metric"],
                 "loss": row["loss"],
-                **dict.fromkeys(("gain", "low", "high"), gain),
+                **dict.fromkeys(("gain", "low", "high"), _gain(row, start, facts.sign)),
             }
 
 

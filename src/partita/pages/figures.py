@@ -40,8 +40,10 @@ _SCALE = 2.0
 
 
 def write_figures(charts: Sequence[Chart], data: Data, folder: Path) -> None:
-    """Write every chart as PNG, SVG and PDF."""
+    """Write every chart as PNG, SVG and PDF, in the place of what an earlier page drew."""
     folder.mkdir(exist_ok=True)
+    for stale in {path for path in folder.iterdir() if path.stem not in {chart.name for chart in charts}}:
+        stale.unlink()
     for chart in charts:
         spec = json.dumps(with_data(chart, data))
         svg = vl_convert.vegalite_to_svg(spec, vl_version=_VERSION)

@@ -71,8 +71,7 @@ const element = (name, attributes = {}, ...children) => {
   return made;
 };
 
-const splits = [...new Set(data.devices.map((row) => row.split))];
-const judged = splits.includes("test") ? "test" : splits[splits.length - 1];
+const judged = document.getElementById("devices").dataset.split;
 const models = [...new Set(data.devices.map((row) => row.model))];
 const byDevice = new Map();
 for (const row of data.devices) {
@@ -81,7 +80,7 @@ for (const row of data.devices) {
 }
 const columns = [
   { title: "device", of: (rows) => rows[0].device, text: String },
-  { title: "training examples", of: (rows) => rows[0].examples, text: String, number: true },
+  { title: "training examples", of: (rows) => rows[0].examples, text: (value) => value ?? "-", number: true },
 ];
 models.forEach((model, place) => {
   const own = (rows) => rows.find((row) => row.model === model && row.split === judged);

@@ -1,6 +1,7 @@
 """One self-contained page: what is said, charts that can be hovered, tables, every device; no network."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -41,6 +42,8 @@ class Page:
     metric: str
     gained: str
     """What a change is called, better upwards."""
+    split: str
+    """The rows that the table of devices shows."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """What it was made with, by name."""
     config: str = ""
@@ -90,7 +93,9 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _short(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
 def _json(value: Any) -> str:
@@ -99,7 +104,7 @@ def _json(value: Any) -> str:
     >>> print(_json({"</script>": 1}))
     {"\u003c/script>": 1}
     """
-    return json.dumps(value).replace("<", "\\u003c")
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def _file(name: str) -> str:

@@ -4,7 +4,6 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from partita.config.reading import read_config
 from partita.describe import describe
@@ -15,7 +14,7 @@ from partita.pages.facts import Facts, Row, facts_of, kept_by
 from partita.pages.page import Page, Section, write_page
 from partita.protocol import Stage
 from partita.report.sheets import Entry, Rounded, Sheet
-from partita.report.tables import models_sheet
+from partita.report.tables import bytes_text, models_sheet
 from partita.report.troubles import troubles_of
 
 _QUANTITIES = {
@@ -25,6 +24,9 @@ _QUANTITIES = {
     "megabytes": "MB sent",
     "seconds": "seconds",
 }
+_FINETUNING = " Finetuning comes by blocks of devices and is not drawn."
+_FEW = 5
+"""Devices, of which a spread can be drawn."""
 
 
 def write_run_page(folder: Path) -> Path:
@@ -55,6 +57,7 @@ class _Reader:
             data=self._data(),
             metric=self._metric,
             gained=self._gained,
+            split=self.facts.split,
             facts={
                 "The command that makes it again": "partita run config.toml out=FOLDER",
                 "Seed": str(values["seed"]),
@@ -65,28 +68,28 @@ class _Reader:
 
     @property
     def _metric(self) -> str:
-        summary = self.facts.summary
-        return f"{summary.get('split', 'test')} {summary['metric']}"
+        return f"{self.facts.split} {self.facts.summary['metric']}"
 
     @property
     def _gained(self) -> str:
         return gained_of(self.facts.summary["metric"], self.facts.summary["direction"])
 
     def _answer(self) -> str:
-        first, last = self.facts.models[0].statistics, self.facts.last
-        devices = f"{first['devices']} devices"
+        first, last = self.facts.first, self.facts.last
+        if first is None:
+            return f"No device has a {self._metric} of the pretrained model, so there is nothing to compare."
+        before, devices = first.statistics["weighted_mean"], counted(first.statistics["devices"], "device")
         if last is None:
-            return (
-                f"Nothing was personalised: {self.facts.models[0].title} has a {self._metric} of "
-                f"{first['weighted_mean']:.4f} over {devices}."
-            )
+            had = f"{first.title} has a {self._metric} of {before:.4f} over {devices}"
+            return f"Nothing was personalised: {had}."
         own = last.statistics
-        better = _is_better(own["weighted_mean"], first["weighted_mean"], self.facts.summary["direction"])
-        word = {True: "improved", False: "worsened", None: "left unchanged"}[better]
+        change = self.facts.sign * (own["weighted_mean"] - before)
+        verb = "left" if not change else "improved" if change > 0 else "worsened"
+        what = "Personalization" if kept_by(last) else "More training, with nothing personal"
+        moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {own['weighted_mean']:.4f}"
         return (
-            f"Personalization ({last.title}) {word} {self._metric} from {first['weighted_mean']:.4f} to "
-            f"{own['weighted_mean']:.4f} over {devices}: it helped {own['helped']}, hurt {own['hurt']} and "
-            f"left {own['same']} as they were."
+            f"{what} ({last.title}) {verb} {self._metric} {moved} over {devices}: it helped {own['helped']}, "
+            f"hurt {own['hurt']} and left {own['same']} as they were."
         )
 
     def _sections(self) -> Iterator[Section]:
@@ -109,10 +112,13 @@ class _Reader:
         """Return which stages the run did not have."""
         own = {model.stage for model in self.facts.models if model.folder == self.facts.folder}
         names = {
-            Stage.PERSONALISED: "There was no round of personalising (`personalise.rounds` is 0).",
-            Stage.FINETUNED: "There was no finetuning (`finetune.epochs` is 0).",
+            Stage.PRETRAINED: "No device has the metric of the pretrained model.",
+            Stage.PERSONALISED: "This run has no model of the stage `personalised`.",
+            Stage.FINETUNED: "This run has no model of the stage `finetuned`.",
         }
-        return [sentence for stage, sentence in names.items() if stage not in own]
+        trained = {row["stage"] for row in self.facts.rounds}
+        began = [] if "pretraining" in trained else ["Nothing was pretrained: the first row is the start."]
+        return [*began, *(sentence for stage, sentence in names.items() if stage not in own)]
 
     def _training(self) -> Section:
         rounds = self._rounds()
@@ -121,7 +127,7 @@ class _Reader:
         known = {c: t for c, t in _QUANTITIES.items() if any(row[c] is not None for row in rounds)}
         losses = [row["loss"] for row in rounds if row["loss"] is not None]
         fell = f" The loss went from {losses[0]:.4f} to {losses[-1]:.4f}." if losses else ""
-        says = f"{_listed(known.values())} in each of {len(rounds)} rounds, by stage.{fell}"
+        says = f"{_listed(known.values())} in each of {len(rounds)} rounds, by stage.{fell}{_FINETUNING}"
         return Section(title="Training", chart=charts.curves(known, says))
 
     def _rounds(self) -> list[Row]:
@@ -132,7 +138,7 @@ class _Reader:
         yield self._parameters()
         gains = [row["gain"] for row in self.facts.devices if row["gain"] is not None]
         if not gains:
-            yield Section(title="Devices", texts=[f"No device has a {self._metric} in two stages."])
+            yield Section(title="Devices", texts=[f"No device has a {self._metric} of two models."])
             return
         titles = [model.title for model in self.facts.changed]
         better = sum(gain > 0 for gain in gains)
@@ -144,15 +150,19 @@ class _Reader:
                 titles,
             )
         )
-        if min(gains) < max(gains):
+        if min(gains) < max(gains) and self._judged() >= _FEW:
             says = f"How {self._gained} is spread over devices: from {min(gains):+.4f} to {max(gains):+.4f}."
             extent = (min(gains), max(gains))
             yield _drawn(charts.violins(self._gained, says, titles, extent=extent))
         else:
-            same = f"Every device's change is {gains[0]:+.4f}: there is nothing to spread."
-            yield Section(title="How the change is spread over devices", texts=[same])
-        says = "The change of every device on test rows, the least first. One seed: there is no band."
+            few = f"The changes of {counted(self._judged(), 'device')} have no spread to draw."
+            yield Section(title="How the change is spread over devices", texts=[few])
+        says = f"The change of every device on {self.facts.split} rows, the least first. One seed: no band."
         yield _drawn(charts.in_order(self._gained, says, titles))
+
+    def _judged(self) -> int:
+        """Return how many devices have a change on the rows that models are judged by."""
+        return len({row["device"] for row in self.facts.devices if row["rank"] is not None})
 
     def _parameters(self) -> Section:
         points = self._points()
@@ -164,13 +174,14 @@ class _Reader:
         return Section(title=title, chart=charts.parameters(self._gained, f"{listed}.", titles))
 
     def _points(self) -> list[Row]:
-        first = self.facts.models[0].statistics["weighted_mean"]
-        sign = {"up": 1.0, "down": -1.0}[self.facts.summary["direction"]]
+        if self.facts.first is None:
+            return []
+        first = self.facts.first.statistics["weighted_mean"]
         points = [
             {
                 "model": model.title,
                 "kept": kept_by(model),
-                "gain": sign * (model.statistics["weighted_mean"] - first),
+                "gain": self.facts.sign * (model.statistics["weighted_mean"] - first),
             }
             for model in self.facts.changed
         ]
@@ -180,8 +191,7 @@ class _Reader:
         sizes = [row["examples"] for row in self._own_sizes()]
         if not sizes:
             return Section(title="Training examples of devices", texts=["No device was measured."])
-        says = f"{len(sizes)} devices have from {min(sizes)} to {max(sizes)} training examples."
-        return _drawn(charts.histogram(says))
+        return _drawn(charts.histogram(sizes_of(sizes)))
 
     def _own_sizes(self) -> list[Row]:
         found = {row["device"]: row["examples"] for row in self.facts.devices if row["split"] == "train"}
@@ -192,7 +202,8 @@ class _Reader:
         for stage in dict.fromkeys(row["stage"] for row in self.facts.rounds):
             own = [row for row in self.facts.rounds if row["stage"] == stage]
             sums = [sum(row[name] for row in own) for name in ("heard", "megabytes", "seconds")]
-            rows.append([stage, len(own), sums[0], Rounded(sums[1]), Rounded(sums[2])])
+            rounds = len(own) if own[0]["work"] == "update" else None
+            rows.append([stage, rounds, sums[0], Rounded(sums[1]), Rounded(sums[2])])
         sheet = Sheet(
             name="traffic",
             title="Training by stage",
@@ -211,10 +222,10 @@ class _Reader:
         own = config.partition.personal
         costs = partitions[own if isinstance(own, str) else list(partitions)[-1]]
         memory = costs.get("memory_bytes")
-        needs = f"{memory / 1e6:,.1f} MB of memory to train on one example" if memory else "memory unknown"
+        needs = f", and needs {bytes_text(memory)} of memory to train on one example" if memory else ""
         return (
-            f"A device keeps {costs.get('personal', 0):,} personal parameters of its own, sends "
-            f"{costs.get('up_bytes', 0) / 1e6:,.2f} MB in a round of personalising, and needs {needs}."
+            f"A device keeps {counted(costs.get('personal', 0), 'personal parameter')} and sends "
+            f"{bytes_text(costs.get('up_bytes', 0))} in a round of personalising{needs}."
         )
 
     def _data(self) -> dict[str, Sequence[Row]]:
@@ -240,9 +251,21 @@ def _listed(words: Iterable[str]) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _is_better(after: float, before: float, direction: str) -> bool | None:
-    return None if after == before else (after > before) == (direction == "up")
+def counted(number: int, thing: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "device"), counted(1200, "device")
+    ('1 device', '1,200 devices')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def _drawn(chart: Any) -> Section:
+def sizes_of(sizes: Sequence[int]) -> str:
+    """Return how many training examples devices have."""
+    low, high = min(sizes), max(sizes)
+    many = str(low) if low == high else f"from {low} to {high}"
+    return f"{counted(len(sizes), 'device')}, with {many} training examples."
+
+
+def _drawn(chart: charts.Chart) -> Section:
     return Section(title=chart.title, chart=chart)

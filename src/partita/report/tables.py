@@ -42,7 +42,7 @@ def costs_table(model: str, devices: int, partitions: Mapping[str, Mapping[str, 
         table.add_column(column, justify="right", no_wrap=True)
     for name, costs in partitions.items():
         counts = [_span(costs, part, "{:,}".format) for part in shown]
-        table.add_row(escape(name), *counts, *(_span(costs, key, _bytes) for key in sizes))
+        table.add_row(escape(name), *counts, *(_span(costs, key, bytes_text) for key in sizes))
     return table
 
 
@@ -70,10 +70,10 @@ def _span(costs: Mapping[str, Any], key: str, text: Callable[[Any], str]) -> str
     return low if low == high else f"{low}-{high}"
 
 
-def _bytes(count: int) -> str:
+def bytes_text(count: int) -> str:
     """Return a number of bytes with three digits that count.
 
-    >>> [_bytes(count) for count in (0, 999, 153_128, 71_300_000)]
+    >>> [bytes_text(count) for count in (0, 999, 153_128, 71_300_000)]
     ['0 B', '999 B', '153 kB', '71.3 MB']
     """
     unit = max(power for power in range(5) if power == 0 or count >= 1000**power)
