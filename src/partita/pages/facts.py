@@ -9,13 +9,9 @@ from partita.data.arrow import read_table
 from partita.evaluation import Summary
 from partita.finished import Tested, journal_of, kept_in, summary_in, tested_in
 from partita.protocol import DeviceId, Stage
+from partita.report.display import DOING
 
 Row = dict[str, Any]
-_STAGES = {
-    Stage.PRETRAINED: "pretraining",
-    Stage.PERSONALISED: "personalising",
-    Stage.FINETUNED: "finetuning",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +113,7 @@ def _round(at: int, line: Mapping[str, Any]) -> Row:
     rates = [line[name] for name in ("shared_lr", "personal_lr") if line.get(name) is not None]
     return {
         "at": at,
-        "stage": _STAGES[Stage(line["stage"])],
+        "stage": DOING[Stage(line["stage"])],
         "work": line["work"],
         "round": line["round"] + 1,
         "loss": line["loss"],

@@ -21,11 +21,12 @@ from partita.report.progress import NowAndThen
 _LOOKED_AT = 30
 """Of how many rounds the speed is taken, the last ones."""
 _BAR = 30
-_DOING = {
+DOING = {
     Stage.PRETRAINED: "pretraining",
     Stage.PERSONALISED: "personalising",
     Stage.FINETUNED: "finetuning",
 }
+"""What is done in the stage that ends with a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class Standing:
         """Return all that is known in words."""
         facts = [
             f"{self.run} baseline" if self.run else "",
-            f"{self.stage} model evaluated" if self.work == "evaluate" else _DOING[Stage(self.stage)],
+            f"{self.stage} model evaluated" if self.work == "evaluate" else DOING[Stage(self.stage)],
             f"round {self.round} of {self.rounds}" if self.rounds else "",
             f"loss {self.loss:.4f}" if self.loss is not None else "",
             f"{self.hurt} of {self.compared} devices hurt" if self.compared else "",
