@@ -56,13 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC and getattr(error, "__notes__", None):
             raise
         return _say(1, error)
-    except KeyboardInterrupt:
-        return _say(130, "Interrupted.")
+    except KeyboardInterrupt as interrupt:
+        return _say(130, " ".join(["Interrupted.", *map(str, interrupt.args)]))
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options; `key=value` may stand behind them too, which argparse alone does not take."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     options, rest = parser.parse_known_args(arguments)
+    options.typed = shlex.join(["partita", *arguments])
     if rest and ("arguments" not in options or any(text.startswith("-") for text in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
@@ -79,7 +81,6 @@ def _run(options: argparse.Namespace) -> int:
     from partita import runner
     from partita.config.reading import read_config
     from partita.data.rows import BadData
-    from partita.pages import write_report
     from partita.report.display import Display
     from partita.report.sheets import to_terminal
     from partita.report.tables import models_sheet
@@ -87,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.resume is None:
         path, overrides = _config_of(options.arguments)
-        run = runner.prepare(read_config(path, overrides), path.parent)
+        run = runner.prepare(read_config(path, overrides), path.parent, options.typed)
     else:
         run = runner.reopen(options.resume, options.arguments)
     if run.built.start:
@@ -104,21 +105,17 @@ def _run(options: argparse.Namespace) -> int:
         return _say(2, f"{error} Go on with `{command}`.")
     troubles = troubles_of(run.folder, done.summary)
     models = [(model.title, model.statistics) for model in done.models]
+    if not options.json:
+        _print_table(to_terminal(models_sheet(done.summary, models)))
+        for trouble in troubles:
+            print(f"Mind: {trouble}.")
+    _mention(options, "Drawing the page")
+    page = _drawn(run.folder)
     if options.json:
-        _print_json(
-            {
-                "summary": done.summary,
-                "models": dict(models),
-                "troubles": troubles,
-                "folder": str(run.folder),
-                "page": str(write_report(run.folder)),
-            }
-        )
-        return 0
-    _print_table(to_terminal(models_sheet(done.summary, models)))
-    for trouble in troubles:
-        print(f"Mind: {trouble}.")
-    print(f"The run is in {run.folder}, its page is {write_report(run.folder)}")
+        outcome = {"summary": done.summary, "models": dict(models), "troubles": troubles}
+        _print_json({**outcome, "folder": str(run.folder), "page": str(page)})
+    else:
+        print(f"The run is in {run.folder}, its page is {page}")
     return 0
 
 
@@ -128,7 +125,6 @@ def _compare(options: argparse.Namespace) -> int:
     from partita.comparison.grid import in_full
     from partita.comparison.tables import expected_sheet, write_tables
     from partita.config.reading import read_values
-    from partita.pages import write_report
     from partita.report.machine import sheet_values
     from partita.report.progress import Work
     from partita.report.sheets import to_terminal
@@ -145,7 +141,7 @@ def _compare(options: argparse.Namespace) -> int:
             _print_table(to_terminal(expected))
             print("\n".join(expected.notes), end="")
             return 0
-        comparison = running.begin(values, path.parent)
+        comparison = running.begin(values, path.parent, options.typed)
     elif options.arguments or options.dry_run:
         raise ConfigError("A resumed comparison takes its config from its folder: leave out all else.")
     else:
@@ -157,15 +153,17 @@ def _compare(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _say(130, f"Interrupted. Go on with `partita compare --resume {comparison.folder}`.")
     sheets = write_tables(comparison, failed)
-    if options.json:
-        tables = {sheet.name: sheet_values(sheet) for sheet in sheets}
-        where = {"folder": str(comparison.folder), "page": str(write_report(comparison.folder))}
-        _print_json({"tables": tables, "failed": failed, **where})
-        return 1 if failed else 0
-    for sheet in sheets:
+    for sheet in [] if options.json else sheets:
         _print_table(to_terminal(sheet))
         print("\n".join(sheet.notes))
-    print(f"The tables are in {comparison.folder / 'tables'}, the page is {write_report(comparison.folder)}")
+    _mention(options, "Drawing the page")
+    page = _drawn(comparison.folder)
+    if options.json:
+        tables = {sheet.name: sheet_values(sheet) for sheet in sheets}
+        where = {"folder": str(comparison.folder), "page": str(page)}
+        _print_json({"tables": tables, "failed": failed, **where})
+    else:
+        print(f"The tables are in {comparison.folder / 'tables'}, the page is {page}")
     return 1 if failed else 0
 
 
@@ -196,10 +194,22 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    page = _drawn(options.folder)
+    if options.json:
+        _print_json({"folder": str(options.folder), "page": str(page)})
+    else:
+        print(f"The page is {page}")
+    return 0
+
+
+def _drawn(folder: Path) -> Path:
+    """Draw the page of what a folder holds and return its path."""
     from partita.pages import write_report
 
-    print(f"The page is {write_report(options.folder)}")
-    return 0
+    try:
+        return write_report(folder)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"All is done but the page: `partita report {folder}` draws it.") from None
 
 
 def _describe(options: argparse.Namespace) -> int:
@@ -327,6 +337,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Write report.html, figures/ and tables/ of a finished run or comparison to its folder.",
     )
     report.add_argument("folder", metavar="RUN_DIR", type=Path, help="the folder of the run or comparison")
+    _add_quiet(report)
+    report.add_argument(
+        "--json", action="store_true", help="for programs: a line of JSON that says where it is"
+    )
     report.set_defaults(command=_report)
 
     describe = commands.add_parser(

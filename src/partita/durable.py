@@ -1,6 +1,9 @@
 """Writes that survive a crash: a file is either whole and on disk, or not there under its name."""
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -31,3 +34,22 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def held(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold a lock file, or a folder, for a while, and say whether it was free; with `wait`, once it is."""
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        yield _is_locked(descriptor, wait=wait)
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int, *, wait: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

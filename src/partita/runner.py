@@ -14,7 +14,7 @@ from pathlib import Path
 import tomli_w
 
 from partita.config.building import Built, build
-from partita.config.imports import changed_code, find_code, made_with, still_made_with
+from partita.config.imports import COMMAND, changed_code, find_code, made_with, still_made_with
 from partita.config.reading import read_config, to_values
 from partita.config.schema import Config, PartitionConfig
 from partita.config.tasks import data_files
@@ -53,11 +53,17 @@ class Done:
     """The models that the run compares."""
 
 
-def prepare(config: Config, beside: Path) -> Prepared:
-    """Build a config and make its folder; files that it names are looked for `beside` it."""
+def prepare(config: Config, beside: Path, command: str = "") -> Prepared:
+    """Build a config and make its folder.
+
+    Args:
+        config: what to run.
+        beside: where files that it names are looked for.
+        command: what was typed to ask for it, kept with the run.
+    """
     built = _build(config, beside)
     folder = claim(config)
-    _write_config(config, beside, folder)
+    _write_config(config, beside, folder, command)
     return Prepared(config, built, folder)
 
 
@@ -211,7 +217,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _write_config(config: Config, beside: Path, folder: Path) -> None:
+def _write_config(config: Config, beside: Path, folder: Path, command: str = "") -> None:
     """Write the resolved run, with paths that hold from its folder."""
     folder = folder.resolve()
     start = config.model.start and os.path.relpath((beside / config.model.start).resolve(), folder)
@@ -219,6 +225,7 @@ def _write_config(config: Config, beside: Path, folder: Path) -> None:
     files = {k: os.path.relpath(p.resolve(), folder) for k, p in data_files(config, beside).items()}
     task = replace(config.task, options={**config.task.options, **files})
     versions = made_with(config, folder) | {k: text for k, (_, text) in _files(config, beside).items()}
+    versions |= {COMMAND: command} if command else {}
     _save(replace(config, task=task, model=model, made_with=versions), folder)
 
 

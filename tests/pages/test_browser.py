@@ -1,6 +1,7 @@
 """The page of a real run in a real browser: hovered, sorted, searched, with no error and no request."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,7 +134,9 @@ def test_a_point_says_whose_it_is(browser: Any) -> None:
 
 
 def test_a_heading_sorts_and_sorts_the_other_way(browser: Any) -> None:
-    heading = browser.find_element(By.XPATH, "//table[@id='devices']//th[button='change, FedAlt']")
+    heading = browser.find_element(
+        By.XPATH, "//table[@id='devices']//th[button='change in accuracy, FedAlt']"
+    )
     place = int(browser.execute_script("return arguments[0].cellIndex", heading))
 
     def column() -> list[float]:
@@ -168,20 +171,36 @@ def test_a_device_is_found_by_its_id_and_shown_by_keyboard_alone(browser: Any) -
     # Four models on train and test rows.
     assert len(one.find_elements(By.CSS_SELECTOR, "tbody tr")) == 8
     assert browser.switch_to.active_element.text == wanted
+    asked = [entry.text for entry in one.find_elements(By.TAG_NAME, "li")]
+    assert any(re.fullmatch(r"finetuning: asked \d+ times", text) for text in asked)
+
+    browser.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert not one.is_displayed()
+    assert browser.switch_to.active_element == button
 
     search.clear()
     search.send_keys("nobody")
     assert shown(browser) == []
 
 
-def test_picking_a_model_in_the_legend_fades_the_others(browser: Any) -> None:
+def test_a_picture_has_its_text_and_what_can_be_picked_is_not_hidden_by_it(browser: Any) -> None:
+    pictures = browser.find_elements(By.CSS_SELECTOR, ".chart svg[role=img]")
+    assert len(pictures) == 6
+    assert all(len(picture.get_attribute("aria-label")) > 20 for picture in pictures)
+    assert not browser.find_elements(By.CSS_SELECTOR, "[role=img] select")
+
+
+def test_picking_a_model_by_keyboard_fades_the_others(browser: Any) -> None:
     def faded() -> int:
         return len(
             browser.find_elements(By.CSS_SELECTOR, "#chart-scatter svg .role-mark path[opacity='0.04']")
         )
 
+    choice = browser.find_element(By.CSS_SELECTOR, "#chart-scatter select")
+    points = len(browser.find_elements(By.CSS_SELECTOR, "#chart-scatter svg .mark-symbol.role-mark path"))
     assert faded() == 0
-    entry = browser.find_element(By.CSS_SELECTOR, "#chart-scatter svg .role-legend-symbol path")
-    ActionChains(browser).scroll_to_element(entry).move_to_element(entry).click().perform()
-
-    WebDriverWait(browser, 10).until(lambda _: faded() > 0)
+    choice.send_keys(Keys.ARROW_DOWN)
+    # Three models, of which one is picked.
+    WebDriverWait(browser, 10).until(lambda _: faded() == points * 2 // 3)
+    choice.send_keys(Keys.ARROW_UP)
+    WebDriverWait(browser, 10).until(lambda _: faded() == 0)

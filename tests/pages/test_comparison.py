@@ -58,10 +58,49 @@ def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
 
     assert {"Methods", "The final finetuning", "Devices helped and hurt"} <= set(page.texts["h2"])
     assert {path.stem for path in (comparison / "figures").iterdir()} == {
-        *("parameters", "scatter", "violins", "sorted", "examples"),
+        *("curves", "parameters", "scatter", "violins", "sorted", "examples"),
     }
-    names = [a["aria-label"] for _, a in page.tags if a.get("role") == "img"]
+    names = [a["data-says"] for _, a in page.tags if a.get("data-says")]
     assert any("from the least to the most of any seed" in (name or "") for name in names)
+
+
+def test_the_loss_by_round_is_the_mean_over_seeds(comparison: Path) -> None:
+    losses: dict[int, list[float]] = {}
+    for seed in (3, 4):
+        lines = (comparison / f"cells/fedalt-output-{seed}/rounds.jsonl").read_text().splitlines()
+        for line in map(json.loads, lines):
+            if line["work"] == "update":
+                losses.setdefault(line["round"] + 1, []).append(line["loss"])
+    columns = data_of(comparison)["rounds"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    own = {row["round"]: row["loss"] for row in rows if row["model"] == "FedAlt (output)"}
+
+    assert own == pytest.approx({at: statistics.fmean(both) for at, both in losses.items()}, rel=1e-5)
+    assert {row["part"] for row in rows} == {"pretraining", "the whole model", "output"}
+    assert "Finetune" not in {row["method"] for row in rows}
+
+
+def test_what_a_part_costs_a_device_is_what_describe_says(
+    comparison: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["describe", str(comparison / "config.toml"), "--json"]) == 0
+    output = json.loads(capsys.readouterr().out)["partitions"]["output"]
+
+    (head, row) = (comparison / "tables/costs.csv").read_text().splitlines()
+    numbers = dict(zip(head.split(","), row.split(","), strict=True))
+    assert numbers["personal part"] == "output"
+    assert int(numbers["personal parameters"]) == output["personal"]
+    assert float(numbers["kB sent"]) == pytest.approx(output["up_bytes"] / 1e3)
+    assert float(numbers["kB of memory"]) == pytest.approx(output["memory_bytes"] / 1e3)
+
+
+def test_the_page_of_one_run_of_it_has_all_its_curves(comparison: Path, tmp_path: Path) -> None:
+    shutil.copytree(comparison, tmp_path / "grid")
+
+    page = write_report(tmp_path / "grid/cells/fedalt-output-3")
+
+    assert "Loss, learning rate, devices, MB sent, seconds in each of" in page.read_text()
 
 
 def test_the_answer_names_the_best_row_and_what_it_began_from(comparison: Path) -> None:
@@ -120,4 +159,4 @@ def test_seeds_that_are_not_finished_are_not_named(comparison: Path, tmp_path: P
     text = (folder / "report.html").read_text()
     assert "<dt>Seeds</dt><dd>3</dd>" in text
     assert "over one seed" in text
-    assert "of any seed" not in text
+    assert "The band is" not in text

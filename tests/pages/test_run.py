@@ -4,6 +4,8 @@ import itertools
 import json
 import math
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from partita import runner
+from partita import pages, runner
 from partita.cli import main
 from partita.config.reading import config_of
-from partita.pages.facts import facts_of, ranked
+from partita.pages.facts import _visits, facts_of, ranked
 from partita.pages.page import _columns
 from partita.pages.run import write_run_page
+from partita.pages.sections import scattered, sizes_of, spread
 from small import affine_task
 
 ROUNDS = {"rounds": 2, "devices_per_round": 3, "batch_size": 3, "shared_lr": 0.05}
@@ -158,9 +161,9 @@ def test_the_page_asks_no_network_and_names_all_it_shows(run: Path) -> None:
     links = [a[key] for _, a in page.tags for key in ("src", "href") if a.get(key)]
     assert not [link for link in links if link and re.match(r"(https?:)?//", link)]
     assert all((run / link).is_file() for link in links if link and link.startswith("figures/"))
-    figures = [a for tag, a in page.tags if a.get("role") == "img"]
+    figures = [a for tag, a in page.tags if a.get("data-chart")]
     assert len(figures) == 6
-    assert all(len(a["aria-label"] or "") > 20 for a in figures)
+    assert all(len(a["data-says"] or "") > 20 for a in figures)
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
@@ -170,7 +173,7 @@ def test_the_page_asks_no_network_and_names_all_it_shows(run: Path) -> None:
 def test_the_page_holds_every_digit_that_can_be_seen_and_each_set_of_data_once(run: Path) -> None:
     data = data_of(run)
 
-    assert set(data) == {"devices", "rounds", "models", "sizes"}
+    assert set(data) == {"devices", "rounds", "models", "sizes", "visits"}
     gains = {(r["model"], r["device"], r["split"]): r["gain"] for r in facts_of(run).devices}
     columns = data["devices"]
     for model, device, split, gain in zip(
@@ -242,7 +245,9 @@ def test_few_devices_have_no_spread_and_what_an_earlier_page_drew_goes(tmp_path:
     (folder / "figures/violins.png").touch()
     write_run_page(folder)
 
-    assert "The changes of 1 device have no spread to draw." in (folder / "report.html").read_text()
+    text = (folder / "report.html").read_text()
+    assert "at least 5 devices that do not all change alike: Finetune, FedAlt, FedAlt, finetuned." in text
+    assert "Every device has 6 training examples: nothing to draw a change against." in text
     assert not (folder / "figures/violins.png").exists()
 
 
@@ -283,3 +288,92 @@ def test_a_folder_without_a_finished_run_is_one_line(
 
     (line,) = capsys.readouterr().err.splitlines()
     assert f"`{tmp_path / given}` holds no finished run" in line
+
+
+def devices(model: str, gains: list[float], **more: Any) -> list[dict[str, Any]]:
+    return [{"model": model, "split": "test", "gain": gain, "examples": 3, **more} for gain in gains]
+
+
+def test_a_spread_is_drawn_of_models_that_have_one_and_the_others_are_named() -> None:
+    rows = [*devices("wide", [0, 1, 2, 3, 4]), *devices("even", [1] * 9), *devices("few", [0, 1])]
+
+    section = spread(rows, "change in accuracy", ["wide", "even", "few"])
+
+    assert section.chart
+    assert section.chart.says.endswith(
+        "from +0.0000 to +4.0000. No spread to draw, which takes at least 5 devices "
+        "that do not all change alike: even, few."
+    )
+
+
+def test_where_all_devices_have_as_many_examples_nothing_is_drawn_against_them() -> None:
+    (same,) = scattered(devices("m", [0, 1]), "change", "", ["m"]).texts
+
+    assert same == "Every device has 3 training examples: nothing to draw a change against."
+    assert sizes_of([3, 3]).texts == ["2 devices, with 3 training examples each."]
+    assert scattered([*devices("m", [0]), *devices("m", [0], examples=4)], "change", "", ["m"]).chart
+
+
+def test_how_often_a_device_was_asked_is_counted_by_stage(run: Path) -> None:
+    counts: dict[tuple[str, str], int] = {}
+    names = {"pretrained": "pretraining", "personalised": "personalising", "finetuned": "finetuning"}
+    for line in map(json.loads, (run / "rounds.jsonl").read_text().splitlines()):
+        for device in line["asked"] if line["work"] != "evaluate" else ():
+            key = device, names[line["stage"]]
+            counts[key] = counts.get(key, 0) + 1
+
+    visits = facts_of(run).visits
+
+    assert {(v["device"], v["stage"]): v["asked"] for v in visits} == counts
+    assert sum(v["asked"] for v in visits if v["stage"] == "pretraining") == 2 * 3
+    assert all(v["heard"] == v["asked"] and v["failed"] is None for v in visits)
+
+
+def test_a_device_that_failed_says_so() -> None:
+    line = {"stage": "personalised", "asked": ["a", "b"], "heard": ["b"], "failed": {"a": "no disk"}}
+
+    failed, heard = _visits([line, {**line, "asked": ["b"], "failed": {}}])
+
+    assert failed == {"device": "a", "stage": "personalising", "asked": 1, "heard": 0, "failed": "no disk"}
+    assert heard == {"device": "b", "stage": "personalising", "asked": 2, "heard": 2, "failed": None}
+
+
+def test_what_was_typed_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = ["run", "pretrain.rounds=1", "personalise.rounds=0", "finetune.epochs=1", "out=a run"]
+    assert main(typed) == 0
+
+    facts = Read(tmp_path / "a run/report.html").texts
+    command = "partita run pretrain.rounds=1 personalise.rounds=0 finetune.epochs=1 'out=a run'"
+    assert dict(zip(facts["dt"], facts["dd"], strict=True))["The command that made it"] == command
+
+
+def test_two_may_draw_one_page_at_once(run: Path) -> None:
+    before = (run / "report.html").read_bytes()
+    command = [Path(sys.executable).with_name("partita"), "report", run]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) for _ in range(2)]
+
+    assert [each.communicate()[1] for each in both] == [b""] * 2
+    assert (run / "report.html").read_bytes() == before
+    assert not [*run.rglob("*.tmp")]
+
+
+def test_the_command_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run), "--json", "--quiet"]) == 0
+
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"folder": str(run), "page": str(run / "report.html")}
+    assert said.err == ""
+
+
+def test_a_page_that_was_interrupted_can_be_drawn_later(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: Path) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pages, "write_report", interrupt)
+
+    assert main(["report", str(run), "--quiet"]) == 130
+    line = f"partita: Interrupted. All is done but the page: `partita report {run}` draws it.\n"
+    assert capsys.readouterr().err == line

@@ -6,12 +6,11 @@ that cell to it. So a comparison that was ended anywhere goes on from there, cel
 
 import contextlib
 import copy
-import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +22,10 @@ from partita import runner
 from partita.comparison.grid import START, Cell, base_of, cells_of, check
 from partita.comparison.search import space_of
 from partita.config.building import build
-from partita.config.imports import find_code, made_with, own_code
+from partita.config.imports import COMMAND, find_code, made_with, own_code
 from partita.config.reading import read_values
 from partita.config.tasks import build_task, data_files
-from partita.durable import replace_file
+from partita.durable import held, replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.evaluation import Row
 from partita.finished import is_finished
@@ -106,8 +105,14 @@ class Comparison:
         return replace(cell, values=values)
 
 
-def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
-    """Return a new comparison, in a folder of its own; files that it names are looked for `beside` it."""
+def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Comparison:
+    """Return a new comparison, in a folder of its own.
+
+    Args:
+        values: its config.
+        beside: where files that it names are looked for.
+        command: what was typed to ask for it, kept with it.
+    """
     config = base_of(values)
     cells = cells_in(values, beside)
     for cell in kinds(cells):
@@ -117,6 +122,7 @@ def begin(values: Mapping[str, Any], beside: Path) -> Comparison:
     folder = runner.claim(config, f"{config.name}-compare")
     (folder / _CELLS).mkdir()
     settled = _from_folder(values, cells, beside, folder)
+    settled["made_with"] |= {COMMAND: command} if command else {}
     replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
     return reopen(folder)
 
@@ -257,24 +263,6 @@ def _start_of_trials(comparison: Comparison, cell: Cell, tick: Tick, told: Watch
     ground = Ground(values=values, beside=comparison.folder, folder=folder)
     with held(folder / "start.lock", wait=True):
         return pretrain(ground, tick, within(told, _TUNED))
-
-
-@contextlib.contextmanager
-def held(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold a lock file for a while, and say whether it was free; with `wait`, once it is."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        yield _is_locked(descriptor, wait=wait)
-    finally:
-        os.close(descriptor)
-
-
-def _is_locked(descriptor: int, *, wait: bool) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

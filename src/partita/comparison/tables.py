@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from partita.comparison.forecast import Forecast
 from partita.comparison.grid import START, STATELESS
 from partita.comparison.results import Outcome, Results, Row, collect
-from partita.comparison.running import Comparison, held
+from partita.comparison.running import Comparison
 from partita.comparison.statistics import Moved, Values, mean_of, moved, paired, worst_tenth
-from partita.durable import replace_file
+from partita.durable import held, replace_file
 from partita.protocol import Stage
 from partita.report.references import references
 from partita.report.sheets import Cited, Entry, Interval, Rounded, Sheet, Spread, write_sheets
@@ -20,10 +20,10 @@ BySeed = Mapping[int, Values]
 
 def write_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Sheet]:
     """Write the tables of all cells that are finished, with the papers to cite, and return them."""
-    results = collect(comparison, failed)
-    sheets = sheets_of(results)
     folder = comparison.folder / "tables"
-    with held(comparison.folder / "tables.lock", wait=True):
+    with held(comparison.folder, wait=True):
+        results = collect(comparison, failed)
+        sheets = sheets_of(results)
         write_sheets(sheets, folder)
         papers = references({"pillutla2022", *results.cites.values()})
         replace_file(folder / "references.bib", papers.encode())

@@ -36,6 +36,8 @@ MODELS = {
 METHODS = {name: named.local for name, named in NAMED.items()}
 OPTIMIZERS = {"sgd": "partita.local.sgd:SGD", "adamw": "torch.optim:AdamW"}
 
+COMMAND = "command"
+"""The key under which a recorded run says what was typed to ask for it."""
 _CODE = "code"
 """The key under which a recorded run says in which folders its own code was."""
 

@@ -68,14 +68,33 @@ def curves(columns: Mapping[str, str], says: str) -> Chart:
     return _chart("curves", "Training", says, alt.vconcat(*rows), "rounds")
 
 
-def parameters(gained: str, says: str, methods: Sequence[str], *, by_part: bool = False) -> Chart:
+def losses(says: str, methods: Sequence[str], trained: Sequence[str], parts: Sequence[str]) -> Chart:
+    """Return the loss by round of the data `rounds`, a line a method that was trained, by personal part."""
+    beside = min(len(parts), 2)
+    drawn = (
+        _of("rounds")
+        .mark_line()
+        .encode(
+            x=alt.X("round:Q", axis=_TICKS),
+            y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(zero=False)),
+            color=_colours(methods, "method", trained),
+            tooltip=["model:N", "round:Q", alt.Tooltip("loss:Q", format=".4~g")],
+        )
+        .properties(width=_width(beside), height=_HEIGHT)
+        .facet(alt.Facet("part:N", title=None, sort=list(parts)), columns=beside)
+        .resolve_scale(x="independent", y="independent")
+    )
+    return _chart("curves", "Training", says, drawn, "rounds")
+
+
+def parameters(gained: str, says: str, methods: Sequence[str], parts: Sequence[str] = ()) -> Chart:
     """Return the change of each model of the data `models` against what a device keeps of its own.
 
     Args:
         gained: what a change is called.
         says: what the chart shows.
         methods: in the order of their colours.
-        by_part: whether there are several personal parts, each with a shape; else points have names.
+        parts: the personal parts, each with a shape; without, points have names.
     """
     points = _of("models").encode(
         x=alt.X("kept:Q", title="numbers kept on a device", scale=alt.Scale(type="log")),
@@ -85,23 +104,26 @@ def parameters(gained: str, says: str, methods: Sequence[str], *, by_part: bool 
     zero = _of("models").mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
     dots = points.mark_point(filled=True, size=70)
     named = points.mark_text(align="left", dx=8, dy=-6).encode(text="model:N")
-    told_apart = dots.encode(color=_colours(methods, "method"), shape=_shapes())
-    shown = [told_apart] if by_part else [dots, named]
+    told_apart = dots.encode(color=_colours(methods, "method"), shape=_shapes(parts))
+    shown = [told_apart] if parts else [dots, named]
     drawn = alt.layer(zero, *shown).properties(width=WIDTH, height=_HEIGHT)
     return _chart("parameters", "Change against personal parameters", says, drawn, "models")
 
 
-def _colours(methods: Sequence[str], title: str) -> alt.Color:
-    return alt.Color("method:N", sort=list(methods), title=title)
+def _colours(methods: Sequence[str], title: str, shown: Sequence[str] = ()) -> alt.Color:
+    """Return a colour for each method, the same on every chart; the legend may leave some out."""
+    legend = alt.Legend(values=list(shown or methods))
+    return alt.Color("method:N", scale=alt.Scale(domain=list(methods)), title=title, legend=legend)
 
 
-def _shapes() -> alt.Shape:
-    return alt.Shape("part:N", title="personal part")
+def _shapes(parts: Sequence[str]) -> alt.Shape:
+    return alt.Shape("part:N", sort=list(parts), title="personal part")
 
 
-def scatter(gained: str, says: str, methods: Sequence[str], *, by_part: bool = False) -> Chart:
-    """Return every device's change against its training examples, by split; a click picks a method."""
-    chosen = alt.selection_point(fields=["method"], bind="legend")
+def scatter(gained: str, says: str, methods: Sequence[str], parts: Sequence[str] = ()) -> Chart:
+    """Return every device's change against its training examples, by split; one method may be picked."""
+    choices = alt.binding_select(options=[None, *methods], labels=["all", *methods], name="Show ")
+    chosen = alt.selection_point(fields=["method"], bind=choices)
     drawn = (
         _of("devices")
         .transform_filter("isValid(datum.gain)")
@@ -111,8 +133,8 @@ def scatter(gained: str, says: str, methods: Sequence[str], *, by_part: bool = F
             y=alt.Y("gain:Q", title=gained),
             opacity=alt.condition(chosen, alt.value(0.65), alt.value(0.04)),
             tooltip=["device:N", "model:N", "examples:Q", alt.Tooltip("gain:Q", title=gained, format="+.4f")],
-            color=_colours(methods, "model (click to pick)"),
-            shape=_shapes() if by_part else alt.Undefined,
+            color=_colours(methods, "method" if parts else "model"),
+            shape=_shapes(parts) if parts else alt.Undefined,
         )
         .add_params(chosen)
         .properties(width=_width(2), height=_HEIGHT)
@@ -129,6 +151,7 @@ def violins(gained: str, says: str, models: Sequence[str], *, extent: Sequence[f
     drawn = (
         _of("devices")
         .transform_filter("isValid(datum.gain)")
+        .transform_filter(alt.FieldOneOfPredicate("model", list(models)))
         .transform_density(
             "gain", groupby=["model", "split"], as_=["gain", "right"], extent=[low - margin, high + margin]
         )
@@ -146,22 +169,24 @@ def violins(gained: str, says: str, models: Sequence[str], *, extent: Sequence[f
     return _chart("violins", "How the change is spread over devices", says, drawn, "devices")
 
 
-def in_order(gained: str, says: str, models: Sequence[str]) -> Chart:
-    """Return the change of every device, the least first, with its band over seeds."""
+def in_order(gained: str, says: str, models: Sequence[str], *, has_band: bool) -> Chart:
+    """Return the change of every device, the least first, with its band where there are several seeds."""
     beside = min(len(models), _FACETS)
     base = alt.Chart().encode(x=alt.X("rank:Q", title="devices in order"))
-    band = base.mark_area(opacity=0.35).encode(y=alt.Y("low:Q", title=gained), y2="high:Q")
+    tips = {"gain": gained, "low": "least of any seed", "high": "most of any seed"}
+    shown = list(tips) if has_band else ["gain"]
     line = base.mark_line(point={"size": 14}).encode(
         y=alt.Y("gain:Q", title=gained),
         tooltip=[
             "device:N",
             "model:N",
-            *(alt.Tooltip(f"{n}:Q", format="+.4f") for n in ("gain", "low", "high")),
+            *(alt.Tooltip(f"{name}:Q", title=tips[name], format="+.4f") for name in shown),
         ],
     )
     zero = alt.Chart().mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
+    band = base.mark_area(opacity=0.35).encode(y=alt.Y("low:Q", title=gained), y2="high:Q")
     drawn = (
-        alt.layer(band, zero, line, data=alt.NamedData(name="devices"))
+        alt.layer(*([band] if has_band else []), zero, line, data=alt.NamedData(name="devices"))
         .transform_filter("isValid(datum.rank)")
         .properties(width=_width(beside), height=_HEIGHT)
         .facet(alt.Facet("model:N", title=None, sort=list(models)), columns=beside)

@@ -6,17 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from partita.comparison.grid import START, base_of
 from partita.comparison.results import Results, collect
 from partita.comparison.results import Row as Key
-from partita.comparison.running import Comparison, held
+from partita.comparison.running import Comparison
 from partita.comparison.statistics import mean_of, moved
 from partita.comparison.tables import sheets_of
 from partita.data.arrow import read_table
+from partita.describe import describe
+from partita.durable import held
+from partita.errors import ConfigError
+from partita.finished import is_finished
 from partita.pages import charts
-from partita.pages.facts import Row, ranked
+from partita.pages.facts import Row, ranked, training_of
 from partita.pages.page import Page, Section, write_page
-from partita.pages.run import gained_of, sizes_of
+from partita.pages.sections import drawn, gained_of, made_by, scattered, sizes_of, spread
 from partita.protocol import DeviceId, Stage
+from partita.report.sheets import Entry, Rounded, Sheet
 
 Place = tuple[DeviceId, str]
 """A device and a split."""
@@ -30,21 +36,27 @@ _TITLES = {
     "tuned": "What tuning chose",
 }
 """What the tables are called on the page."""
+_WHOLE = "the whole model"
+"""What stands for the part where a method has none to choose."""
 
 
 def write_comparison_page(comparison: Comparison) -> Path:
     """Write the page of a comparison, of all its cells that are finished; return the page's path."""
-    results = collect(comparison, comparison.failed())
-    page = _Reader(comparison, results, _examples(comparison)).page()
-    with held(comparison.folder / "tables.lock", wait=True):
+    with held(comparison.folder, wait=True):
+        results = collect(comparison, comparison.failed())
+        page = _Reader(comparison, results, _examples(comparison)).page()
         return write_page(page, comparison.folder)
 
 
 def _examples(comparison: Comparison) -> dict[DeviceId, int]:
-    """Return how many training examples devices have, by the first start."""
-    path = comparison.folder_of(comparison.cells[0]) / "devices.parquet"
-    rows = read_table(path).select(["device", "split", "examples"]).to_pylist() if path.exists() else []
-    return {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
+    """Return how many training examples devices have, all that any finished cell has measured."""
+    found: dict[DeviceId, int] = {}
+    for cell in comparison.cells:
+        if is_finished(comparison.folder_of(cell)):
+            table = read_table(comparison.folder_of(cell) / "devices.parquet")
+            rows = table.select(["device", "split", "examples"]).to_pylist()
+            found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
+    return found
 
 
 @dataclass(frozen=True)
@@ -59,22 +71,18 @@ class _Reader:
         """Return the whole page."""
         text = (self.comparison.folder / "config.toml").read_text()
         values = tomllib.loads(text)
-        devices = self._devices()
+        devices, rounds = self._devices(), self._rounds()
+        seeds = sorted({seed for runs in self.results.outcomes.values() for seed in runs})
         return Page(
             title=f"{values['name']}: a comparison",
             answer=self._answer(),
-            sections=[*self._tables(), *self._charts(devices)],
-            data={"devices": devices, "models": self._points(), "sizes": self._sizes()},
+            sections=[*self._tables(), self._training(rounds), *self._charts(devices), self._costs()],
+            data={"devices": devices, "rounds": rounds, "models": self._points(), "sizes": self._sizes()},
             metric=f"{self.results.split} {self.results.metric}, mean over seeds",
             gained=self._gained,
             split=self.results.split,
-            facts={
-                "The command that makes it again": "partita compare config.toml out=FOLDER",
-                "Seeds": ", ".join(
-                    map(str, sorted({s for runs in self.results.outcomes.values() for s in runs}))
-                ),
-                **values.get("made_with", {}),
-            },
+            facts=made_by(values, "partita compare config.toml out=FOLDER")
+            | {"Seeds": ", ".join(map(str, seeds))},
             config=text,
         )
 
@@ -90,6 +98,12 @@ class _Reader:
     def _drawn(self) -> list[Key]:
         """Return the rows that have a change to draw."""
         return [row for row in self.results.outcomes if row[0] != self.results.reference]
+
+    @property
+    def _methods(self) -> list[str]:
+        """Return what methods are called, in the order of their colours, what others begin from last."""
+        rows = [*self._drawn, *self.results.outcomes]
+        return list(dict.fromkeys(self.results.titles[row[0]] for row in rows))
 
     def _name(self, row: Key) -> str:
         title = self.results.titles[row[0]]
@@ -132,6 +146,62 @@ class _Reader:
         for sheet in sheets_of(self.results):
             yield Section(title=_TITLES[sheet.name], sheet=sheet)
 
+    def _training(self, rounds: Sequence[Row]) -> Section:
+        if not rounds:
+            return Section(title="Training", texts=["No round of training, or none that says its loss."])
+        trained, parts = (list(dict.fromkeys(row[key] for row in rounds)) for key in ("method", "part"))
+        says = (
+            "The loss on training rows by round, means over seeds. Finetuning comes by blocks of devices and "
+            "is not drawn. Learning rates, devices, bytes and seconds by round are on each run's page, which "
+            "`partita report FOLDER/cells/NAME` writes."
+        )
+        return drawn(charts.losses(says, self._methods, trained, parts))
+
+    def _rounds(self) -> list[Row]:
+        """Return a row a method, part and round of training: the loss, the mean over seeds."""
+        found: list[Row] = []
+        for row in self.results.outcomes:
+            losses: dict[int, list[float]] = {}
+            for folder in self._folders(row).values():
+                for line in training_of(folder):
+                    if line["work"] == "update" and line["loss"] is not None:
+                        losses.setdefault(line["round"] + 1, []).append(line["loss"])
+            own = {
+                "model": self._name(row),
+                "method": self.results.titles[row[0]],
+                "part": "pretraining" if row[0] == START else row[1] or _WHOLE,
+            }
+            found += [{**own, "round": at, "loss": statistics.fmean(each)} for at, each in losses.items()]
+        return found
+
+    def _costs(self) -> Section:
+        """Return what a device sends, keeps and needs with each personal part."""
+        config = base_of(self.comparison.values)
+        title, texts = (
+            "Traffic and memory",
+            ["What all devices sent, and their seconds, is in the table Methods."],
+        )
+        try:
+            costs = describe(config, self.comparison.folder).partitions
+        except ConfigError as error:
+            return Section(
+                title=title, texts=[*texts, f"What a device needs to train cannot be said here: {error}"]
+            )
+        compared = dict.fromkeys(part for _, part in self.results.outcomes if part in costs)
+        names = ("up_bytes", "down_bytes", "memory_bytes")
+        rows: list[list[Entry]] = [
+            [part, costs[part]["personal"], *(_kilobytes(costs[part].get(name)) for name in names)]
+            for part in compared
+        ]
+        sheet = Sheet(
+            name="costs",
+            title="What a personal part costs a device",
+            columns=["personal part", "personal parameters", "kB sent", "kB received", "kB of memory"],
+            rows=rows,
+            notes=["Sent and received in a round of FedAlt; memory to train on one example."],
+        )
+        return Section(title=title, texts=texts, sheet=sheet if rows else None)
+
     def _charts(self, devices: Sequence[Row]) -> Iterator[Section]:
         reference = self._name((self.results.reference, ""))
         if (self.results.reference, "") not in self.results.outcomes:
@@ -139,32 +209,27 @@ class _Reader:
             yield Section(title="What personalization changed", texts=[missing])
             return
         points = self._points()
-        methods = list(dict.fromkeys(self.results.titles[row[0]] for row in self._drawn))
-        listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
+        methods = self._methods[: len({row[0] for row in self._drawn})]
+        parts = list(dict.fromkeys(row[1] or _WHOLE for row in self._drawn))
         title = "Change against personal parameters"
         if points:
-            yield Section(
-                title=title, chart=charts.parameters(self._gained, f"{listed}.", methods, by_part=True)
-            )
+            listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
+            yield Section(title=title, chart=charts.parameters(self._gained, f"{listed}.", methods, parts))
         else:
             yield Section(title=title, texts=["No model has a part of its own on devices."])
-        gains = [row["gain"] for row in devices if row["gain"] is not None]
-        names = [self._name(row) for row in self._drawn]
-        if not gains or min(gains) == max(gains):
+        if not any(row["gain"] for row in devices):
             yield Section(title="Devices", texts=["No device's metric differs between models."])
             return
+        names = [self._name(row) for row in self._drawn]
         against = f"against {reference}, means over seeds"
         says = f"A point is a device under a method: its change {against}, against its training examples."
-        yield _section(charts.scatter(self._gained, says, methods, by_part=True))
-        says = f"How the change of devices {against}, is spread: from {min(gains):+.4f} to {max(gains):+.4f}."
-        yield _section(charts.violins(self._gained, says, names, extent=(min(gains), max(gains))))
+        yield scattered(devices, self._gained, says, methods, parts)
+        yield spread(devices, self._gained, names)
         several = any(len(runs) > 1 for runs in self.results.outcomes.values())
         band = " The band is from the least to the most of any seed." if several else ""
         says = f"The change of every device {against}, the least first.{band}"
-        yield _section(charts.in_order(self._gained, says, names))
-        sizes = [row["examples"] for row in self._sizes()]
-        if sizes:
-            yield _section(charts.histogram(sizes_of(sizes)))
+        yield drawn(charts.in_order(self._gained, says, names, has_band=several))
+        yield sizes_of(list(self.examples.values()))
 
     def _points(self) -> list[Row]:
         reference = (self.results.reference, "")
@@ -175,7 +240,7 @@ class _Reader:
             {
                 "model": self._name(row),
                 "method": self.results.titles[row[0]],
-                "part": row[1] or "-",
+                "part": row[1] or _WHOLE,
                 "kept": max(outcome.kept for outcome in self.results.outcomes[row].values()),
                 "gain": self._sign * (self._mean(row) - start),
             }
@@ -200,9 +265,13 @@ class _Reader:
 
     def _measured(self, row: Key) -> dict[int, dict[Place, float]]:
         """Return the metrics of a row's last stage, by seed, then by device and split."""
-        cells = [cell for cell in self.comparison.cells if cell.row == row]
-        known = {cell.seed: self.comparison.folder_of(cell) for cell in cells}
-        return {seed: _last(known[seed]) for seed in self.results.outcomes.get(row, {})}
+        return {seed: _last(folder) for seed, folder in self._folders(row).items()}
+
+    def _folders(self, row: Key) -> dict[int, Path]:
+        """Return the folders of a row's finished runs, by seed."""
+        finished = self.results.outcomes.get(row, {})
+        own = [cell for cell in self.comparison.cells if cell.row == row and cell.seed in finished]
+        return {cell.seed: self.comparison.folder_of(cell) for cell in own}
 
     def _device(self, row: Key, place: Place, own: BySeed, before: BySeed) -> Row:
         device, split = place
@@ -215,9 +284,10 @@ class _Reader:
             "device": device,
             "model": self._name(row),
             "method": self.results.titles[row[0]],
-            "part": row[1] or "-",
+            "part": row[1] or _WHOLE,
             "split": split,
             "examples": self.examples.get(device),
+            "seeds": len(values),
             "metric": statistics.fmean(values),
             "gain": statistics.fmean(gains) if gains else None,
             "low": min(gains, default=None),
@@ -233,5 +303,5 @@ def _last(folder: Path) -> dict[Place, float]:
     return {(row["device"], row["split"]): row["metric"] for row in own}
 
 
-def _section(chart: charts.Chart) -> Section:
-    return Section(title=chart.title, chart=chart)
+def _kilobytes(count: int | None) -> Entry:
+    return None if count is None else Rounded(count / 1e3)

@@ -26,6 +26,8 @@ class Facts:
     """A row a model, device and split: the metric, its change against the pretrained model, examples."""
     rounds: Sequence[Row]
     """A row a round of training; finetuning is a row a block of devices."""
+    visits: Sequence[Row]
+    """A row a device and stage: how often it was asked to train, and heard of, and why not."""
 
     @property
     def first(self) -> Tested | None:
@@ -56,9 +58,15 @@ class Facts:
 
 def facts_of(folder: Path) -> Facts:
     """Return what the finished run in a folder says."""
-    summary, models = summary_in(folder), tested_in(folder)
-    rounds = [_round(at, line) for at, line in enumerate(_training(folder), start=1)]
-    facts = Facts(folder=folder, summary=summary, models=models, devices=(), rounds=rounds)
+    lines = training_of(folder)
+    facts = Facts(
+        folder=folder,
+        summary=summary_in(folder),
+        models=tested_in(folder),
+        devices=(),
+        rounds=[_round(at, line) for at, line in enumerate(lines, start=1)],
+        visits=_visits(lines),
+    )
     return replace(facts, devices=ranked(_compared(facts), facts.split))
 
 
@@ -82,6 +90,7 @@ def _compared(facts: Facts) -> Iterable[Row]:
                 "examples": rows.get((device, "train"), row)["examples"],
                 "metric": row["metric"],
                 "loss": row["loss"],
+                "reason": row["reason"],
                 **dict.fromkeys(("gain", "low", "high"), _gain(row, start, facts.sign)),
             }
 
@@ -105,8 +114,21 @@ def _gain(row: Row, before: Row | None, sign: float) -> float | None:
     return sign * (row["metric"] - before["metric"])
 
 
-def _training(folder: Path) -> list[Row]:
+def training_of(folder: Path) -> list[Row]:
+    """Return what a run's journal says of training."""
     return [dict(line) for line in journal_of(folder) if line["work"] != "evaluate"]
+
+
+def _visits(lines: Iterable[Row]) -> list[Row]:
+    found: dict[tuple[DeviceId, Stage], Row] = {}
+    for line in lines:
+        for device in line["asked"]:
+            start = {"device": device, "stage": DOING[line["stage"]], "asked": 0, "heard": 0, "failed": None}
+            visits = found.setdefault((device, line["stage"]), start)
+            visits["asked"] += 1
+            visits["heard"] += device in line["heard"]
+            visits["failed"] = line["failed"].get(device, visits["failed"])
+    return list(found.values())
 
 
 def _round(at: int, line: Mapping[str, Any]) -> Row:

@@ -19,15 +19,15 @@ Data = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows by the name of the data that they are."""
 PALETTES = {
     "light": [
-        *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#7F7F7F", "#999933"),
-        "#000000",
+        *("#0072B2", "#D55E00", "#009E73", "#774400", "#9977EE", "#442255", "#666666", "#1144BB", "#661111"),
+        "#332288",
     ],
     "dark": [
-        *("#56B4E9", "#E69F00", "#2BC29A", "#E08FC0", "#F0E442", "#FF7F3F", "#C77DA9", "#B0B0B0", "#B9B95A"),
-        "#FFFFFF",
+        *("#56B4E9", "#E69F00", "#55FFAA", "#CC3344", "#BBDDFF", "#EEDD33", "#996688", "#99AA99", "#CC7700"),
+        "#6655CC",
     ],
 }
-"""Colours that colour-blind readers can tell apart, after Okabe and Ito and after Tol, on either ground."""
+"""Colours that stand out from the ground, and that colour-blind readers too can tell from each other."""
 _ON_PAPER = {
     "range": {"category": PALETTES["light"]},
     "background": "white",

@@ -19,6 +19,7 @@ function themed(width) {
   const texts = { labelColor: faint, titleColor: ink };
   const palette = dark.matches ? palettes.dark : palettes.light;
   return {
+    aria: false,
     background: null,
     font: "system-ui, sans-serif",
     axis: { ...texts, gridColor: line, domainColor: faint, tickColor: faint },
@@ -33,17 +34,21 @@ function themed(width) {
   };
 }
 
-// Below this share of their width, charts that stand beside each other stand below each other.
+// Below this share of their width, fewer charts stand beside each other; where they are many, each is lower.
 const NARROW = 0.6;
+const MANY = 3;
 
-function narrowed(spec, factor) {
-  if (Array.isArray(spec)) return spec.map((part) => narrowed(part, factor));
+function narrowed(spec, factor, low = 1) {
+  if (Array.isArray(spec)) return spec.map((part) => narrowed(part, factor, low));
   if (spec === null || typeof spec !== "object") return spec;
   const isStacked = typeof spec.columns === "number" && factor < NARROW;
-  const inner = isStacked ? Math.min(1, factor * spec.columns) : factor;
-  const made = Object.fromEntries(Object.entries(spec).map(([key, part]) => [key, narrowed(part, inner)]));
-  if (isStacked) made.columns = 1;
+  const beside = isStacked ? Math.ceil(spec.columns / MANY) : spec.columns;
+  const inner = isStacked ? Math.min(1, (factor * spec.columns) / beside) : factor;
+  const height = isStacked && spec.columns >= MANY ? NARROW : low;
+  const made = Object.fromEntries(Object.entries(spec).map(([key, part]) => [key, narrowed(part, inner, height)]));
+  if (isStacked) made.columns = beside;
   if (typeof made.width === "number") made.width = Math.max(40, Math.floor(made.width * factor));
+  if (typeof made.height === "number") made.height = Math.floor(made.height * low);
   return made;
 }
 
@@ -55,10 +60,22 @@ async function draw(place) {
   const spec = narrowed(charts[place.dataset.chart], factor);
   spec.datasets = data;
   await window.vegaEmbed(place, spec, { renderer: "svg", actions: false, config: themed(place.clientWidth) });
+  const picture = place.querySelector("svg");
+  picture.setAttribute("role", "img");
+  picture.setAttribute("aria-label", place.dataset.says);
 }
 
-function drawAll() {
-  return Promise.all([...document.querySelectorAll(".chart")].map(draw));
+// One after the other, so that what stands first is seen first and the page answers in between.
+let drawing = 0;
+async function drawAll() {
+  drawing += 1;
+  const own = drawing;
+  for (const place of document.querySelectorAll(".chart")) {
+    if (own !== drawing) return;
+    await draw(place);
+    await new Promise((done) => setTimeout(done));
+  }
+  document.body.dataset.drawn = "all";
 }
 
 // ---- The table of devices -------------------------------------------------------------------------------------
@@ -71,13 +88,12 @@ const element = (name, attributes = {}, ...children) => {
   return made;
 };
 
-const judged = document.getElementById("devices").dataset.split;
+const table = document.getElementById("devices");
+const { split: judged, gained } = table.dataset;
 const models = [...new Set(data.devices.map((row) => row.model))];
-const byDevice = new Map();
-for (const row of data.devices) {
-  if (!byDevice.has(row.device)) byDevice.set(row.device, []);
-  byDevice.get(row.device).push(row);
-}
+const grouped = (rows) => rows.reduce((found, row) => found.set(row.device, [...(found.get(row.device) ?? []), row]), new Map());
+const byDevice = grouped(data.devices);
+const visits = grouped(data.visits ?? []);
 const columns = [
   { title: "device", of: (rows) => rows[0].device, text: String },
   { title: "training examples", of: (rows) => rows[0].examples, text: (value) => value ?? "-", number: true },
@@ -85,10 +101,9 @@ const columns = [
 models.forEach((model, place) => {
   const own = (rows) => rows.find((row) => row.model === model && row.split === judged);
   columns.push({ title: model, of: (rows) => own(rows)?.metric ?? null, text: number, number: true });
-  if (place) columns.push({ title: `change, ${model}`, of: (rows) => own(rows)?.gain ?? null, text: signed, number: true });
+  if (place) columns.push({ title: `${gained}, ${model}`, of: (rows) => own(rows)?.gain ?? null, text: signed, number: true });
 });
 
-const table = document.getElementById("devices");
 const state = { column: 0, down: false, words: "" };
 
 function compare(a, b) {
@@ -104,7 +119,7 @@ function fill() {
   table.tBodies[0].replaceChildren(...shown.map((rows) => element("tr", {}, ...columns.map((column, place) => {
     if (place) return element("td", { class: "number" }, column.text(column.of(rows)));
     const button = element("button", { type: "button" }, rows[0].device);
-    button.addEventListener("click", () => show(rows));
+    button.addEventListener("click", () => show(rows, button));
     return element("th", { scope: "row" }, button);
   }))));
   document.getElementById("found").textContent = `${shown.length} of ${byDevice.size} devices`;
@@ -113,17 +128,43 @@ function fill() {
   });
 }
 
-function show(rows) {
+const details = [
+  { title: "metric", of: (row) => row.metric, text: number },
+  { title: gained, of: (row) => row.gain, text: signed },
+  { title: "least of any seed", of: (row) => (row.seeds > 1 ? row.low : null), text: signed },
+  { title: "most of any seed", of: (row) => (row.seeds > 1 ? row.high : null), text: signed },
+  { title: "seeds", of: (row) => row.seeds ?? null, text: String },
+  { title: "loss", of: (row) => row.loss ?? null, text: number },
+  { title: "why there is no metric", of: (row) => row.reason ?? null, text: (value) => value ?? "" },
+];
+
+function times(visit) {
+  const missed = visit.asked === visit.heard ? "" : `, heard of ${visit.heard}`;
+  return `${visit.stage}: asked ${visit.asked} times${missed}${visit.failed ? ` (${visit.failed})` : ""}`;
+}
+
+function show(rows, opener) {
   const place = document.getElementById("one");
-  const titles = ["model", "split", "metric", "change", "loss"];
+  const own = details.filter((detail) => rows.some((row) => detail.of(row) !== null));
+  const titles = ["model", "rows", ...own.map((detail) => detail.title)];
   const head = element("tr", {}, ...titles.map((title, at) => element("th", { scope: "col", class: at > 1 ? "number" : "" }, title)));
   const body = rows.map((row) => element("tr", {},
     element("th", { scope: "row" }, row.model), element("td", {}, row.split),
-    ...[number(row.metric), signed(row.gain), number(row.loss ?? null)].map((text) => element("td", { class: "number" }, text))));
+    ...own.map((detail) => element("td", { class: "number" }, detail.text(detail.of(row))))));
+  const asked = (visits.get(rows[0].device) ?? []).map((visit) => element("li", {}, times(visit)));
+  const close = element("button", { type: "button", class: "close" }, "Close");
+  const hide = () => {
+    place.hidden = true;
+    (opener.isConnected ? opener : document.getElementById("search")).focus();
+  };
+  close.addEventListener("click", hide);
+  place.onkeydown = (event) => { if (event.key === "Escape") hide(); };
   place.replaceChildren(
-    element("h3", { tabindex: "-1" }, rows[0].device),
-    element("p", {}, `${rows[0].examples} training examples.`),
-    element("div", { class: "wide" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...body))));
+    element("h3", { tabindex: "-1", id: "one-title" }, rows[0].device), close,
+    element("p", {}, `${rows[0].examples ?? "Unknown"} training examples.`),
+    ...(asked.length ? [element("ul", {}, ...asked)] : []),
+    element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `All about ${rows[0].device}` },
+      element("table", {}, element("thead", {}, head), element("tbody", {}, ...body))));
   place.hidden = false;
   place.querySelector("h3").focus();
 }
@@ -147,7 +188,7 @@ function begin() {
 }
 
 begin();
-drawAll().then(() => { document.body.dataset.drawn = "all"; });
+drawAll();
 dark.addEventListener("change", drawAll);
 let waiting = 0;
 let width = window.innerWidth;

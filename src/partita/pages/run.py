@@ -7,11 +7,13 @@ from pathlib import Path
 
 from partita.config.reading import read_config
 from partita.describe import describe
+from partita.durable import held
 from partita.errors import ConfigError
 from partita.finished import is_finished
 from partita.pages import charts
 from partita.pages.facts import Facts, Row, facts_of, kept_by
 from partita.pages.page import Page, Section, write_page
+from partita.pages.sections import counted, drawn, gained_of, made_by, scattered, sizes_of, spread
 from partita.protocol import Stage
 from partita.report.sheets import Entry, Rounded, Sheet
 from partita.report.tables import bytes_text, models_sheet
@@ -25,8 +27,6 @@ _QUANTITIES = {
     "seconds": "seconds",
 }
 _FINETUNING = " Finetuning comes by blocks of devices and is not drawn."
-_FEW = 5
-"""Devices, of which a spread can be drawn."""
 
 
 def write_run_page(folder: Path) -> Path:
@@ -37,7 +37,8 @@ def write_run_page(folder: Path) -> Path:
     """
     if not is_finished(folder):
         raise ConfigError(f"`{folder}` holds no finished run: go on with `partita run --resume {folder}`.")
-    return write_page(_Reader(facts_of(folder)).page(), folder)
+    with held(folder, wait=True):
+        return write_page(_Reader(facts_of(folder)).page(), folder)
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,7 @@ class _Reader:
             metric=self._metric,
             gained=self._gained,
             split=self.facts.split,
-            facts={
-                "The command that makes it again": "partita run config.toml out=FOLDER",
-                "Seed": str(values["seed"]),
-                **values.get("made_with", {}),
-            },
+            facts=made_by(values, "partita run config.toml out=FOLDER") | {"Seed": str(values["seed"])},
             config=text,
         )
 
@@ -137,32 +134,27 @@ class _Reader:
     def _changes(self) -> Iterator[Section]:
         yield self._parameters()
         gains = [row["gain"] for row in self.facts.devices if row["gain"] is not None]
+        titles = [model.title for model in self.facts.changed]
         if not gains:
             yield Section(title="Devices", texts=[f"No device has a {self._metric} of two models."])
-            return
-        titles = [model.title for model in self.facts.changed]
-        better = sum(gain > 0 for gain in gains)
-        yield _drawn(
-            charts.scatter(
-                self._gained,
-                f"A point is a device: its change against its training examples, by split and model "
-                f"({', '.join(titles)}). {better} of {len(gains)} points are above zero.",
-                titles,
-            )
-        )
-        if min(gains) < max(gains) and self._judged() >= _FEW:
-            says = f"How {self._gained} is spread over devices: from {min(gains):+.4f} to {max(gains):+.4f}."
-            extent = (min(gains), max(gains))
-            yield _drawn(charts.violins(self._gained, says, titles, extent=extent))
+        elif not any(gains):
+            yield Section(title="Devices", texts=["No model changed any device's metric: nothing to draw."])
         else:
-            few = f"The changes of {counted(self._judged(), 'device')} have no spread to draw."
-            yield Section(title="How the change is spread over devices", texts=[few])
-        says = f"The change of every device on {self.facts.split} rows, the least first. One seed: no band."
-        yield _drawn(charts.in_order(self._gained, says, titles))
+            yield scattered(self.facts.devices, self._gained, self._above(titles[-1]), titles)
+            yield spread(self.facts.devices, self._gained, titles)
+            says = (
+                f"The change of every device on {self.facts.split} rows, the least first. One seed: no band."
+            )
+            yield drawn(charts.in_order(self._gained, says, titles, has_band=False))
 
-    def _judged(self) -> int:
-        """Return how many devices have a change on the rows that models are judged by."""
-        return len({row["device"] for row in self.facts.devices if row["rank"] is not None})
+    def _above(self, title: str) -> str:
+        """Return what a point of the scatter is, and how many devices a model helps."""
+        ranked = [r for r in self.facts.devices if r["model"] == title and r["rank"] is not None]
+        better = sum(row["gain"] > 0 for row in ranked)
+        return (
+            "A point is a device under a model: its change against its training examples. "
+            f"On {self.facts.split} rows, {better} of {len(ranked)} are above zero under {title}."
+        )
 
     def _parameters(self) -> Section:
         points = self._points()
@@ -188,10 +180,7 @@ class _Reader:
         return [point for point in points if point["kept"]]
 
     def _sizes(self) -> Section:
-        sizes = [row["examples"] for row in self._own_sizes()]
-        if not sizes:
-            return Section(title="Training examples of devices", texts=["No device was measured."])
-        return _drawn(charts.histogram(sizes_of(sizes)))
+        return sizes_of([row["examples"] for row in self._own_sizes()])
 
     def _own_sizes(self) -> list[Row]:
         found = {row["device"]: row["examples"] for row in self.facts.devices if row["split"] == "train"}
@@ -234,38 +223,10 @@ class _Reader:
             "rounds": self._rounds(),
             "models": self._points(),
             "sizes": self._own_sizes(),
+            "visits": self.facts.visits,
         }
-
-
-def gained_of(metric: str, direction: str) -> str:
-    """Return what a change for the better is called.
-
-    >>> gained_of("accuracy", "up"), gained_of("wer", "down")
-    ('change in accuracy', 'decrease in wer')
-    """
-    return f"{'change' if direction == 'up' else 'decrease'} in {metric}"
 
 
 def _listed(words: Iterable[str]) -> str:
     text = ", ".join(words)
     return text[:1].upper() + text[1:]
-
-
-def counted(number: int, thing: str) -> str:
-    """Return a number of things.
-
-    >>> counted(1, "device"), counted(1200, "device")
-    ('1 device', '1,200 devices')
-    """
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def sizes_of(sizes: Sequence[int]) -> str:
-    """Return how many training examples devices have."""
-    low, high = min(sizes), max(sizes)
-    many = str(low) if low == high else f"from {low} to {high}"
-    return f"{counted(len(sizes), 'device')}, with {many} training examples."
-
-
-def _drawn(chart: charts.Chart) -> Section:
-    return Section(title=chart.title, chart=chart)

@@ -1,0 +1,90 @@
+"""Parts that the page of a run and that of a comparison have in common; what cannot be drawn is said."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from partita.config.imports import COMMAND
+from partita.pages import charts
+from partita.pages.facts import Row
+from partita.pages.page import Section
+
+_FEW = 5
+"""Devices, of which a spread can be drawn."""
+
+
+def made_by(values: Mapping[str, Any], again: str) -> dict[str, str]:
+    """Return what a config says of how a run or comparison was made, and the command that makes it again."""
+    versions = dict(values["made_with"])
+    typed = versions.pop(COMMAND, "")
+    asked = {"The command that made it": typed} if typed else {}
+    return asked | {"The command that makes it again, in its folder": again, **versions}
+
+
+def gained_of(metric: str, direction: str) -> str:
+    """Return what a change for the better is called.
+
+    >>> gained_of("accuracy", "up"), gained_of("wer", "down")
+    ('change in accuracy', 'decrease in wer')
+    """
+    return f"{'change' if direction == 'up' else 'decrease'} in {metric}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "device"), counted(1200, "device")
+    ('1 device', '1,200 devices')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def scattered(
+    devices: Sequence[Row], gained: str, says: str, methods: Sequence[str], parts: Sequence[str] = ()
+) -> Section:
+    """Return devices' changes against their training examples, unless all have as many."""
+    sizes = {row["examples"] for row in devices if row["gain"] is not None}
+    if len(sizes) > 1:
+        return drawn(charts.scatter(gained, says, methods, parts))
+    same = f"Every device has {counted(sizes.pop(), 'training example')}: nothing to draw a change against."
+    return Section(title="Every device, by its training examples", texts=[same])
+
+
+def spread(devices: Sequence[Row], gained: str, models: Sequence[str]) -> Section:
+    """Return how changes are spread over devices, under those models that have a spread on every split."""
+    changes: dict[str, dict[str, list[float]]] = {model: {} for model in models}
+    for row in devices:
+        if row["gain"] is not None:
+            changes[row["model"]].setdefault(row["split"], []).append(row["gain"])
+    wide = [model for model in models if changes[model] and all(map(_is_wide, changes[model].values()))]
+    few = [model for model in models if model not in wide]
+    least = f"at least {_FEW} devices that do not all change alike"
+    left_out = f"No spread to draw, which takes {least}: {', '.join(few)}." if few else ""
+    if not wide:
+        return Section(title="How the change is spread over devices", texts=[left_out])
+    shown = [gain for model in wide for gains in changes[model].values() for gain in gains]
+    low, high = min(shown), max(shown)
+    says = f"How {gained} is spread over devices: from {low:+.4f} to {high:+.4f}. {left_out}".strip()
+    return drawn(charts.violins(gained, says, wide, extent=(low, high)))
+
+
+def _is_wide(gains: Sequence[float]) -> bool:
+    return len(gains) >= _FEW and min(gains) < max(gains)
+
+
+def sizes_of(sizes: Sequence[int]) -> Section:
+    """Return how many training examples devices have, drawn where they differ."""
+    title = "Training examples of devices"
+    if not sizes:
+        return Section(title=title, texts=["No device was measured."])
+    low, high = min(sizes), max(sizes)
+    if low == high:
+        return Section(
+            title=title, texts=[f"{counted(len(sizes), 'device')}, with {low} training examples each."]
+        )
+    says = f"{counted(len(sizes), 'device')}, with from {low} to {high} training examples."
+    return Section(title=title, chart=charts.histogram(says))
+
+
+def drawn(chart: charts.Chart) -> Section:
+    """Return a part of a page that a chart fills."""
+    return Section(title=chart.title, chart=chart)
