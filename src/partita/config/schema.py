@@ -219,4 +219,4 @@ class Config:
     report: ReportConfig = field(default_factory=ReportConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
     made_with: Mapping[str, str] = field(default_factory=dict)
-    """What was typed, and versions and hashes of what made a run; written by it, compared when it is made again."""
+    """What was typed, versions and hashes; written by a run, compared when it is made again."""
