@@ -219,12 +219,13 @@ def unmeasured() -> Any:
     return affine_task(metrics={"closeness": lambda predictions, targets: None})
 
 
-def test_more_training_is_not_called_personalization(tmp_path: Path) -> None:
-    folder = finished(tmp_path / "run", personalise={"method": "fedavg"}, finetune={"baseline": False})
+@pytest.mark.parametrize(("method", "title"), [("fedavg", "FedAvg, continued"), ("scaffold", "SCAFFOLD")])
+def test_more_training_is_not_called_personalization(tmp_path: Path, method: str, title: str) -> None:
+    folder = finished(tmp_path / "run", personalise={"method": method}, finetune={"baseline": False})
     write_run_page(folder)
 
     text = (folder / "report.html").read_text()
-    assert "More training, with nothing personal (FedAvg, continued)" in text
+    assert f"More training, with nothing personal ({title})" in text
     assert "Personalization (" not in text
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from partita.config.reading import read_config
+from partita.config.schema import Config
 from partita.data.arrow import read_table
 from partita.evaluation import Summary
 from partita.finished import Tested, journal_of, kept_in, summary_in, tested_in
@@ -19,6 +21,7 @@ class Facts:
     """All that a page shows of a run."""
 
     folder: Path
+    config: Config
     summary: Summary
     models: Sequence[Tested]
     """In the order of stages; none where no device has the metric."""
@@ -46,6 +49,11 @@ class Facts:
         return [model for model in self.models if model.stage != Stage.PRETRAINED]
 
     @property
+    def is_personal(self) -> bool:
+        """Whether devices have a part of the model of their own; a method may let them keep other things."""
+        return self.config.partition.personal not in ("none", [])
+
+    @property
     def split(self) -> str:
         """The rows that models are judged by."""
         return self.summary.get("split", "test")
@@ -61,6 +69,7 @@ def facts_of(folder: Path) -> Facts:
     lines = training_of(folder)
     facts = Facts(
         folder=folder,
+        config=read_config(folder / "config.toml"),
         summary=summary_in(folder),
         models=tested_in(folder),
         devices=(),

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partita.config.reading import read_config
 from partita.describe import describe
 from partita.durable import held
 from partita.errors import ConfigError
@@ -82,7 +81,7 @@ class _Reader:
         own = last.statistics
         change = self.facts.sign * (own["weighted_mean"] - before)
         verb = "left" if not change else "improved" if change > 0 else "worsened"
-        what = "Personalization" if kept_by(last) else "More training, with nothing personal"
+        what = "Personalization" if self.facts.is_personal else "More training, with nothing personal"
         moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {own['weighted_mean']:.4f}"
         return (
             f"{what} ({last.title}) {verb} {self._metric} {moved} over {devices}: it helped {own['helped']}, "
@@ -203,19 +202,19 @@ class _Reader:
 
     def _memory(self) -> str:
         """Return what a device needs, where the config can be built here."""
-        config = read_config(self.facts.folder / "config.toml")
+        config = self.facts.config
         try:
             partitions = describe(config, self.facts.folder).partitions
         except ConfigError as error:
             return f"What a device needs to train cannot be said here: {error}"
         own = config.partition.personal
         costs = partitions[own if isinstance(own, str) else list(partitions)[-1]]
-        memory = costs.get("memory_bytes")
-        needs = f", and needs {bytes_text(memory)} of memory to train on one example" if memory else ""
-        return (
-            f"A device keeps {counted(costs.get('personal', 0), 'personal parameter')} and sends "
-            f"{bytes_text(costs.get('up_bytes', 0))} in a round of personalising{needs}."
-        )
+        says = [f"keeps {counted(costs.get('personal', 0), 'personal parameter')}"]
+        if config.personalise.rounds:
+            says.append(f"sends {bytes_text(costs.get('up_bytes', 0))} in a round of personalising")
+        if costs.get("memory_bytes"):
+            says.append(f"needs {bytes_text(costs['memory_bytes'])} of memory to train on one example")
+        return f"A device {', and '.join(says)}."
 
     def _data(self) -> dict[str, Sequence[Row]]:
         return {
