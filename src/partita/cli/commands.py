@@ -1,18 +1,16 @@
-"""The commands. No logic here: each imports what it needs when it runs, so that `--help` is quick."""
+"""What each command does. No logic here: each imports what it needs when it runs; `--help` is quick."""
 
 import argparse
 import dataclasses
-import errno
 import json
-import logging
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from partita.errors import ConfigError, InUse, RunFailed
+from partita.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,63 +19,8 @@ if TYPE_CHECKING:
     from partita.stages.pipeline import Watch
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"partita: {message[0].upper()}{message[1:]}. See `{self.prog} --help`.\n")
-
-
-class _Errors:
-    """The error stream as it is at the moment: a progress display puts itself in its place."""
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 the run failed, 2 the request was wrong."""
-    parser = _parser()
-    options = _parsed(parser, arguments)
-    logging.basicConfig(format="partita: %(message)s", stream=_Errors())
-    if options.command is None:
-        parser.print_help()
-        return 0
-    try:
-        return options.command(options)
-    except (ConfigError, InUse) as error:
-        return _say(2, error)
-    except RunFailed as error:
-        return _say(1, error)
-    except OSError as error:
-        if error.errno != errno.ENOSPC and getattr(error, "__notes__", None):
-            raise
-        return _say(1, error)
-    except KeyboardInterrupt as interrupt:
-        return _say(130, " ".join(["Interrupted.", *map(str, interrupt.args)]))
-
-
-def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options; `key=value` may stand behind them too, which argparse alone does not take."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    options, rest = parser.parse_known_args(arguments)
-    options.typed = shlex.join(["partita", *arguments])
-    if rest and ("arguments" not in options or any(text.startswith("-") for text in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        options.arguments += rest
-    return options
-
-
-def _say(code: int, message: object) -> int:
-    print(f"partita: {message}", file=sys.stderr)
-    return code
-
-
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run a config, or go on with a run, and say what came out."""
     from partita import runner
     from partita.config.reading import read_config
     from partita.data.rows import BadData
@@ -99,10 +42,10 @@ def _run(options: argparse.Namespace) -> int:
         with Display(_display(options)) as display:
             done = runner.finish(run, _printer(options) or display.watch)
     except KeyboardInterrupt:
-        return _say(130, f"Interrupted. Go on with `partita run --resume {run.folder}`.")
+        raise KeyboardInterrupt(f"Go on with `partita run --resume {run.folder}`.") from None
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder), runner.RESUMABLE])
-        return _say(2, f"{error} Go on with `{command}`.")
+        raise ConfigError(f"{error} Go on with `{command}`.") from error
     troubles = troubles_of(run.folder, done.summary)
     models = [(model.title, model.statistics) for model in done.models]
     if not options.json:
@@ -119,7 +62,8 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _compare(options: argparse.Namespace) -> int:
+def compare(options: argparse.Namespace) -> int:
+    """Run a comparison, or go on with one, or only say what it would take."""
     from partita.comparison import running
     from partita.comparison.forecast import forecast
     from partita.comparison.grid import in_full
@@ -151,7 +95,7 @@ def _compare(options: argparse.Namespace) -> int:
         with Work(_display(options)) as progress:
             failed = running.finish(comparison, progress.tick, _printer(options) or nobody)
     except KeyboardInterrupt:
-        return _say(130, f"Interrupted. Go on with `partita compare --resume {comparison.folder}`.")
+        raise KeyboardInterrupt(f"Go on with `partita compare --resume {comparison.folder}`.") from None
     sheets = write_tables(comparison, failed)
     for sheet in [] if options.json else sheets:
         _print_table(to_terminal(sheet))
@@ -167,7 +111,8 @@ def _compare(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _tune(options: argparse.Namespace) -> int:
+def tune(options: argparse.Namespace) -> int:
+    """Search for settings on validation rows."""
     from partita.config.reading import read_values
     from partita.report.progress import Work
     from partita.report.sheets import to_terminal, write_sheets
@@ -193,7 +138,8 @@ def _tune(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(options: argparse.Namespace) -> int:
+def report(options: argparse.Namespace) -> int:
+    """Draw the page of a run or comparison again."""
     page = _drawn(options.folder)
     if options.json:
         _print_json({"folder": str(options.folder), "page": str(page)})
@@ -212,7 +158,8 @@ def _drawn(folder: Path) -> Path:
         raise KeyboardInterrupt(f"All is done but the page: `partita report {folder}` draws it.") from None
 
 
-def _describe(options: argparse.Namespace) -> int:
+def describe(options: argparse.Namespace) -> int:
+    """Say what each partition of a model costs."""
     from partita.config.reading import read_config
     from partita.describe import describe
     from partita.report.tables import costs_notes, costs_table
@@ -229,7 +176,8 @@ def _describe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _import(options: argparse.Namespace) -> int:
+def import_(options: argparse.Namespace) -> int:
+    """Make a table by device."""
     from partita.importer import import_data
     from partita.report.progress import Work
 
@@ -240,7 +188,8 @@ def _import(options: argparse.Namespace) -> int:
     return 0
 
 
-def _config(_: argparse.Namespace) -> int:
+def config(_: argparse.Namespace) -> int:
+    """Print every key with its default."""
     from partita.config.reference import reference
 
     print(reference(), end="")
@@ -287,116 +236,3 @@ def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
     if arguments and "=" not in arguments[0]:
         return Path(arguments[0]), list(arguments[1:])
     return quickstart, list(arguments)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="partita",
-        description="Federated learning with partial model personalization: FedAlt and FedSim.",
-    )
-    parser.add_argument("--version", action="version", version=f"partita {metadata.version('partita')}")
-    parser.set_defaults(command=None)
-    commands = parser.add_subparsers(title="commands", parser_class=_Parser, metavar="COMMAND")
-
-    run = commands.add_parser(
-        "run",
-        help="pretrain, personalise, finetune, evaluate; without a config, the quickstart",
-        description="Run a config, without one the quickstart: pretrain, personalise, finetune, evaluate.",
-    )
-    _add_arguments(run)
-    run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="go on with the run in this folder")
-    _add_outputs(run)
-    run.set_defaults(command=_run)
-
-    compare = commands.add_parser(
-        "compare",
-        help="methods x partitions x seeds, as tables; --dry-run says what that takes",
-        description="Compare methods: one pretrained model a seed, every method from there, one table.",
-    )
-    _add_arguments(compare)
-    compare.add_argument(
-        "--resume", metavar="DIR", type=Path, help="go on with the comparison in this folder"
-    )
-    compare.add_argument("--dry-run", action="store_true", help="only say what would be run, and how long")
-    _add_outputs(compare)
-    compare.set_defaults(command=_compare)
-
-    tune = commands.add_parser(
-        "tune",
-        help="search for settings on validation rows; writes the config for the final run",
-        description="Try every combination of `key=v1,v2,...` on validation rows; test rows are never read.",
-    )
-    _add_arguments(tune)
-    tune.add_argument("--trials", type=int, default=0, metavar="N", help="so many choices only, not all")
-    _add_outputs(tune)
-    tune.set_defaults(command=_tune)
-
-    report = commands.add_parser(
-        "report",
-        help="the page, the figures and the tables of a finished run or comparison, again",
-        description="Write report.html, figures/ and tables/ of a finished run or comparison to its folder.",
-    )
-    report.add_argument("folder", metavar="RUN_DIR", type=Path, help="the folder of the run or comparison")
-    _add_quiet(report)
-    report.add_argument(
-        "--json", action="store_true", help="for programs: a line of JSON that says where it is"
-    )
-    report.set_defaults(command=_report)
-
-    describe = commands.add_parser(
-        "describe",
-        help="what each partition of a config's model costs: parameters, traffic, disk, memory",
-        description="Say what each partition costs: parameters, bytes sent, bytes on disk, training memory.",
-    )
-    _add_arguments(describe)
-    describe.add_argument("--json", action="store_true", help="as JSON, for programs")
-    describe.set_defaults(command=_describe)
-
-    importing = commands.add_parser(
-        "import",
-        help="public data sets, and tables of others, to tables by device",
-        description="Turn a public data set's own files, or a table of another form, into a table by device.",
-    )
-    importing.add_argument(
-        "kind",
-        metavar="KIND",
-        help="emnist, stackoverflow, gldv2, librispeech, qmnist, audiomnist; hf for any data set of the "
-        "`datasets` library; sort, dirichlet and shards for a table",
-    )
-    importing.add_argument("source", metavar="SOURCE", help="the file or folder to read; with hf, a name")
-    importing.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
-    importing.add_argument(
-        "settings", nargs="*", metavar="key=value", help="how, see docs/how-to/own-data.md"
-    )
-    _add_quiet(importing)
-    importing.set_defaults(command=_import, json=False)
-
-    config = commands.add_parser(
-        "config",
-        help="every key with its default and what it means",
-        description="Print a whole config, every key with its default below what it means.",
-    )
-    config.set_defaults(command=_config)
-    return parser
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "arguments",
-        nargs="*",
-        metavar="CONFIG.toml | section.key=value",
-        help="a config file, then values that replace some of its own",
-    )
-
-
-def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    _add_quiet(parser)
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="for programs: a line of JSON for every round and one for the outcome; with --quiet that alone",
-    )
-
-
-def _add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="no progress: warnings, errors and the outcome")
