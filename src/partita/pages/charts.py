@@ -42,7 +42,7 @@ class Chart:
 
 
 def _chart(name: str, title: str, says: str, drawn: Any, *data: str) -> Chart:
-    spec = drawn.to_dict(validate=False) | {"description": says}
+    spec = drawn.to_dict() | {"description": says}
     return Chart(name=name, title=title, says=says, spec=spec, data=data)
 
 
