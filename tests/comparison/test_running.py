@@ -97,7 +97,7 @@ def test_the_table_holds_what_the_cells_summaries_say(whole: Comparison) -> None
 
 
 def test_bytes_are_those_of_training_and_of_pretraining(whole: Comparison) -> None:
-    rows = {row["method"]: float(row["MB sent"]) * 1e6 for row in table(whole.folder)}
+    rows = {row["method"]: float(row["MB both ways"]) * 1e6 for row in table(whole.folder)}
 
     # 4 numbers of 4 bytes, down and up, to 3 devices, in 2 rounds.
     assert rows["FedAvg"] == pytest.approx(4 * 4 * 2 * 3 * 2)

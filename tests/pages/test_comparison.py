@@ -1,6 +1,7 @@
 """The page of a comparison: means over seeds with their bands, by hand, and what is missing said."""
 
 import json
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -46,7 +47,7 @@ def test_a_devices_change_is_the_mean_over_seeds_with_the_least_and_the_most(com
     for device, found in gains.items():
         row = own[device]
         expected = (statistics.fmean(found), min(found), max(found))
-        assert (row["gain"], row["low"], row["high"]) == pytest.approx(expected, rel=1e-5)
+        assert (row["gain"], row["low"], row["high"]) == pytest.approx(expected, rel=1e-4)
     ranks = sorted(own.values(), key=lambda row: row["rank"])
     assert [row["rank"] for row in ranks] == [1, 2, 3, 4, 5, 6]
     assert [row["gain"] for row in ranks] == sorted(row["gain"] for row in ranks)
@@ -76,7 +77,7 @@ def test_the_loss_by_round_is_the_mean_over_seeds(comparison: Path) -> None:
 
     own = {row["round"]: row["loss"] for row in rows if row["model"] == "FedAlt (output)"}
 
-    assert own == pytest.approx({at: statistics.fmean(both) for at, both in losses.items()}, rel=1e-5)
+    assert own == pytest.approx({at: statistics.fmean(both) for at, both in losses.items()}, rel=1e-4)
     assert {row["part"] for row in rows} == {"pretraining", "the whole model", "output"}
     assert "Finetune" not in {row["method"] for row in rows}
 
@@ -100,7 +101,7 @@ def test_the_page_of_one_run_of_it_has_all_its_curves(comparison: Path, tmp_path
 
     page = write_report(tmp_path / "grid/cells/fedalt-output-3")
 
-    assert "Loss, learning rate, devices, MB sent, seconds in each of" in page.read_text()
+    assert "Loss, shared rate, personal rate, devices, MB both ways, seconds in each of" in page.read_text()
 
 
 def test_the_answer_names_the_best_row_and_what_it_began_from(comparison: Path) -> None:
@@ -123,8 +124,10 @@ def test_the_answer_names_the_best_row_and_what_it_began_from(comparison: Path) 
 
     text = (comparison / "report.html").read_text()
 
-    assert f"{best} has the best test closeness of 5 rows, {cells[best]:.4f} over 2 seeds" in text
-    assert best == "FedAvg" or f"FedAvg has {cells['FedAvg']:.4f}." in text
+    answer = f"{best} has the best test closeness of 5 rows, {cells[best]:.4f} over 2 seeds"
+    gain = cells[best] - cells["FedAvg"]
+    assert gain > 0
+    assert f"{answer}: better than FedAvg ({cells['FedAvg']:.4f}) by {gain:.4f}; it helps" in text
 
 
 def test_a_cell_that_failed_is_said(tmp_path: Path) -> None:
@@ -158,5 +161,39 @@ def test_seeds_that_are_not_finished_are_not_named(comparison: Path, tmp_path: P
 
     text = (folder / "report.html").read_text()
     assert "<dt>Seeds</dt><dd>3</dd>" in text
-    assert "over one seed" in text
+    assert "over 1 seed: better than" in text
+    assert "mean over seeds" not in text
     assert "The band is" not in text
+
+
+def test_a_metric_that_a_device_does_not_have_is_there_with_its_reason(tmp_path: Path) -> None:
+    grid = values("fedalt", task={"kind": "compared:undefined_on_some"})
+    done(tmp_path / "grid", grid)
+    write_report(tmp_path / "grid")
+
+    columns = data_of(tmp_path / "grid")["devices"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    unknown = [row for row in rows if row["metric"] is None]
+    assert unknown
+    assert {row["reason"] for row in unknown} == {"`closeness`: the mean is negative"}
+    assert {row["gain"] for row in unknown} == {None}
+    assert all(row["loss"] is not None for row in unknown)
+
+
+def test_training_alone_is_not_drawn_where_it_would_hide_the_others(tmp_path: Path) -> None:
+    grid = values("fedalt", compare={"settings": {"local": {"finetune": {"personal_lr": 0.9}}}})
+    done(tmp_path / "grid", grid)
+    page = write_report(tmp_path / "grid").read_text()
+
+    (gain,) = set(re.findall(r"So far below that it is not drawn: Local only: (-[\d.]+)\.", page))
+    assert float(gain) < -1
+    assert "Local only" in data_of(tmp_path / "grid")["devices"]["model"]
+    assert "model: Local only" not in (tmp_path / "grid/figures/scatter.svg").read_text()
+
+
+def test_nothing_of_scaffold_is_called_personal(tmp_path: Path) -> None:
+    done(tmp_path / "grid", values("scaffold", "fedalt"))
+    write_report(tmp_path / "grid")
+
+    assert set(data_of(tmp_path / "grid")["models"]["method"]) >= {"FedAlt"}
+    assert "SCAFFOLD" not in data_of(tmp_path / "grid")["models"]["method"]

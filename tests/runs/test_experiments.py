@@ -20,9 +20,7 @@ DATA = os.environ.get("PARTITA_DATA", "")
 
 
 @pytest.mark.parametrize("path", [*SMALL, *COMPARED], ids=lambda path: f"{path.parent.stem}-{path.stem}")
-def test_an_experiment_is_described_without_its_data(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_experiment_is_described_without_its_data(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jiwer", reason="the extra `speech` is not installed")
     monkeypatch.delenv("PARTITA_DATA", raising=False)
 

@@ -19,12 +19,13 @@ STATELESS = "-stateless"
 START = ""
 """The method of a cell that only pretrains: all others of its seed begin from what it leaves."""
 CONTINUED = "fedavg"
-_ALWAYS = ("local", CONTINUED)
+LOCAL = "local"
+_ALWAYS = (LOCAL, CONTINUED)
 """What tells a gain from personalization from a gain from more training, and from no federation."""
 _USUAL = ("input", "output", "adapter")
 """The paper's partitions."""
 _SHORT = tuple(field.name for field in fields(CompareConfig))
-_FROM_SCRATCH = ("local", "fedbabu", "fedadam")
+_FROM_SCRATCH = (LOCAL, "fedbabu", "fedadam")
 """Methods that do not begin from the pretrained model."""
 
 
@@ -95,6 +96,12 @@ def _in_full(key: str, equals: str, text: str) -> str:
     if name in ("methods", "partitions") and not text.startswith("["):
         return f"compare.{name}{equals}{json.dumps([part for part in text.split(',') if part])}"
     return f"{key if key not in _SHORT else f'compare.{key}'}{equals}{text}"
+
+
+def has_nothing_personal(method: str) -> bool:
+    """Return whether a method's name says that devices have no part of the model of their own."""
+    named = NAMED.get(method.removesuffix(STATELESS))
+    return named is not None and named.fixed.get("partition.personal") == "none"
 
 
 def title_of(method: str) -> str:
@@ -234,7 +241,7 @@ def _values(
     else:
         is_name = partition.isidentifier()
         values["partition"]["personal"] = partition if is_name else partition.split()
-    if method == "local":
+    if method == LOCAL:
         values["finetune"] = _alone(base, devices)
     rounds = base.pretrain.rounds + base.personalise.rounds
     if method == "fedbabu":

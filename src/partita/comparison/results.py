@@ -91,7 +91,8 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         if missing := outcome.devices - len(outcome.last):
             notes.append(f"{cell.name}: {missing} of {outcome.devices} devices have no {summary['metric']}.")
     if not outcomes:
-        raise RunFailed(f"There is nothing to compare. {' '.join(notes)}")
+        go_on = f"No run is finished: go on with `partita compare --resume {comparison.folder}`."
+        raise RunFailed(" ".join(["There is nothing to compare.", *(notes or [go_on])]))
     config = base_of(comparison.values)
     titles = titles_of([cell.method for cell in comparison.cells if cell.method != START])
     titles[START] = SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start"

@@ -97,7 +97,7 @@ def _methods(results: Results) -> Sheet:
             Rounded(seconds),
             None if is_baseline else _interval(model.by_seed, _baseline(results, row), results),
         ])  # fmt: skip
-    columns = ["method", "personal part", "kept on a device", results.metric, "rounds", "MB sent"]
+    columns = ["method", "personal part", "kept on a device", results.metric, "rounds", "MB both ways"]
     over = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± their standard deviation"
     return Sheet(
         name="methods",

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from partita.comparison.running import is_comparison, reopen
+from partita.errors import ConfigError
 from partita.pages.comparison import write_comparison_page
 from partita.pages.run import write_run_page
 
@@ -11,6 +12,10 @@ def write_report(folder: Path) -> Path:
     """Write report.html, figures/ and tables/ of the run or comparison in a folder; return the page's path.
 
     Raises:
-        ConfigError: there is neither, or the run is not finished.
+        ConfigError: there is neither, or nothing of it is finished, or its files are damaged.
     """
-    return write_comparison_page(reopen(folder)) if is_comparison(folder) else write_run_page(folder)
+    if is_comparison(folder):
+        return write_comparison_page(reopen(folder))
+    if (folder / "config.toml").is_file():
+        return write_run_page(folder)
+    raise ConfigError(f"`{folder}` holds neither a run nor a comparison: it has no `config.toml`.")

@@ -14,6 +14,8 @@ WIDTH = 820
 """Of a chart's drawing, in pixels; a narrow page makes all parts of it narrower alike."""
 _HEIGHT = 240
 _SMALL = 90
+NAMES = frozenset(("curves", "parameters", "scatter", "violins", "sorted", "examples"))
+"""What charts' files are called."""
 _FACETS = 3
 _VIOLINS = 5
 """Small charts beside each other."""
@@ -87,14 +89,17 @@ def losses(says: str, methods: Sequence[str], trained: Sequence[str], parts: Seq
     return _chart("curves", "Training", says, drawn, "rounds")
 
 
-def parameters(gained: str, says: str, methods: Sequence[str], parts: Sequence[str] = ()) -> Chart:
+def parameters(
+    gained: str, says: str, methods: Sequence[str], shown: Sequence[str], parts: Sequence[str] = ()
+) -> Chart:
     """Return the change of each model of the data `models` against what a device keeps of its own.
 
     Args:
         gained: what a change is called.
         says: what the chart shows.
-        methods: in the order of their colours.
-        parts: the personal parts, each with a shape; without, points have names.
+        methods: all that any chart shows, in the order of their colours.
+        shown: those that this one shows.
+        parts: the personal parts, each with a shape, where there are several.
     """
     points = _of("models").encode(
         x=alt.X("kept:Q", title="numbers kept on a device", scale=alt.Scale(type="log")),
@@ -102,17 +107,17 @@ def parameters(gained: str, says: str, methods: Sequence[str], parts: Sequence[s
         tooltip=["model:N", "kept:Q", alt.Tooltip("gain:Q", title=gained, format="+.4f")],
     )
     zero = _of("models").mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
-    dots = points.mark_point(filled=True, size=70)
-    named = points.mark_text(align="left", dx=8, dy=-6).encode(text="model:N")
-    told_apart = dots.encode(color=_colours(methods, "method"), shape=_shapes(parts))
-    shown = [told_apart] if parts else [dots, named]
-    drawn = alt.layer(zero, *shown).properties(width=WIDTH, height=_HEIGHT)
+    dots = points.mark_point(filled=True, size=70).encode(
+        color=_colours(methods, "method" if parts else "model", shown),
+        shape=_shapes(parts) if parts else alt.Undefined,
+    )
+    drawn = alt.layer(zero, dots).properties(width=WIDTH, height=_HEIGHT)
     return _chart("parameters", "Change against personal parameters", says, drawn, "models")
 
 
-def _colours(methods: Sequence[str], title: str, shown: Sequence[str] = ()) -> alt.Color:
-    """Return a colour for each method, the same on every chart; the legend may leave some out."""
-    legend = alt.Legend(values=list(shown or methods))
+def _colours(methods: Sequence[str], title: str, shown: Sequence[str]) -> alt.Color:
+    """Return a colour for each method, the same on every chart, with a legend of those that one shows."""
+    legend = alt.Legend(values=list(shown))
     return alt.Color("method:N", scale=alt.Scale(domain=list(methods)), title=title, legend=legend)
 
 
@@ -120,20 +125,31 @@ def _shapes(parts: Sequence[str]) -> alt.Shape:
     return alt.Shape("part:N", sort=list(parts), title="personal part")
 
 
-def scatter(gained: str, says: str, methods: Sequence[str], parts: Sequence[str] = ()) -> Chart:
-    """Return every device's change against its training examples, by split; one method may be picked."""
-    choices = alt.binding_select(options=[None, *methods], labels=["all", *methods], name="Show ")
+def scatter(
+    gained: str, says: str, methods: Sequence[str], shown: Sequence[str], parts: Sequence[str] = ()
+) -> Chart:
+    """Return every device's change against its training examples, by split; one method may be picked.
+
+    Args:
+        gained: what a change is called.
+        says: what the chart shows.
+        methods: all that any chart shows, in the order of their colours.
+        shown: those that this one shows.
+        parts: the personal parts, each with a shape, where there are several.
+    """
+    choices = alt.binding_select(options=[None, *shown], labels=["all", *shown], name="Show ")
     chosen = alt.selection_point(fields=["method"], bind=choices)
     drawn = (
         _of("devices")
         .transform_filter("isValid(datum.gain)")
+        .transform_filter(alt.FieldOneOfPredicate("method", list(shown)))
         .mark_point(filled=True, size=36)
         .encode(
             x=alt.X("examples:Q", title="training examples", scale=alt.Scale(zero=False), axis=_TICKS),
             y=alt.Y("gain:Q", title=gained),
             opacity=alt.condition(chosen, alt.value(0.65), alt.value(0.04)),
             tooltip=["device:N", "model:N", "examples:Q", alt.Tooltip("gain:Q", title=gained, format="+.4f")],
-            color=_colours(methods, "method" if parts else "model"),
+            color=_colours(methods, "method" if parts else "model", shown),
             shape=_shapes(parts) if parts else alt.Undefined,
         )
         .add_params(chosen)
@@ -188,6 +204,7 @@ def in_order(gained: str, says: str, models: Sequence[str], *, has_band: bool) -
     drawn = (
         alt.layer(*([band] if has_band else []), zero, line, data=alt.NamedData(name="devices"))
         .transform_filter("isValid(datum.rank)")
+        .transform_filter(alt.FieldOneOfPredicate("model", list(models)))
         .properties(width=_width(beside), height=_HEIGHT)
         .facet(alt.Facet("model:N", title=None, sort=list(models)), columns=beside)
     )

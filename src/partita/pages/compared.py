@@ -1,11 +1,13 @@
 """What a comparison says of every device and round, put side by side: means over seeds and their range."""
 
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from partita.comparison.grid import START
+from partita.comparison.grid import LOCAL, START, has_nothing_personal
 from partita.comparison.results import Results, collect
 from partita.comparison.results import Row as Key
 from partita.comparison.running import Comparison
@@ -17,7 +19,7 @@ from partita.protocol import DeviceId, Stage
 
 Place = tuple[DeviceId, str]
 """A device and a split."""
-BySeed = Mapping[int, Mapping[Place, float]]
+BySeed = Mapping[int, Mapping[Place, Row]]
 WHOLE = "the whole model"
 """What stands for the part where a method has none to choose."""
 
@@ -37,14 +39,26 @@ class Compared:
         return {"up": 1.0, "down": -1.0}[self.results.direction]
 
     @property
+    def reference(self) -> Key:
+        """The row that others are compared with."""
+        return self.results.reference, ""
+
+    @property
     def drawn(self) -> list[Key]:
-        """The rows that have a change to draw."""
-        return [row for row in self.results.outcomes if row[0] != self.results.reference]
+        """The rows whose change is drawn: training alone not where it is so bad that it hides all others."""
+        rows = [row for row in self.results.outcomes if row != self.reference]
+        if self.reference not in self.results.outcomes:
+            return rows
+        others = [abs(self.gain(row)) for row in rows if row[0] != LOCAL]
+        return [row for row in rows if row[0] != LOCAL or self.gain(row) >= -max(others, default=math.inf)]
 
     @property
     def methods(self) -> list[str]:
-        """What methods are called, in the order of their colours, what others begin from last."""
-        rows = [*self.drawn, *self.results.outcomes]
+        """What methods are called, in the order of their colours, what is not drawn last."""
+        return self.titled([*self.drawn, *self.results.outcomes])
+
+    def titled(self, rows: Iterable[Key]) -> list[str]:
+        """Return what the methods of rows are called, each once."""
         return list(dict.fromkeys(self.results.titles[row[0]] for row in rows))
 
     def name(self, row: Key) -> str:
@@ -56,21 +70,24 @@ class Compared:
         """Return the mean of a row over devices and seeds, after its last stage."""
         return statistics.fmean(mean_of(outcome.last) for outcome in self.results.outcomes[row].values())
 
+    def gain(self, row: Key) -> float:
+        """Return how much better a row is than what it is compared with."""
+        return self.sign * (self.mean(row) - self.mean(self.reference))
+
     def points(self) -> list[Row]:
-        """Return a row a model that devices keep something for: how much, and its change."""
-        reference = (self.results.reference, "")
-        if reference not in self.results.outcomes:
+        """Return a row a model of which devices have a part of their own: how large it is, and its change."""
+        if self.reference not in self.results.outcomes:
             return []
-        start = self.mean(reference)
         points = [
             {
                 "model": self.name(row),
                 "method": self.results.titles[row[0]],
                 "part": row[1] or WHOLE,
                 "kept": max(outcome.kept for outcome in self.results.outcomes[row].values()),
-                "gain": self.sign * (self.mean(row) - start),
+                "gain": self.gain(row),
             }
             for row in self.drawn
+            if not has_nothing_personal(row[0])
         ]
         return [point for point in points if point["kept"]]
 
@@ -97,18 +114,19 @@ class Compared:
 
     def devices(self) -> list[Row]:
         """Return a row a method, device and split: means over seeds, with the least and the most of any."""
-        reference = (self.results.reference, "")
-        before = self._measured(reference)
+        before = self._measured(self.reference)
         found: list[Row] = []
-        for row in sorted(self.results.outcomes, key=lambda row: row != reference):
+        for row in sorted(self.results.outcomes, key=lambda row: row != self.reference):
             by_seed = self._measured(row)
             places = dict.fromkeys(place for seed in by_seed.values() for place in seed)
-            start = before if row != reference else {}
+            start = before if row != self.reference else {}
             found += [self._device(row, place, by_seed, start) for place in places]
+        if all(row["seeds"] <= 1 for row in found):
+            found = [{key: row[key] for key in row if key not in ("low", "high")} for row in found]
         return ranked(found, self.results.split)
 
-    def _measured(self, row: Key) -> dict[int, dict[Place, float]]:
-        """Return the metrics of a row's last stage, by seed, then by device and split."""
+    def _measured(self, row: Key) -> dict[int, dict[Place, Row]]:
+        """Return what a row's last stage gave, by seed, then by device and split."""
         return {seed: _last(folder) for seed, folder in self._folders(row).items()}
 
     def _folders(self, row: Key) -> dict[int, Path]:
@@ -119,11 +137,12 @@ class Compared:
 
     def _device(self, row: Key, place: Place, own: BySeed, before: BySeed) -> Row:
         device, split = place
-        values = [seed[place] for seed in own.values() if place in seed]
-        pairs = [
-            (own[s][place], before[s][place]) for s in own if place in own[s] and place in before.get(s, {})
-        ]
-        gains = [self.sign * (after - start) for after, start in pairs]
+        rows = [measured[place] for measured in own.values() if place in measured]
+        pairs = [(own[s].get(place, {}), before.get(s, {}).get(place, {})) for s in own]
+        known = [(a["metric"], b["metric"]) for a, b in pairs if _is_known(a) and _is_known(b)]
+        gains = [self.sign * (after - start) for after, start in known]
+        metrics = [row["metric"] for row in rows if _is_known(row)]
+        losses = [row["loss"] for row in rows if row["loss"] is not None]
         return {
             "device": device,
             "model": self.name(row),
@@ -131,9 +150,11 @@ class Compared:
             "part": row[1] or WHOLE,
             "split": split,
             "examples": self.examples.get(device),
-            "seeds": len(values),
-            "metric": statistics.fmean(values),
-            "gain": statistics.fmean(gains) if gains else None,
+            "seeds": len(metrics),
+            "metric": _mean(metrics),
+            "loss": _mean(losses),
+            "reason": next((row["reason"] for row in rows if not _is_known(row)), None),
+            "gain": _mean(gains),
             "low": min(gains, default=None),
             "high": max(gains, default=None),
         }
@@ -155,9 +176,17 @@ def _examples(comparison: Comparison) -> dict[DeviceId, int]:
     return found
 
 
-def _last(folder: Path) -> dict[Place, float]:
+def _last(folder: Path) -> dict[Place, Row]:
     """Return what the model of a cell's last stage of training does, by device and split."""
-    rows = read_table(folder / "devices.parquet").select(["stage", "device", "split", "metric"]).to_pylist()
+    columns = ["stage", "device", "split", "metric", "loss", "reason"]
+    rows = read_table(folder / "devices.parquet").select(columns).to_pylist()
     stages = [stage for stage in Stage if stage != Stage.SERVED and any(r["stage"] == stage for r in rows)]
-    own = [row for row in rows if row["stage"] == stages[-1] and row["metric"] is not None]
-    return {(row["device"], row["split"]): row["metric"] for row in own}
+    return {(row["device"], row["split"]): row for row in rows if row["stage"] == stages[-1]}
+
+
+def _is_known(row: Mapping[str, Any]) -> bool:
+    return row.get("metric") is not None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None

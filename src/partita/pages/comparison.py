@@ -18,7 +18,7 @@ from partita.pages import charts
 from partita.pages.compared import WHOLE, Compared, compared_in
 from partita.pages.facts import Row
 from partita.pages.page import Page, Section, write_page
-from partita.pages.sections import drawn, gained_of, made_by, scattered, sizes_of, spread
+from partita.pages.sections import counted, drawn, gained_of, made_by, readable, scattered, sizes_of, spread
 from partita.report.sheets import Entry, Rounded, Sheet
 
 _TITLES = {
@@ -35,7 +35,10 @@ _TITLES = {
 def write_comparison_page(comparison: Comparison) -> Path:
     """Write the page of a comparison, of all its cells that are finished; return the page's path."""
     with held(comparison.folder, wait=True):
-        return write_page(_Reader(compared_in(comparison)).page(), comparison.folder)
+        with readable(comparison.folder):
+            compared = compared_in(comparison)
+            devices, rounds = compared.devices(), compared.rounds()
+        return write_page(_Reader(compared, devices, rounds).page(), comparison.folder)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class _Reader:
     """Says what there is to say of a comparison."""
 
     compared: Compared
+    devices: Sequence[Row]
+    rounds: Sequence[Row]
 
     @property
     def _results(self) -> Results:
@@ -52,19 +57,18 @@ class _Reader:
         """Return the whole page."""
         text = (self.compared.comparison.folder / "config.toml").read_text()
         values = tomllib.loads(text)
-        devices, rounds = self.compared.devices(), self.compared.rounds()
         seeds = sorted({seed for runs in self._results.outcomes.values() for seed in runs})
         return Page(
             title=f"{values['name']}: a comparison",
             answer=self._answer(),
-            sections=[*self._tables(), self._training(rounds), *self._charts(devices), self._costs()],
+            sections=[*self._tables(), self._training(), *self._charts(), self._costs()],
             data={
-                "devices": devices,
-                "rounds": rounds,
+                "devices": self.devices,
+                "rounds": self.rounds,
                 "models": self.compared.points(),
                 "sizes": self.compared.sizes(),
             },
-            metric=f"{self._results.split} {self._results.metric}, mean over seeds",
+            metric=f"{self._results.split} {self._results.metric}{self._over_seeds}",
             gained=self._gained,
             split=self._results.split,
             facts=made_by(values, "partita compare config.toml out=FOLDER")
@@ -73,52 +77,55 @@ class _Reader:
         )
 
     @property
+    def _has_seeds(self) -> bool:
+        """Whether there are several seeds."""
+        return any(len(runs) > 1 for runs in self._results.outcomes.values())
+
+    @property
+    def _over_seeds(self) -> str:
+        return ", mean over seeds" if self._has_seeds else ""
+
+    @property
     def _gained(self) -> str:
         return gained_of(self._results.metric, self._results.direction)
 
     def _answer(self) -> str:
-        results = self._results
-        rows = list(results.outcomes)
-        most = max(map(len, results.outcomes.values()))
-        best = max(
-            (row for row in rows if len(results.outcomes[row]) == most),
-            key=lambda row: self.compared.sign * self.compared.mean(row),
-        )
-        reference = (results.reference, "")
-        runs = len(results.outcomes[best])
-        seeds = f"{runs} seeds" if runs > 1 else "one seed"
+        outcomes = self._results.outcomes
+        most = max(map(len, outcomes.values()))
+        whole = [row for row in outcomes if len(outcomes[row]) == most]
+        best = max(whole, key=lambda row: self.compared.sign * self.compared.mean(row))
+        reference = self.compared.reference
         answer = (
-            f"{self.compared.name(best)} has the best {results.split} {results.metric} of {len(rows)} rows, "
-            f"{self.compared.mean(best):.4f} over {seeds}"
+            f"{self.compared.name(best)} has the best {self._results.split} {self._results.metric} of "
+            f"{counted(len(whole), 'row')}, {self.compared.mean(best):.4f} over {counted(most, 'seed')}"
         )
-        if best == reference or reference not in results.outcomes:
+        if best == reference or reference not in outcomes:
             return f"{answer}."
+        began = f"{self.compared.name(reference)} ({self.compared.mean(reference):.4f})"
+        both = outcomes[best].keys() & outcomes[reference].keys()
         counts = [
-            moved(outcome.last, results.of(reference[0])[seed].last, results.direction)
-            for seed, outcome in results.outcomes[best].items()
-            if seed in results.of(reference[0])
+            moved(outcomes[best][seed].last, outcomes[reference][seed].last, self._results.direction)
+            for seed in both
         ]
         if not counts:
             return f"{answer}."
         helped = statistics.fmean(count.helped for count in counts)
         hurt = statistics.fmean(count.hurt for count in counts)
-        return (
-            f"{answer}; {self.compared.name(reference)} has {self.compared.mean(reference):.4f}. "
-            f"In a seed it helps {helped:.1f} devices and hurts {hurt:.1f}."
-        )
+        whom = f"it helps {helped:.3g} devices and hurts {hurt:.3g}{' in a seed' if most > 1 else ''}"
+        return f"{answer}: better than {began} by {self.compared.gain(best):.4f}; {whom}."
 
     def _tables(self) -> Iterator[Section]:
         for sheet in sheets_of(self._results):
             yield Section(title=_TITLES[sheet.name], sheet=sheet)
 
-    def _training(self, rounds: Sequence[Row]) -> Section:
-        if not rounds:
+    def _training(self) -> Section:
+        if not self.rounds:
             return Section(title="Training", texts=["No round of training, or none that says its loss."])
-        trained, parts = (list(dict.fromkeys(row[key] for row in rounds)) for key in ("method", "part"))
+        trained, parts = (list(dict.fromkeys(row[key] for row in self.rounds)) for key in ("method", "part"))
         says = (
-            "The loss on training rows by round, means over seeds. Finetuning comes by blocks of devices and "
-            "is not drawn. Learning rates, devices, bytes and seconds by round are on each run's page, which "
-            "`partita report FOLDER/cells/NAME` writes."
+            f"The loss on training rows by round{self._over_seeds}. Finetuning comes by blocks of devices "
+            "and is not drawn. Learning rates, devices, bytes and seconds by round are on each run's page, "
+            "which “partita report FOLDER/cells/NAME” writes."
         )
         return drawn(charts.losses(says, self.compared.methods, trained, parts))
 
@@ -127,7 +134,7 @@ class _Reader:
         config = base_of(self.compared.comparison.values)
         title, texts = (
             "Traffic and memory",
-            ["What all devices sent, and their seconds, is in the table Methods."],
+            ["What went to and from all devices, and their seconds, is in the table Methods."],
         )
         try:
             costs = describe(config, self.compared.comparison.folder).partitions
@@ -150,34 +157,50 @@ class _Reader:
         )
         return Section(title=title, texts=texts, sheet=sheet if rows else None)
 
-    def _charts(self, devices: Sequence[Row]) -> Iterator[Section]:
-        reference = self.compared.name((self._results.reference, ""))
-        if (self._results.reference, "") not in self._results.outcomes:
+    def _charts(self) -> Iterator[Section]:
+        compared = self.compared
+        reference = compared.name(compared.reference)
+        if compared.reference not in self._results.outcomes:
             missing = f"{reference}, which others are compared with, is not finished: no change can be drawn."
             yield Section(title="What personalization changed", texts=[missing])
             return
-        points = self.compared.points()
-        methods = self.compared.methods[: len({row[0] for row in self.compared.drawn})]
-        parts = list(dict.fromkeys(row[1] or WHOLE for row in self.compared.drawn))
-        title = "Change against personal parameters"
-        if points:
-            listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
-            yield Section(title=title, chart=charts.parameters(self._gained, f"{listed}.", methods, parts))
-        else:
-            yield Section(title=title, texts=["No model has a part of its own on devices."])
-        if not any(row["gain"] for row in devices):
+        yield self._parameters()
+        if not any(row["gain"] for row in self.devices):
             yield Section(title="Devices", texts=["No device's metric differs between models."])
             return
-        names = [self.compared.name(row) for row in self.compared.drawn]
-        against = f"against {reference}, means over seeds"
+        names = [compared.name(row) for row in compared.drawn]
+        parts = list(dict.fromkeys(row[1] or WHOLE for row in compared.drawn))
+        against = f"against {reference}{self._over_seeds}"
         says = f"A point is a device under a method: its change {against}, against its training examples."
-        yield scattered(devices, self._gained, says, methods, parts)
-        yield spread(devices, self._gained, names)
-        several = any(len(runs) > 1 for runs in self._results.outcomes.values())
-        band = " The band is from the least to the most of any seed." if several else ""
-        says = f"The change of every device {against}, the least first.{band}"
-        yield drawn(charts.in_order(self._gained, says, names, has_band=several))
-        yield sizes_of(list(self.compared.examples.values()))
+        shown = compared.titled(compared.drawn)
+        chart = charts.scatter(self._gained, f"{says}{self._left_out()}", compared.methods, shown, parts)
+        yield scattered(self.devices, chart)
+        yield spread(self.devices, self._gained, names)
+        band = " The band is from the least to the most of any seed." if self._has_seeds else ""
+        says = f"The change of every device {against}, the least first.{band}{self._left_out()}"
+        yield drawn(charts.in_order(self._gained, says, names, has_band=self._has_seeds))
+        yield sizes_of(list(compared.examples.values()))
+
+    def _parameters(self) -> Section:
+        title, points = "Change against personal parameters", self.compared.points()
+        if not points:
+            return Section(title=title, texts=["No model has a part of its own on devices."])
+        listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
+        known = {point["model"] for point in points}
+        none = [row for row in self.compared.drawn if self.compared.name(row) not in known]
+        without = "; ".join(f"{self.compared.name(row)}: {self.compared.gain(row):+.4f}" for row in none)
+        says = f"{listed}." + (f" With nothing personal, and not drawn: {without}." if none else "")
+        shown = list(dict.fromkeys(point["method"] for point in points))
+        parts = list(dict.fromkeys(point["part"] for point in points))
+        says += self._left_out()
+        return drawn(charts.parameters(self._gained, says, self.compared.methods, shown, parts))
+
+    def _left_out(self) -> str:
+        """Return which rows are not drawn because they would hide the others."""
+        drawn = {*self.compared.drawn, self.compared.reference}
+        far = [row for row in self._results.outcomes if row not in drawn]
+        listed = "; ".join(f"{self.compared.name(row)}: {self.compared.gain(row):+.4f}" for row in far)
+        return f" So far below that it is not drawn: {listed}." if far else ""
 
 
 def _kilobytes(count: int | None) -> Entry:

@@ -40,7 +40,7 @@ class Facts:
     @property
     def last(self) -> Tested | None:
         """The model that the run ends with, where it did more than pretrain."""
-        own = [m for m in self.changed if m.folder == self.folder and m.stage != Stage.SERVED]
+        own = [model for model in self.changed if model.folder == self.folder]
         return own[-1] if own else None
 
     @property
@@ -141,14 +141,14 @@ def _visits(lines: Iterable[Row]) -> list[Row]:
 
 
 def _round(at: int, line: Mapping[str, Any]) -> Row:
-    rates = [line[name] for name in ("shared_lr", "personal_lr") if line.get(name) is not None]
     return {
         "at": at,
         "stage": DOING[Stage(line["stage"])],
         "work": line["work"],
         "round": line["round"] + 1,
         "loss": line["loss"],
-        "rate": rates[0] if rates else None,
+        "shared": line["shared_lr"],
+        "personal": line["personal_lr"],
         "heard": len(line["heard"]),
         "megabytes": sum(line["bytes"].values()) / 1e6,
         "seconds": line["seconds"],

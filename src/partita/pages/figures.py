@@ -13,7 +13,7 @@ import vl_convert
 
 from partita.data.cache import cache_folder
 from partita.durable import replace_file
-from partita.pages.charts import Chart
+from partita.pages.charts import NAMES, Chart
 
 Data = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows by the name of the data that they are."""
@@ -42,8 +42,9 @@ _SCALE = 2.0
 def write_figures(charts: Sequence[Chart], data: Data, folder: Path) -> None:
     """Write every chart as PNG, SVG and PDF, in the place of what an earlier page drew."""
     folder.mkdir(exist_ok=True)
-    for stale in {path for path in folder.iterdir() if path.stem not in {chart.name for chart in charts}}:
-        stale.unlink()
+    for name in NAMES - {chart.name for chart in charts}:
+        for kind in ("svg", "png", "pdf"):
+            (folder / f"{name}.{kind}").unlink(missing_ok=True)
     for chart in charts:
         spec = json.dumps(with_data(chart, data))
         svg = vl_convert.vegalite_to_svg(spec, vl_version=_VERSION)

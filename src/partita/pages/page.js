@@ -2,9 +2,11 @@
 
 // ---- Data: columns on the page, rows in memory ----------------------------------------------------------------
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const whole = (column) => (Array.isArray(column) ? column : column.at.map((place) => column.texts[place]));
 const rowsOf = (columns) => {
   const names = Object.keys(columns);
-  return names.length ? columns[names[0]].map((_, i) => Object.fromEntries(names.map((n) => [n, columns[n][i]]))) : [];
+  const values = names.map((name) => whole(columns[name]));
+  return names.length ? values[0].map((_, i) => Object.fromEntries(names.map((name, n) => [name, values[n][i]]))) : [];
 };
 const data = Object.fromEntries(Object.entries(read("data")).map(([name, columns]) => [name, rowsOf(columns)]));
 const charts = read("charts");
@@ -54,15 +56,26 @@ function narrowed(spec, factor, low = 1) {
 
 const AXES = 90;
 const DESIGNED = 910;
+// Above so many rows, points are pixels and not elements of the page.
+const MANY_ROWS = 5000;
+const renderer = data.devices.length > MANY_ROWS ? "canvas" : "svg";
+const views = new Map();
 
 async function draw(place) {
   const factor = Math.min(1, (place.clientWidth - AXES) / (DESIGNED - AXES));
   const spec = narrowed(charts[place.dataset.chart], factor);
   spec.datasets = data;
-  await window.vegaEmbed(place, spec, { renderer: "svg", actions: false, config: themed(place.clientWidth) });
-  const picture = place.querySelector("svg");
+  const picked = [...place.querySelectorAll("select")].map((choice) => choice.selectedIndex);
+  views.get(place)?.finalize();
+  views.set(place, await window.vegaEmbed(place, spec, { renderer, actions: false, config: themed(place.clientWidth) }));
+  const picture = place.querySelector("svg, canvas");
   picture.setAttribute("role", "img");
   picture.setAttribute("aria-label", place.dataset.says);
+  [...place.querySelectorAll("select")].forEach((choice, at) => {
+    if (!picked[at]) return;
+    choice.selectedIndex = picked[at];
+    choice.dispatchEvent(new Event("change"));
+  });
 }
 
 // One after the other, so that what stands first is seen first and the page answers in between.
@@ -91,7 +104,14 @@ const element = (name, attributes = {}, ...children) => {
 const table = document.getElementById("devices");
 const { split: judged, gained } = table.dataset;
 const models = [...new Set(data.devices.map((row) => row.model))];
-const grouped = (rows) => rows.reduce((found, row) => found.set(row.device, [...(found.get(row.device) ?? []), row]), new Map());
+function grouped(rows) {
+  const found = new Map();
+  for (const row of rows) {
+    if (!found.has(row.device)) found.set(row.device, []);
+    found.get(row.device).push(row);
+  }
+  return found;
+}
 const byDevice = grouped(data.devices);
 const visits = grouped(data.visits ?? []);
 const columns = [
@@ -113,15 +133,17 @@ function compare(a, b) {
   return state.down ? -order : order;
 }
 
+const lines = new Map([...byDevice.values()].map((rows) => [rows, element("tr", {}, ...columns.map((column, place) => {
+  if (place) return element("td", { class: "number" }, column.text(column.of(rows)));
+  const button = element("button", { type: "button" }, rows[0].device);
+  button.addEventListener("click", () => show(rows, button));
+  return element("th", { scope: "row" }, button);
+}))]));
+
 function fill() {
   const words = state.words.toLowerCase();
   const shown = [...byDevice.values()].filter((rows) => rows[0].device.toLowerCase().includes(words)).sort(compare);
-  table.tBodies[0].replaceChildren(...shown.map((rows) => element("tr", {}, ...columns.map((column, place) => {
-    if (place) return element("td", { class: "number" }, column.text(column.of(rows)));
-    const button = element("button", { type: "button" }, rows[0].device);
-    button.addEventListener("click", () => show(rows, button));
-    return element("th", { scope: "row" }, button);
-  }))));
+  table.tBodies[0].replaceChildren(...shown.map((rows) => lines.get(rows)));
   document.getElementById("found").textContent = `${shown.length} of ${byDevice.size} devices`;
   [...table.tHead.rows[0].cells].forEach((cell, place) => {
     cell.setAttribute("aria-sort", place === state.column ? (state.down ? "descending" : "ascending") : "none");
@@ -139,8 +161,9 @@ const details = [
 ];
 
 function times(visit) {
-  const missed = visit.asked === visit.heard ? "" : `, heard of ${visit.heard}`;
-  return `${visit.stage}: asked ${visit.asked} times${missed}${visit.failed ? ` (${visit.failed})` : ""}`;
+  const count = (number) => `${number} time${number === 1 ? "" : "s"}`;
+  const missed = visit.asked === visit.heard ? "" : `, heard of ${count(visit.heard)}`;
+  return `${visit.stage}: asked ${count(visit.asked)}${missed}${visit.failed ? ` (${visit.failed})` : ""}`;
 }
 
 function show(rows, opener) {

@@ -15,7 +15,7 @@ from partita.pages.charts import Chart
 from partita.pages.figures import PALETTES, Data, libraries, write_figures
 from partita.report.sheets import Sheet, plain, text_columns, write_sheets
 
-_DIGITS = 6
+_DIGITS = 5
 """Of numbers that a page holds."""
 
 
@@ -86,10 +86,24 @@ def html_of(page: Page) -> str:
     )
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return rows by column, which takes half the room, with as many digits as can be seen."""
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return rows by column, in little room: numbers with as many digits as can be seen, each text once."""
     names = list(rows[0]) if rows else []
-    return {name: [_short(row[name]) for row in rows] for name in names}
+    return {name: _column([row[name] for row in rows]) for name in names}
+
+
+def _column(values: Sequence[Any]) -> Any:
+    """Return a column; one of texts as all that there are, and which of them stands where.
+
+    >>> _column(["b", "a", "b"])
+    {'texts': ['b', 'a'], 'at': [0, 1, 0]}
+    >>> _column([1, 0.123456, None])
+    [1, 0.12346, None]
+    """
+    if not values or not all(isinstance(value, str) for value in values):
+        return [_short(value) for value in values]
+    places = {text: place for place, text in enumerate(dict.fromkeys(values))}
+    return {"texts": list(places), "at": [places[value] for value in values]}
 
 
 def _short(value: Any) -> Any:

@@ -12,7 +12,7 @@ from partita.finished import is_finished
 from partita.pages import charts
 from partita.pages.facts import Facts, Row, facts_of, kept_by
 from partita.pages.page import Page, Section, write_page
-from partita.pages.sections import counted, drawn, gained_of, made_by, scattered, sizes_of, spread
+from partita.pages.sections import counted, drawn, gained_of, made_by, readable, scattered, sizes_of, spread
 from partita.protocol import Stage
 from partita.report.sheets import Entry, Rounded, Sheet
 from partita.report.tables import bytes_text, models_sheet
@@ -20,24 +20,26 @@ from partita.report.troubles import troubles_of
 
 _QUANTITIES = {
     "loss": "loss",
-    "rate": "learning rate",
+    "shared": "shared rate",
+    "personal": "personal rate",
     "heard": "devices",
-    "megabytes": "MB sent",
+    "megabytes": "MB both ways",
     "seconds": "seconds",
 }
-_FINETUNING = " Finetuning comes by blocks of devices and is not drawn."
 
 
 def write_run_page(folder: Path) -> Path:
     """Write the page of the finished run in a folder, with figures and tables; return the page's path.
 
     Raises:
-        ConfigError: there is no finished run in it.
+        ConfigError: there is no finished run in it, or its files are damaged.
     """
     if not is_finished(folder):
         raise ConfigError(f"`{folder}` holds no finished run: go on with `partita run --resume {folder}`.")
     with held(folder, wait=True):
-        return write_page(_Reader(facts_of(folder)).page(), folder)
+        with readable(folder):
+            facts = facts_of(folder)
+        return write_page(_Reader(facts).page(), folder)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class _Reader:
         moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {own['weighted_mean']:.4f}"
         return (
             f"{what} ({last.title}) {verb} {self._metric} {moved} over {devices}: it helped {own['helped']}, "
-            f"hurt {own['hurt']} and left {own['same']} as they were."
+            f"hurt {own['hurt']} and left {own['same']} unchanged."
         )
 
     def _sections(self) -> Iterator[Section]:
@@ -123,7 +125,9 @@ class _Reader:
         known = {c: t for c, t in _QUANTITIES.items() if any(row[c] is not None for row in rounds)}
         losses = [row["loss"] for row in rounds if row["loss"] is not None]
         fell = f" The loss went from {losses[0]:.4f} to {losses[-1]:.4f}." if losses else ""
-        says = f"{_listed(known.values())} in each of {len(rounds)} rounds, by stage.{fell}{_FINETUNING}"
+        rest = " Finetuning comes by blocks of devices and is not drawn."
+        finetuned = rest if any(row["work"] == "finetune" for row in self.facts.rounds) else ""
+        says = f"{_listed(known.values())} in each of {len(rounds)} rounds, by stage.{fell}{finetuned}"
         return Section(title="Training", chart=charts.curves(known, says))
 
     def _rounds(self) -> list[Row]:
@@ -139,7 +143,8 @@ class _Reader:
         elif not any(gains):
             yield Section(title="Devices", texts=["No model changed any device's metric: nothing to draw."])
         else:
-            yield scattered(self.facts.devices, self._gained, self._above(titles[-1]), titles)
+            says = self._above(self.facts.last.title if self.facts.last else titles[-1])
+            yield scattered(self.facts.devices, charts.scatter(self._gained, says, titles, titles))
             yield spread(self.facts.devices, self._gained, titles)
             says = (
                 f"The change of every device on {self.facts.split} rows, the least first. One seed: no band."
@@ -160,17 +165,19 @@ class _Reader:
         title = "Change against personal parameters"
         if not points:
             return Section(title=title, texts=["No model has a part of its own on devices."])
-        titles = [point["model"] for point in points]
+        titles = [model.title for model in self.facts.changed]
         listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
-        return Section(title=title, chart=charts.parameters(self._gained, f"{listed}.", titles))
+        shown = [point["model"] for point in points]
+        return Section(title=title, chart=charts.parameters(self._gained, f"{listed}.", titles, shown))
 
     def _points(self) -> list[Row]:
-        if self.facts.first is None:
+        if self.facts.first is None or not self.facts.is_personal:
             return []
         first = self.facts.first.statistics["weighted_mean"]
         points = [
             {
                 "model": model.title,
+                "method": model.title,
                 "kept": kept_by(model),
                 "gain": self.facts.sign * (model.statistics["weighted_mean"] - first),
             }
@@ -195,7 +202,7 @@ class _Reader:
         sheet = Sheet(
             name="traffic",
             title="Training by stage",
-            columns=["stage", "rounds", "visits", "MB sent", "device-seconds"],
+            columns=["stage", "rounds", "visits", "MB both ways", "device-seconds"],
             rows=rows,
         )
         return Section(title="Traffic and memory", sheet=sheet if rows else None, texts=[self._memory()])

@@ -1,15 +1,28 @@
 """Parts that the page of a run and that of a comparison have in common; what cannot be drawn is said."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from partita.config.imports import COMMAND
+from partita.errors import ConfigError
 from partita.pages import charts
 from partita.pages.facts import Row
 from partita.pages.page import Section
 
 _FEW = 5
 """Devices, of which a spread can be drawn."""
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Say which folder it is whose files cannot be read."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"`{folder}` is damaged, a file in it cannot be read: {reason}") from error
 
 
 def made_by(values: Mapping[str, Any], again: str) -> dict[str, str]:
@@ -38,22 +51,20 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def scattered(
-    devices: Sequence[Row], gained: str, says: str, methods: Sequence[str], parts: Sequence[str] = ()
-) -> Section:
-    """Return devices' changes against their training examples, unless all have as many."""
+def scattered(devices: Sequence[Row], chart: charts.Chart) -> Section:
+    """Return a chart of devices' changes against their training examples, unless all have as many."""
     sizes = {row["examples"] for row in devices if row["gain"] is not None}
     if len(sizes) > 1:
-        return drawn(charts.scatter(gained, says, methods, parts))
+        return drawn(chart)
     same = f"Every device has {counted(sizes.pop(), 'training example')}: nothing to draw a change against."
-    return Section(title="Every device, by its training examples", texts=[same])
+    return Section(title=chart.title, texts=[same])
 
 
 def spread(devices: Sequence[Row], gained: str, models: Sequence[str]) -> Section:
     """Return how changes are spread over devices, under those models that have a spread on every split."""
     changes: dict[str, dict[str, list[float]]] = {model: {} for model in models}
     for row in devices:
-        if row["gain"] is not None:
+        if row["gain"] is not None and row["model"] in changes:
             changes[row["model"]].setdefault(row["split"], []).append(row["gain"])
     wide = [model for model in models if changes[model] and all(map(_is_wide, changes[model].values()))]
     few = [model for model in models if model not in wide]
