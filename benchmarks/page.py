@@ -1,8 +1,8 @@
-"""How long the page of a run with 1,000 devices takes, and how large it is.
+"""How long the pages of a run and of a comparison with 1,000 devices take, and how large they are.
 
-The run itself is small and synthetic; what is timed is `write_report` in this process, with its figures and
-tables, the second time (the first also puts the scripts of the charts together, once for a user). Run it with
-`python benchmarks/page.py`.
+The runs themselves are small and synthetic; what is timed is `write_report` in this process, with its figures
+and tables, the second time (the first also puts the scripts of the charts together, once for a user). Run it
+with `python benchmarks/page.py`.
 """
 
 import tempfile
@@ -10,34 +10,48 @@ import time
 from pathlib import Path
 
 from partita import runner
+from partita.comparison import running
 from partita.config.reading import config_of
 from partita.pages import write_report
 
 DEVICES = 1000
 STAGE = {"rounds": 100, "devices_per_round": 10}
+METHODS = ["finetune", "ditto", "pfedme", "ft_part", "fedalt", "fedsim", "fedalt-stateless"]
+VALUES = {
+    "name": "thousand",
+    "task": {"kind": "synthetic", "form": "mixture", "devices": DEVICES},
+    "partition": {"personal": "output"},
+    "pretrain": STAGE,
+    "personalise": STAGE,
+    "finetune": {"epochs": 1},
+}
 
 
 def main() -> None:
-    """Run, then write the page twice and say what it took."""
+    """Run and compare, then write each page twice and say what it took."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        config = config_of({
-            "name": "thousand",
-            "task": {"kind": "synthetic", "form": "mixture", "devices": DEVICES},
-            "partition": {"personal": "output"},
-            "pretrain": STAGE,
-            "personalise": STAGE,
-            "finetune": {"epochs": 1, "baseline": True},
-            "out": str(folder),
-        })  # fmt: skip
+        baseline = {"epochs": 1, "baseline": True}
+        config = config_of({**VALUES, "finetune": baseline, "out": str(folder)})
         runner.finish(runner.prepare(config, Path()))
-        write_report(folder)
-        began = time.perf_counter()
-        page = write_report(folder)
-        seconds = time.perf_counter() - began
-        figures = sum(file.stat().st_size for file in (folder / "figures").iterdir())
-        print(f"{DEVICES} devices: {seconds:.1f} s, page {page.stat().st_size / 1e6:.2f} MB,", end=" ")
-        print(f"figures {figures / 1e6:.2f} MB")
+        measure("A run", folder)
+
+        folder = Path(place) / "comparison"
+        compare = {"methods": METHODS, "partitions": ["output"], "seeds": 1}
+        comparison = running.begin({**VALUES, "compare": compare, "out": str(folder)}, Path())
+        running.finish(comparison, lambda done, total, text: None)
+        measure(f"A comparison of {len(METHODS) + 2} methods", folder)
+
+
+def measure(what: str, folder: Path) -> None:
+    """Write a page twice, and say what the second took."""
+    write_report(folder)
+    began = time.perf_counter()
+    page = write_report(folder)
+    seconds = time.perf_counter() - began
+    figures = sum(file.stat().st_size for file in (folder / "figures").iterdir())
+    print(f"{what} on {DEVICES} devices: {seconds:.1f} s, page {page.stat().st_size / 1e6:.2f} MB,", end=" ")
+    print(f"figures {figures / 1e6:.2f} MB", flush=True)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def curves(columns: Mapping[str, str], says: str) -> Chart:
         .mark_line(point={"size": 12})
         .encode(
             x=alt.X("at:Q", title=_ROUND if place == len(columns) else None, axis=_TICKS),
-            y=alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=False)),
+            y=alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=column != "loss")),
             color=alt.Color("stage:N", title="stage", sort=None),
             tooltip=["stage:N", "round:Q", alt.Tooltip(f"{column}:Q", title=title, format=".4~g")],
         )
@@ -67,7 +67,7 @@ def curves(columns: Mapping[str, str], says: str) -> Chart:
         .properties(width=WIDTH, height=_SMALL)
         for place, (column, title) in enumerate(columns.items(), start=1)
     ]
-    return _chart("curves", "Training", says, alt.vconcat(*rows), "rounds")
+    return _chart("curves", "Training", says, alt.vconcat(*rows).resolve_scale(x="shared"), "rounds")
 
 
 def losses(says: str, methods: Sequence[str], trained: Sequence[str], parts: Sequence[str]) -> Chart:
