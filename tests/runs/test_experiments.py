@@ -47,6 +47,7 @@ def test_a_small_experiment_runs(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(not DATA, reason="$PARTITA_DATA does not say where the tables are")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_results_does_all_its_runs(
@@ -56,6 +57,7 @@ def test_a_command_of_the_results_does_all_its_runs(
     monkeypatch.chdir(ROOT)
     few = ["pretrain.rounds=1", "personalise.rounds=1", "finetune.epochs=1", "evaluate.devices=2"]
     few += [f"{stage}.devices_per_round=1" for stage in ("pretrain", "personalise")]
+    few += ["task.devices=4", "seeds=1"]
 
     assert main([*shlex.split(command)[1:], *few, f"out={tmp_path / 'grid'}", "--json", "--quiet"]) == 0
 
