@@ -11,10 +11,11 @@ from compared import ROUNDS, begun, done, quiet, table, tables, values
 from partita import runner
 from partita.comparison import running
 from partita.comparison.forecast import forecast
-from partita.comparison.running import Comparison, finish, held, reopen
+from partita.comparison.running import Comparison, finish, reopen
 from partita.comparison.tables import write_tables
 from partita.config.reading import config_of, read_config, read_values
 from partita.config.schema import Config
+from partita.durable import held
 from partita.errors import ConfigError, RunFailed
 from partita.finished import journal_of
 
