@@ -96,6 +96,7 @@ def test_what_a_part_costs_a_device_is_what_describe_says(
     assert float(numbers["kB of memory"]) == pytest.approx(output["memory_bytes"] / 1e3)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_page_of_one_run_of_it_has_all_its_curves(comparison: Path, tmp_path: Path) -> None:
     shutil.copytree(comparison, tmp_path / "grid")
 
@@ -130,6 +131,7 @@ def test_the_answer_names_the_best_row_and_what_it_began_from(comparison: Path) 
     assert f"{answer}: better than FedAvg ({cells['FedAvg']:.4f}) by {gain:.4f}; it helps" in text
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_cell_that_failed_is_said(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"settings": {"fedalt": {"personalise": {"shared_lr": 1e30}}}})
     done(tmp_path / "grid", grid)
@@ -152,6 +154,7 @@ def test_without_what_others_are_compared_with_that_is_said(comparison: Path, tm
     assert "No model has a part of its own" not in text
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_seeds_that_are_not_finished_are_not_named(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     shutil.copytree(comparison, folder)
@@ -166,6 +169,7 @@ def test_seeds_that_are_not_finished_are_not_named(comparison: Path, tmp_path: P
     assert "The band is" not in text
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_metric_that_a_device_does_not_have_is_there_with_its_reason(tmp_path: Path) -> None:
     grid = values("fedalt", task={"kind": "compared:undefined_on_some"})
     done(tmp_path / "grid", grid)
@@ -191,6 +195,7 @@ def test_training_alone_is_not_drawn_where_it_would_hide_the_others(tmp_path: Pa
     assert "model: Local only" not in (tmp_path / "grid/figures/scatter.svg").read_text()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_nothing_of_scaffold_is_called_personal(tmp_path: Path) -> None:
     done(tmp_path / "grid", values("scaffold", "fedalt"))
     write_report(tmp_path / "grid")

@@ -204,6 +204,7 @@ def test_what_a_run_left_out_is_said_and_not_drawn_empty(tmp_path: Path) -> None
     assert {path.stem for path in (folder / "figures").iterdir()} == {"curves", "examples"}
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_metric_that_some_devices_do_not_have_is_said(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", task={"kind": "compared:undefined_on_some"})
     write_run_page(folder)
@@ -228,6 +229,7 @@ def unmeasured() -> Any:
     return affine_task(metrics={"closeness": lambda predictions, targets: None})
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(("method", "title"), [("fedavg", "FedAvg, continued"), ("scaffold", "SCAFFOLD")])
 def test_more_training_is_not_called_personalization(tmp_path: Path, method: str, title: str) -> None:
     folder = finished(tmp_path / "run", personalise={"method": method}, finetune={"baseline": False})
@@ -238,6 +240,7 @@ def test_more_training_is_not_called_personalization(tmp_path: Path, method: str
     assert "Personalization (" not in text
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_rows_that_judge_are_named(tmp_path: Path) -> None:
     task = {"kind": "compared:plain", "validation": 0.3}
     folder = finished(tmp_path / "run", task=task, evaluate={"split": "validation"})
@@ -267,6 +270,7 @@ def test_numbers_that_are_none_do_not_break_the_data() -> None:
     assert _columns([{"loss": math.inf}, {"loss": math.nan}, {"loss": 0.5}]) == {"loss": [None, None, 0.5]}
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_texts_of_a_run_cannot_break_the_page(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
     config = folder / "config.toml"
@@ -278,6 +282,7 @@ def test_texts_of_a_run_cannot_break_the_page(tmp_path: Path) -> None:
     assert "b" not in dict(page.tags)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_command_writes_the_page_again_and_says_where(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -365,6 +370,7 @@ def test_a_device_that_failed_says_so() -> None:
     assert heard == {"device": "b", "stage": "personalising", "asked": 2, "heard": 2, "failed": None}
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_what_was_typed_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     typed = ["run", "pretrain.rounds=1", "personalise.rounds=0", "finetune.epochs=1", "out=a run"]
@@ -375,6 +381,7 @@ def test_what_was_typed_is_on_the_page(tmp_path: Path, monkeypatch: pytest.Monke
     assert dict(zip(facts["dt"], facts["dd"], strict=True))["The command that made it"] == command
 
 
+@pytest.mark.slow
 def test_two_may_draw_one_page_at_once(run: Path) -> None:
     before = (run / "report.html").read_bytes()
     command = [Path(sys.executable).with_name("partita"), "report", run]
@@ -385,6 +392,7 @@ def test_two_may_draw_one_page_at_once(run: Path) -> None:
     assert not [*run.rglob("*.tmp")]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_command_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run), "--json", "--quiet"]) == 0
 
@@ -406,6 +414,7 @@ def test_a_page_that_was_interrupted_can_be_drawn_later(
     assert capsys.readouterr().err == line
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_what_is_served_is_the_answer(tmp_path: Path) -> None:
     task = {"kind": "compared:plain", "validation": 0.3}
     folder = finished(tmp_path / "run", task=task, evaluate={"choose": "validation"})

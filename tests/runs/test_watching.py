@@ -98,8 +98,8 @@ def test_progress_is_a_plain_line_where_the_error_stream_is_piped(
 ) -> None:
     main(["run", "mine.toml", "out=a"])
 
-    first, second, *_, last = capsys.readouterr().err.splitlines()
-    assert first == "Running in a"
+    first, second, *_, last, after = capsys.readouterr().err.splitlines()
+    assert (first, after) == ("Running in a", "Drawing the page")
     assert re.fullmatch(
         r"1/8 pretraining, round 1 of 2, loss \d\.\d{4}, \S+ rounds/s, \d:\d\d:\d\d left", second
     )
@@ -134,7 +134,7 @@ def test_json_is_a_line_a_round_and_the_outcome(here: Path, capsys: pytest.Captu
     assert main(["run", "mine.toml", "--json", "out=a", "finetune.baseline=true"]) == 0
 
     captured = capsys.readouterr()
-    assert captured.err == "Running in a\n"
+    assert captured.err == "Running in a\nDrawing the page\n"
     *rounds, outcome = map(json.loads, captured.out.splitlines())
     own, baseline = rounds[:TOLD], rounds[TOLD:]
     assert [(line["done"], line["total"]) for line in own] == [(done, TOLD) for done in range(1, TOLD + 1)]
@@ -166,7 +166,7 @@ def test_json_of_a_comparison_names_the_cell_of_every_round(
     assert main([*command, "--json"]) == 0
 
     captured = capsys.readouterr()
-    assert captured.err == "Comparing in a\n"
+    assert captured.err == "Comparing in a\nDrawing the page\n"
     *rounds, outcome = map(json.loads, captured.out.splitlines())
     cells = {path.name for path in Path("a/cells").iterdir() if path.is_dir()}
     assert {line["run"] for line in rounds} == {f"cells/{cell}" for cell in cells}
