@@ -338,7 +338,7 @@ def test_a_spread_is_drawn_of_models_that_have_one_and_the_others_are_named() ->
 
 
 def test_where_all_devices_have_as_many_examples_nothing_is_drawn_against_them() -> None:
-    chart = charts.scatter("change", "", ["m"], ["m"])
+    chart = charts.scatter("change", "", charts.Key(methods=["m"], shown=["m"]))
     (same,) = scattered(devices("m", [0, 1]), chart).texts
 
     assert same == "Every device has 3 training examples: nothing to draw a change against."

@@ -43,6 +43,32 @@ class Chart:
     """The names of the data that it draws."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What a chart tells apart: methods by colour, personal parts by shape."""
+
+    methods: Sequence[str]
+    """All that any chart of the page shows, in the order of their colours, so that each has one colour."""
+    shown: Sequence[str]
+    """Those that this chart shows."""
+    parts: Sequence[str] = ()
+    """The personal parts, where there are several."""
+
+    @property
+    def colours(self) -> alt.Color:
+        """A colour for each method."""
+        scale, legend = alt.Scale(domain=list(self.methods)), alt.Legend(values=list(self.shown))
+        title = "method" if self.parts else "model"
+        return alt.Color("method:N", scale=scale, title=title, legend=legend)
+
+    @property
+    def shapes(self) -> Any:
+        """A shape for each part, none where there are no parts to choose."""
+        return (
+            alt.Shape("part:N", sort=list(self.parts), title="personal part") if self.parts else alt.Undefined
+        )
+
+
 def _chart(name: str, title: str, says: str, drawn: Any, *data: str) -> Chart:
     spec = drawn.to_dict() | {"description": says}
     return Chart(name=name, title=title, says=says, spec=spec, data=data)
@@ -70,87 +96,54 @@ def curves(columns: Mapping[str, str], says: str) -> Chart:
     return _chart("curves", "Training", says, alt.vconcat(*rows).resolve_scale(x="shared"), "rounds")
 
 
-def losses(says: str, methods: Sequence[str], trained: Sequence[str], parts: Sequence[str]) -> Chart:
+def losses(says: str, key: Key) -> Chart:
     """Return the loss by round of the data `rounds`, a line a method that was trained, by personal part."""
-    beside = min(len(parts), 2)
+    beside = min(len(key.parts), 2)
     drawn = (
         _of("rounds")
         .mark_line()
         .encode(
             x=alt.X("round:Q", axis=_TICKS),
             y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(zero=False)),
-            color=_colours(methods, "method", trained),
+            color=key.colours,
             tooltip=["model:N", "round:Q", alt.Tooltip("loss:Q", format=".4~g")],
         )
         .properties(width=_width(beside), height=_HEIGHT)
-        .facet(alt.Facet("part:N", title=None, sort=list(parts)), columns=beside)
+        .facet(alt.Facet("part:N", title=None, sort=list(key.parts)), columns=beside)
         .resolve_scale(x="independent", y="independent")
     )
     return _chart("curves", "Training", says, drawn, "rounds")
 
 
-def parameters(
-    gained: str, says: str, methods: Sequence[str], shown: Sequence[str], parts: Sequence[str] = ()
-) -> Chart:
-    """Return the change of each model of the data `models` against what a device keeps of its own.
-
-    Args:
-        gained: what a change is called.
-        says: what the chart shows.
-        methods: all that any chart shows, in the order of their colours.
-        shown: those that this one shows.
-        parts: the personal parts, each with a shape, where there are several.
-    """
+def parameters(gained: str, says: str, key: Key) -> Chart:
+    """Return the change of each model of the data `models` against what a device keeps of its own."""
     points = _of("models").encode(
         x=alt.X("kept:Q", title="numbers kept on a device", scale=alt.Scale(type="log")),
         y=alt.Y("gain:Q", title=gained),
         tooltip=["model:N", "kept:Q", alt.Tooltip("gain:Q", title=gained, format="+.4f")],
     )
     zero = _of("models").mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
-    dots = points.mark_point(filled=True, size=70).encode(
-        color=_colours(methods, "method" if parts else "model", shown),
-        shape=_shapes(parts) if parts else alt.Undefined,
-    )
+    dots = points.mark_point(filled=True, size=70).encode(color=key.colours, shape=key.shapes)
     drawn = alt.layer(zero, dots).properties(width=WIDTH, height=_HEIGHT)
     return _chart("parameters", "Change against personal parameters", says, drawn, "models")
 
 
-def _colours(methods: Sequence[str], title: str, shown: Sequence[str]) -> alt.Color:
-    """Return a colour for each method, the same on every chart, with a legend of those that one shows."""
-    legend = alt.Legend(values=list(shown))
-    return alt.Color("method:N", scale=alt.Scale(domain=list(methods)), title=title, legend=legend)
-
-
-def _shapes(parts: Sequence[str]) -> alt.Shape:
-    return alt.Shape("part:N", sort=list(parts), title="personal part")
-
-
-def scatter(
-    gained: str, says: str, methods: Sequence[str], shown: Sequence[str], parts: Sequence[str] = ()
-) -> Chart:
-    """Return every device's change against its training examples, by split; one method may be picked.
-
-    Args:
-        gained: what a change is called.
-        says: what the chart shows.
-        methods: all that any chart shows, in the order of their colours.
-        shown: those that this one shows.
-        parts: the personal parts, each with a shape, where there are several.
-    """
-    choices = alt.binding_select(options=[None, *shown], labels=["all", *shown], name="Show ")
+def scatter(gained: str, says: str, key: Key) -> Chart:
+    """Return every device's change against its training examples, by split; one method may be picked."""
+    choices = alt.binding_select(options=[None, *key.shown], labels=["all", *key.shown], name="Show ")
     chosen = alt.selection_point(fields=["method"], bind=choices)
     drawn = (
         _of("devices")
         .transform_filter("isValid(datum.gain)")
-        .transform_filter(alt.FieldOneOfPredicate("method", list(shown)))
+        .transform_filter(alt.FieldOneOfPredicate("method", list(key.shown)))
         .mark_point(filled=True, size=36)
         .encode(
             x=alt.X("examples:Q", title="training examples", scale=alt.Scale(zero=False), axis=_TICKS),
             y=alt.Y("gain:Q", title=gained),
             opacity=alt.condition(chosen, alt.value(0.65), alt.value(0.04)),
             tooltip=["device:N", "model:N", "examples:Q", alt.Tooltip("gain:Q", title=gained, format="+.4f")],
-            color=_colours(methods, "method" if parts else "model", shown),
-            shape=_shapes(parts) if parts else alt.Undefined,
+            color=key.colours,
+            shape=key.shapes,
         )
         .add_params(chosen)
         .properties(width=_width(2), height=_HEIGHT)

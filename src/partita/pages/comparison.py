@@ -127,7 +127,9 @@ class _Reader:
             "and is not drawn. Learning rates, devices, bytes and seconds by round are on each run's page, "
             "which “partita report FOLDER/cells/NAME” writes."
         )
-        return drawn(charts.losses(says, self.compared.methods, trained, parts))
+        return drawn(
+            charts.losses(says, charts.Key(methods=self.compared.methods, shown=trained, parts=parts))
+        )
 
     def _costs(self) -> Section:
         """Return what a device sends, keeps and needs with each personal part."""
@@ -172,8 +174,8 @@ class _Reader:
         parts = list(dict.fromkeys(row[1] or WHOLE for row in compared.drawn))
         against = f"against {reference}{self._over_seeds}"
         says = f"A point is a device under a method: its change {against}, against its training examples."
-        shown = compared.titled(compared.drawn)
-        chart = charts.scatter(self._gained, f"{says}{self._left_out()}", compared.methods, shown, parts)
+        key = charts.Key(methods=compared.methods, shown=compared.titled(compared.drawn), parts=parts)
+        chart = charts.scatter(self._gained, f"{says}{self._left_out()}", key)
         yield scattered(self.devices, chart)
         yield spread(self.devices, self._gained, names)
         band = " The band is from the least to the most of any seed." if self._has_seeds else ""
@@ -193,7 +195,8 @@ class _Reader:
         shown = list(dict.fromkeys(point["method"] for point in points))
         parts = list(dict.fromkeys(point["part"] for point in points))
         says += self._left_out()
-        return drawn(charts.parameters(self._gained, says, self.compared.methods, shown, parts))
+        key = charts.Key(methods=self.compared.methods, shown=shown, parts=parts)
+        return drawn(charts.parameters(self._gained, says, key))
 
     def _left_out(self) -> str:
         """Return which rows are not drawn because they would hide the others."""

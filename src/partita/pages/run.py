@@ -144,7 +144,10 @@ class _Reader:
             yield Section(title="Devices", texts=["No model changed any device's metric: nothing to draw."])
         else:
             says = self._above(self.facts.last.title if self.facts.last else titles[-1])
-            yield scattered(self.facts.devices, charts.scatter(self._gained, says, titles, titles))
+            yield scattered(
+                self.facts.devices,
+                charts.scatter(self._gained, says, charts.Key(methods=titles, shown=titles)),
+            )
             yield spread(self.facts.devices, self._gained, titles)
             says = (
                 f"The change of every device on {self.facts.split} rows, the least first. One seed: no band."
@@ -167,8 +170,8 @@ class _Reader:
             return Section(title=title, texts=["No model has a part of its own on devices."])
         titles = [model.title for model in self.facts.changed]
         listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
-        shown = [point["model"] for point in points]
-        return Section(title=title, chart=charts.parameters(self._gained, f"{listed}.", titles, shown))
+        key = charts.Key(methods=titles, shown=[point["model"] for point in points])
+        return Section(title=title, chart=charts.parameters(self._gained, f"{listed}.", key))
 
     def _points(self) -> list[Row]:
         if self.facts.first is None or not self.facts.is_personal:
