@@ -202,3 +202,16 @@ def test_nothing_of_scaffold_is_called_personal(tmp_path: Path) -> None:
 
     assert set(data_of(tmp_path / "grid")["models"]["method"]) >= {"FedAlt"}
     assert "SCAFFOLD" not in data_of(tmp_path / "grid")["models"]["method"]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_parts_by_patterns_are_named_where_their_costs_are_not_known(tmp_path: Path) -> None:
+    grid = values("fedalt", compare={"partitions": ["output", "slope.*"], "seeds": 1})
+    done(tmp_path / "grid", grid)
+    page = write_report(tmp_path / "grid").read_text()
+
+    assert "What these cost a device is on the pages of their runs: slope.*." in page
+    assert [row.split(",")[0] for row in (tmp_path / "grid/tables/costs.csv").read_text().splitlines()] == [
+        "personal part",
+        "output",
+    ]

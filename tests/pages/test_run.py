@@ -343,6 +343,8 @@ def test_where_all_devices_have_as_many_examples_nothing_is_drawn_against_them()
 
     assert same == "Every device has 3 training examples: nothing to draw a change against."
     assert sizes_of([3, 3]).texts == ["2 devices, with 3 training examples each."]
+    (unknown,) = scattered(devices("m", [0, 1], examples=None), chart).texts
+    assert unknown == "No device says its size: nothing to draw a change against."
     assert scattered([*devices("m", [0]), *devices("m", [0], examples=4)], chart).chart == chart
 
 

@@ -78,8 +78,8 @@ class _Reader:
 
     @property
     def _has_seeds(self) -> bool:
-        """Whether there are several seeds."""
-        return any(len(runs) > 1 for runs in self._results.outcomes.values())
+        """Whether any device was measured with several seeds."""
+        return any(row["seeds"] > 1 for row in self.devices)
 
     @property
     def _over_seeds(self) -> str:
@@ -111,7 +111,8 @@ class _Reader:
             return f"{answer}."
         helped = statistics.fmean(count.helped for count in counts)
         hurt = statistics.fmean(count.hurt for count in counts)
-        whom = f"it helps {helped:.3g} devices and hurts {hurt:.3g}{' in a seed' if most > 1 else ''}"
+        in_a_seed = " in a seed" if most > 1 else ""
+        whom = f"it helps {_mean_text(helped)} devices and hurts {_mean_text(hurt)}{in_a_seed}"
         return f"{answer}: better than {began} by {self.compared.gain(best):.4f}; {whom}."
 
     def _tables(self) -> Iterator[Section]:
@@ -133,22 +134,21 @@ class _Reader:
 
     def _costs(self) -> Section:
         """Return what a device sends, keeps and needs with each personal part."""
-        config = base_of(self.compared.comparison.values)
-        title, texts = (
-            "Traffic and memory",
-            ["What went to and from all devices, and their seconds, is in the table Methods."],
-        )
+        config, title = base_of(self.compared.comparison.values), "Traffic and memory"
+        texts = ["What went to and from all devices, and their seconds, is in the table Methods."]
         try:
             costs = describe(config, self.compared.comparison.folder).partitions
         except ConfigError as error:
-            return Section(
-                title=title, texts=[*texts, f"What a device needs to train cannot be said here: {error}"]
-            )
-        compared = dict.fromkeys(part for _, part in self._results.outcomes if part in costs)
+            texts.append(f"What a device needs to train cannot be said here: {error}")
+            return Section(title=title, texts=texts)
+        parts = list(dict.fromkeys(part for _, part in self._results.outcomes if part))
+        if unknown := [part for part in parts if part not in costs]:
+            texts.append(f"What these cost a device is on the pages of their runs: {', '.join(unknown)}.")
         names = ("up_bytes", "down_bytes", "memory_bytes")
         rows: list[list[Entry]] = [
-            [part, costs[part]["personal"], *(_kilobytes(costs[part].get(name)) for name in names)]
-            for part in compared
+            [part, costs[part].get("personal"), *(_kilobytes(costs[part].get(name)) for name in names)]
+            for part in parts
+            if part in costs
         ]
         sheet = Sheet(
             name="costs",
@@ -200,10 +200,19 @@ class _Reader:
 
     def _left_out(self) -> str:
         """Return which rows are not drawn because they would hide the others."""
-        drawn = {*self.compared.drawn, self.compared.reference}
-        far = [row for row in self._results.outcomes if row not in drawn]
+        seen = {*self.compared.drawn, self.compared.reference}
+        far = [row for row in self._results.outcomes if row not in seen]
         listed = "; ".join(f"{self.compared.name(row)}: {self.compared.gain(row):+.4f}" for row in far)
         return f" So far below that it is not drawn: {listed}." if far else ""
+
+
+def _mean_text(count: float) -> str:
+    """Return a mean of counts, without a digit that says nothing.
+
+    >>> _mean_text(38.0), _mean_text(1234.33)
+    ('38', '1,234.3')
+    """
+    return f"{count:,.1f}".removesuffix(".0")
 
 
 def _kilobytes(count: int | None) -> Entry:

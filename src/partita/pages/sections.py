@@ -53,11 +53,13 @@ def counted(number: int, thing: str) -> str:
 
 def scattered(devices: Sequence[Row], chart: charts.Chart) -> Section:
     """Return a chart of devices' changes against their training examples, unless all have as many."""
-    sizes = {row["examples"] for row in devices if row["gain"] is not None}
+    sizes = {row["examples"] for row in devices if row["gain"] is not None} - {None}
     if len(sizes) > 1:
         return drawn(chart)
-    same = f"Every device has {counted(sizes.pop(), 'training example')}: nothing to draw a change against."
-    return Section(title=chart.title, texts=[same])
+    has = (
+        f"Every device has {counted(sizes.pop(), 'training example')}" if sizes else "No device says its size"
+    )
+    return Section(title=chart.title, texts=[f"{has}: nothing to draw a change against."])
 
 
 def spread(devices: Sequence[Row], gained: str, models: Sequence[str]) -> Section:
@@ -89,9 +91,8 @@ def sizes_of(sizes: Sequence[int]) -> Section:
         return Section(title=title, texts=["No device was measured."])
     low, high = min(sizes), max(sizes)
     if low == high:
-        return Section(
-            title=title, texts=[f"{counted(len(sizes), 'device')}, with {low} training examples each."]
-        )
+        each = f"{counted(len(sizes), 'device')}, with {counted(low, 'training example')} each."
+        return Section(title=title, texts=[each])
     says = f"{counted(len(sizes), 'device')}, with from {low} to {high} training examples."
     return Section(title=title, chart=charts.histogram(says))
 
