@@ -9,10 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from partita import runner
-from partita.comparison import running
 from partita.config.reading import config_of
-from partita.pages import write_report
+from partita.report.draw import write_report
+from partita.studies import compare as running
+from partita.studies import run as runner
 
 DEVICES = 1000
 STAGE = {"rounds": 100, "devices_per_round": 10}
@@ -22,7 +22,7 @@ VALUES = {
     "task": {"kind": "synthetic", "form": "mixture", "devices": DEVICES},
     "partition": {"personal": "output"},
     "pretrain": STAGE,
-    "personalise": STAGE,
+    "personalize": STAGE,
     "finetune": {"epochs": 1},
 }
 

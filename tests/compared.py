@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from partita import Metric, Task
-from partita.comparison.running import Comparison, begin, finish
-from partita.comparison.tables import write_tables
+from partita.report.comparison_tables import write_tables
+from partita.studies.compare import Comparison, begin, finish
 from partita.tasks.metrics import Undefined
 from small import affine_devices, affine_task
 
@@ -23,7 +23,7 @@ def values(*methods: str, **sections: Mapping[str, Any]) -> dict[str, Any]:
         "seed": 3,
         "task": {"kind": "compared:plain"},
         "pretrain": ROUNDS,
-        "personalise": ROUNDS,
+        "personalize": ROUNDS,
         "finetune": {"epochs": 1, "batch_size": 3, "personal_lr": 0.05},
         "compare": {"methods": list(methods), "partitions": ["output"], "seeds": 2},
     }

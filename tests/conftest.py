@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from partita import pages
+from partita.report import draw
 
 
 @pytest.fixture
@@ -16,4 +16,4 @@ def drawn() -> None:
 def _no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Charts take seconds to draw: runs of tests draw none, unless a test is about them."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr(pages, "write_report", lambda folder: Path(folder) / "report.html")
+        monkeypatch.setattr(draw, "write_report", lambda folder: Path(folder) / "report.html")

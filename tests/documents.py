@@ -8,7 +8,7 @@ Comments before a block say what else there is to know. Neither the site nor Git
 
     <!-- given: docs/tutorial.md -->              the files that another page has its reader save are here too;
                                                   or that file itself, where it is no page
-    <!-- with: personalise.rounds=2 ... -->       given to commands that take a config, to make them short
+    <!-- with: personalize.rounds=2 ... -->       given to commands that take a config, to make them short
     <!-- output -->                               the text below is what the block above has printed
     <!-- slow -->                                 executed by the slow tests alone
     <!-- executed by: tests/x.py -->              not executed here, but by that test, which names the page

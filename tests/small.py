@@ -141,7 +141,7 @@ def built(method: str, task: str = "small:affine_task", **sections: Mapping[str,
         "name": "test",
         "task": {"kind": task},
         "pretrain": rounds,
-        "personalise": {"method": method, **rounds},
+        "personalize": {"method": method, **rounds},
         "finetune": {"epochs": 2, "batch_size": 3},
     }
     for section, changes in sections.items():

@@ -18,7 +18,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], *, group: int = 7) -> P
 
 
 def png(value: int, *, side: int = 6, mode: str = "L") -> dict[str, Any]:
-    """A picture of one colour."""
+    """A picture of one color."""
     content = BytesIO()
     shape = (side, side) if mode == "L" else (side, side, 3)
     Image.fromarray(np.full(shape, value, np.uint8)).save(content, "PNG")

@@ -91,10 +91,10 @@ def test_marks_say_what_is_not_executed_and_why(page: Path) -> None:
 
 
 def test_commands_are_made_short_where_they_take_a_config(page: Path) -> None:
-    mark = "<!-- with: pretrain.rounds=0 personalise.rounds=no -->"
-    write(page, f"{mark}\nsh\npartita config\npartita describe personalise.rounds=1   # as ever")
+    mark = "<!-- with: pretrain.rounds=0 personalize.rounds=no -->"
+    write(page, f"{mark}\nsh\npartita config\npartita describe personalize.rounds=1   # as ever")
 
-    with pytest.raises(AssertionError, match="personalise.rounds=1 pretrain.rounds=0 personalise.rounds=no"):
+    with pytest.raises(AssertionError, match="personalize.rounds=1 pretrain.rounds=0 personalize.rounds=no"):
         execute(page)
 
 

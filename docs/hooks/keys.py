@@ -14,11 +14,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from partita.cli import main
+from partita.config.importing import SOURCES, TABLES
 from partita.config.imports import MODELS, TASKS, load
 from partita.config.reference import field_docs
 from partita.config.schema import Config
 from partita.data.options import TableOptions
-from partita.importer import SOURCES, TABLES
 from partita.tasks import synthetic
 
 PLACES = ("source", "name", "path", "out", "tick")

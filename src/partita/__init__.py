@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from partita.data.devices import Devices
     from partita.errors import CannotDo
-    from partita.local.alternating import LocalAlt
-    from partita.local.method import FedAlt, FedAvg, FedSim, Method
-    from partita.local.moreau import LocalMoreau
-    from partita.local.plain import LocalSGD
-    from partita.local.scaffold import LocalScaffold
-    from partita.local.simultaneous import LocalSim
-    from partita.local.update import Steps, descend
+    from partita.methods.descent import Steps, descend
+    from partita.methods.fedalt import LocalAlt
+    from partita.methods.fedavg import LocalSGD
+    from partita.methods.fedsim import LocalSim
+    from partita.methods.method import FedAlt, FedAvg, FedSim, Method
+    from partita.methods.pfedme import LocalMoreau
+    from partita.methods.scaffold import LocalScaffold
     from partita.models.adapters import Adapters, adapters
     from partita.models.additive import Additive, Mixture
     from partita.models.full import full
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from partita.models.start import load_start
     from partita.models.transformer import NextWordTransformer
     from partita.partition import Partition
+    from partita.partition.selection import REST
+    from partita.progress.tensorboard import TensorBoard
     from partita.protocol import Stage
-    from partita.report.tensorboard import TensorBoard
-    from partita.selection import REST
     from partita.server.optimizers import Adagrad, Adam, Averaging, Yogi
     from partita.server.schedules import Exponential, Linear, constant
-    from partita.stages.api import Result, pipeline, run
-    from partita.stages.plan import Evaluation, Finetuning, Plan, Training
     from partita.tasks.metrics import Metric, Undefined, accuracy
     from partita.tasks.task import Task
+    from partita.training.api import Result, pipeline, run
+    from partita.training.plan import Evaluation, Finetuning, Plan, Training
 
 __all__ = [
     "REST",
@@ -91,13 +91,13 @@ __all__ = [
 _HOMES = {
     "partita.data.devices": ("Devices",),
     "partita.errors": ("CannotDo",),
-    "partita.local.alternating": ("LocalAlt",),
-    "partita.local.method": ("FedAlt", "FedAvg", "FedSim", "Method"),
-    "partita.local.moreau": ("LocalMoreau",),
-    "partita.local.plain": ("LocalSGD",),
-    "partita.local.scaffold": ("LocalScaffold",),
-    "partita.local.simultaneous": ("LocalSim",),
-    "partita.local.update": ("Steps", "descend"),
+    "partita.methods.fedalt": ("LocalAlt",),
+    "partita.methods.method": ("FedAlt", "FedAvg", "FedSim", "Method"),
+    "partita.methods.pfedme": ("LocalMoreau",),
+    "partita.methods.fedavg": ("LocalSGD",),
+    "partita.methods.scaffold": ("LocalScaffold",),
+    "partita.methods.fedsim": ("LocalSim",),
+    "partita.methods.descent": ("Steps", "descend"),
     "partita.models.adapters": ("Adapters", "adapters"),
     "partita.models.additive": ("Additive", "Mixture"),
     "partita.models.full": ("full",),
@@ -109,12 +109,12 @@ _HOMES = {
     "partita.models.transformer": ("NextWordTransformer",),
     "partita.partition": ("Partition",),
     "partita.protocol": ("Stage",),
-    "partita.report.tensorboard": ("TensorBoard",),
-    "partita.selection": ("REST",),
+    "partita.progress.tensorboard": ("TensorBoard",),
+    "partita.partition.selection": ("REST",),
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
-    "partita.stages.api": ("Result", "pipeline", "run"),
-    "partita.stages.plan": ("Evaluation", "Finetuning", "Plan", "Training"),
+    "partita.training.api": ("Result", "pipeline", "run"),
+    "partita.training.plan": ("Evaluation", "Finetuning", "Plan", "Training"),
     "partita.tasks.metrics": ("Metric", "Undefined", "accuracy"),
     "partita.tasks.task": ("Task",),
 }

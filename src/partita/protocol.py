@@ -172,7 +172,7 @@ class Executor(Protocol):
         ...
 
     def close(self, label: str, counted: Sequence[DeviceId]) -> None:
-        """End the round `label`: the devices `counted` keep what they learnt in it, others do not."""
+        """End the round `label`: the devices `counted` keep what they learned in it, others do not."""
         ...
 
 

@@ -13,7 +13,7 @@ from partita.config.building import build
 from partita.config.imports import made_with
 from partita.config.schema import Config
 from partita.errors import ConfigError
-from partita.local.plain import LocalSGD
+from partita.methods.fedavg import LocalSGD
 from partita.params import to_bytes
 from partita.protocol import Pace
 from partita.tasks.build import build_model
@@ -22,7 +22,7 @@ from partita.tasks.build import build_model
 def config(**sections: dict[str, Any]) -> Config:
     """The quickstart's task with five devices a round, and changes by section."""
     whole = Config(name="test")
-    base = {"pretrain": {"devices_per_round": 5}, "personalise": {"devices_per_round": 5}}
+    base = {"pretrain": {"devices_per_round": 5}, "personalize": {"devices_per_round": 5}}
     for section in {*base, *sections}:
         changes = base.get(section, {}) | sections.get(section, {})
         whole = replace(whole, **{section: replace(getattr(whole, section), **changes)})
@@ -46,9 +46,9 @@ def test_every_value_reaches_its_object() -> None:
         "warmup": 0.25,
     }
 
-    built = build(config(personalise=settings, finetune={"epochs": 3, "personal_lr": 0.7}), Path())
+    built = build(config(personalize=settings, finetune={"epochs": 3, "personal_lr": 0.7}), Path())
 
-    training = built.plan.personalise
+    training = built.plan.personalize
     assert training is not None
     update = training.method.update
     assert (training.rounds, training.devices_per_round, training.schedule) == (7, 5, Linear(warmup=0.25))
@@ -108,8 +108,8 @@ def test_schedules_and_optimizers_by_name() -> None:
             "[pretrain] `shared_lr` must be a finite number, 0 or above, got -1.0.",
         ),
         (
-            {"personalise": {"personal_lr": float("nan")}},
-            "[personalise] `personal_lr` must be a finite number",
+            {"personalize": {"personal_lr": float("nan")}},
+            "[personalize] `personal_lr` must be a finite number",
         ),
         ({"pretrain": {"server_lr": float("nan")}}, "[pretrain] `server_lr` must be a finite number"),
         ({"pretrain": {"rounds": -1}}, "[pretrain] `rounds` must be 0 or above, got -1."),
@@ -124,14 +124,14 @@ def test_schedules_and_optimizers_by_name() -> None:
         ({"pretrain": {"momentum": -0.5}}, "`momentum` must be a finite number"),
         ({"pretrain": {"optimizer": "adamw", "momentum": 0.9}}, "[pretrain] `optimizer` = 'adamw' with"),
         ({"pretrain": {"batch_size": 0}}, "[pretrain] `batch_size` must be at least 1"),
-        ({"personalise": {"method": "fedlat"}}, "Did you mean `fedalt`?"),
+        ({"personalize": {"method": "fedlat"}}, "Did you mean `fedalt`?"),
         (
-            {"personalise": {"method": "fedsim", "personal_epochs": 2}},
-            "[personalise] A simultaneous update takes as many",
+            {"personalize": {"method": "fedsim", "personal_epochs": 2}},
+            "[personalize] A simultaneous update takes as many",
         ),
         (
-            {"personalise": {"method": "no.such:thing"}},
-            "`personalise.method` = 'no.such:thing' does not import: ModuleNotFoundError",
+            {"personalize": {"method": "no.such:thing"}},
+            "`personalize.method` = 'no.such:thing' does not import: ModuleNotFoundError",
         ),
         ({"task": {"kind": "partita.tasks.digits:none"}}, "does not import: AttributeError"),
         ({"task": {"kind": "collections:UserList"}}, "must return a Task, got []"),
@@ -187,10 +187,10 @@ def test_schedules_and_optimizers_by_name() -> None:
             {"finetune": {"baseline": True}, "partition": {"frozen": ["stem.*"]}},
             "leave out `partition.frozen`",
         ),
-        ({"personalise": {"method": "fedsim", "personal_steps": 1}}, "takes as many steps"),
-        ({"personalise": {"method": "partita:FedAlt"}}, "such as 'partita:LocalAlt', got 'partita:FedAlt'"),
-        ({"personalise": {"method": "builtins:dict"}}, "it gives nothing to call"),
-        ({"personalise": {"personal_epochs": 0, "shared_epochs": 0}}, "Nothing would move"),
+        ({"personalize": {"method": "fedsim", "personal_steps": 1}}, "takes as many steps"),
+        ({"personalize": {"method": "partita:FedAlt"}}, "such as 'partita:LocalAlt', got 'partita:FedAlt'"),
+        ({"personalize": {"method": "builtins:dict"}}, "it gives nothing to call"),
+        ({"personalize": {"personal_epochs": 0, "shared_epochs": 0}}, "Nothing would move"),
         (
             {"pretrain": {"optimizer": "torch.optim:LBFGS"}},
             "`optimizer` = 'torch.optim:LBFGS' with {} is unfit",
@@ -297,7 +297,7 @@ def test_what_goes_wrong_in_own_code_is_one_line_with_its_place(
 def test_own_code_is_known_by_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_own_update.py").write_text("from partita import LocalAlt as Mine\n")
     monkeypatch.syspath_prepend(tmp_path)
-    mine = config(personalise={"method": "my_own_update:Mine"})
+    mine = config(personalize={"method": "my_own_update:Mine"})
 
     versions = made_with(mine, tmp_path / "runs")
 

@@ -7,7 +7,7 @@ import pytest
 
 from partita.config.reading import read_config, to_values
 from partita.config.reference import field_docs, reference
-from partita.config.schema import Config, PersonaliseConfig
+from partita.config.schema import Config, PersonalizeConfig
 from partita.errors import ConfigError
 
 
@@ -17,13 +17,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_is_left_out_has_its_default(path: Path) -> None:
-    path.write_text("seed = 3\n[personalise]\nrounds = 7\n")
+    path.write_text("seed = 3\n[personalize]\nrounds = 7\n")
 
     config = read_config(path)
 
-    assert (config.seed, config.name, config.personalise.rounds) == (3, "mine", 7)
-    assert config.personalise.devices_per_round == 10
-    assert config.personalise.personal_lr is None
+    assert (config.seed, config.name, config.personalize.rounds) == (3, "mine", 7)
+    assert config.personalize.devices_per_round == 10
+    assert config.personalize.personal_lr is None
 
 
 def test_overrides_come_last(path: Path) -> None:
@@ -31,10 +31,10 @@ def test_overrides_come_last(path: Path) -> None:
 
     config = read_config(
         path,
-        ["seed=4", "personalise.shared_lr=1", "partition.personal=input", "partition.frozen=['a.*','b']"],
+        ["seed=4", "personalize.shared_lr=1", "partition.personal=input", "partition.frozen=['a.*','b']"],
     )
 
-    assert (config.seed, config.personalise.shared_lr, config.partition.personal) == (4, 1.0, "input")
+    assert (config.seed, config.personalize.shared_lr, config.partition.personal) == (4, 1.0, "input")
     assert config.partition.frozen == ["a.*", "b"]
 
 
@@ -48,15 +48,15 @@ def test_further_keys_of_task_and_model_go_to_their_functions(path: Path) -> Non
     ("text", "overrides", "words"),
     [
         (
-            "[personalise]\nsharde_lr = 1",
+            "[personalize]\nsharde_lr = 1",
             [],
-            "Unknown key `personalise.sharde_lr`. Did you mean `personalise.shared_lr`?",
+            "Unknown key `personalize.sharde_lr`. Did you mean `personalize.shared_lr`?",
         ),
         ("sede = 1", [], "Unknown key `sede`. Did you mean `seed`?"),
         (
             "",
             ["personal_lr=1"],
-            "Unknown key `personal_lr`. Did you mean `personalise.personal_lr` or `finetune.personal_lr`?",
+            "Unknown key `personal_lr`. Did you mean `personalize.personal_lr` or `finetune.personal_lr`?",
         ),
         ("made_with = {torch = 3}", [], "`made_with` must be"),
         ("", ["finetune.zzz=1"], "Unknown key `finetune.zzz`. Known keys: epochs, "),
@@ -100,7 +100,7 @@ def test_the_reference_is_a_config_with_every_default(path: Path) -> None:
 def test_values_read_back_to_the_same_config(path: Path) -> None:
     import tomli_w
 
-    config = Config(name="a", personalise=PersonaliseConfig(personal_lr=0.5))
+    config = Config(name="a", personalize=PersonalizeConfig(personal_lr=0.5))
 
     path.write_text(tomli_w.dumps(to_values(config)))
 

@@ -82,12 +82,12 @@ def moreau(**settings: Any) -> Method:
 
 def run_pfedme(*, rounds: int = 3, beta: float = 1.0, epochs: int = 0, **options: Any) -> Result:
     task = point_task(TARGETS, model=Point)
-    personalise = Training(method=moreau(), rounds=rounds, devices_per_round=3, server=Averaging(lr=beta))
+    personalize = Training(method=moreau(), rounds=rounds, devices_per_round=3, server=Averaging(lr=beta))
     finetune = Finetuning(personal_lr=0.25, epochs=epochs, batch_size=100)
     return pipeline(
         task,
         full(Point(), proximal=2.0, follows=True),
-        Plan(personalise=personalise, finetune=finetune),
+        Plan(personalize=personalize, finetune=finetune),
         **options,
     )
 
@@ -207,8 +207,8 @@ def test_fedprox_with_mu_0_is_fedavg_bit_for_bit() -> None:
     task = "small:normed_task"
     average, without, held = (
         run_built("fedavg", task=task),
-        run_built("fedprox", task=task, personalise={"proximal": 0.0}),
-        run_built("fedprox", task=task, personalise={"proximal": 1.0}),
+        run_built("fedprox", task=task, personalize={"proximal": 0.0}),
+        run_built("fedprox", task=task, personalize={"proximal": 1.0}),
     )
 
     assert same_bits(without.shared, average.shared)

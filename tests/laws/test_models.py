@@ -39,9 +39,9 @@ from partita.models.convnet import ConvNet
 from partita.models.parts import named_partition, partition_names
 from partita.params import from_bytes
 from partita.protocol import Evaluate, Order, Reply, Stage
-from partita.stages.record import MemoryRecord
-from partita.stages.scene import Stages
+from partita.runs.journal import MemoryRecord
 from partita.tasks.build import build_model
+from partita.training.stages import Stages
 from small import same_bits
 
 
@@ -189,7 +189,7 @@ def test_full_is_the_same_formulation_fedalt_on_it_is_a_proximal_step() -> None:
 WIDTHS = {"d0": 1, "d1": 3, "d2": 1, "d3": 2}
 PLAN = Plan(
     pretrain=Training(method=FedAvg(shared_lr=0.05, batch_size=3), rounds=1, devices_per_round=2),
-    personalise=Training(method=FedAlt(shared_lr=0.05, batch_size=3), rounds=2, devices_per_round=2),
+    personalize=Training(method=FedAlt(shared_lr=0.05, batch_size=3), rounds=2, devices_per_round=2),
     finetune=Finetuning(personal_lr=0.05, epochs=1),
 )
 
@@ -291,7 +291,7 @@ def test_adapters_start_from_the_pretrained_model_unchanged(tmp_path: Path) -> N
     partition = named_partition(task.model(), "adapter")
     plan = Plan(
         pretrain=Training(method=FedAvg(shared_lr=0.05), rounds=1, devices_per_round=2),
-        personalise=Training(method=FedAlt(shared_lr=0.0, personal_lr=0.0), rounds=1, devices_per_round=2),
+        personalize=Training(method=FedAlt(shared_lr=0.0, personal_lr=0.0), rounds=1, devices_per_round=2),
     )
 
     pipeline(task, partition, plan, out=tmp_path / "run")
@@ -319,7 +319,7 @@ def test_a_run_is_not_resumed_with_other_sizes(tmp_path: Path, stateful: bool) -
     task = TASKS["transformer"]()
     where = Adapters(after=["blocks.*.linear2"])
     method = FedAlt(shared_lr=0.05, batch_size=3, stateful=stateful)
-    plan = Plan(personalise=Training(method=method, rounds=2, devices_per_round=2))
+    plan = Plan(personalize=Training(method=method, rounds=2, devices_per_round=2))
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt

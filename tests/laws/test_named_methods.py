@@ -14,7 +14,7 @@ from partita import FedAlt, FedSim, LocalScaffold, Partition, Plan, Result, Trai
 from partita.cli import main
 from partita.config.methods import NAMED, settle
 from partita.config.reading import config_of
-from partita.config.schema import PersonaliseConfig
+from partita.config.schema import PersonalizeConfig
 from partita.errors import ConfigError
 from partita.tasks.build import build_model
 from small import Normed, built, normed_task, same_bits
@@ -46,7 +46,7 @@ def test_fedrep_moves_the_head_ten_times_and_then_the_body_once() -> None:
     settings = {"rounds": 1, "devices_per_round": 1, "shared_lr": 0.5}
 
     result = run_built(
-        "fedrep", "small:point_task", pretrain={"rounds": 0}, personalise=settings, finetune={"epochs": 0}
+        "fedrep", "small:point_task", pretrain={"rounds": 0}, personalize=settings, finetune={"epochs": 0}
     )
 
     assert result.personal("d0")["v"].item() == 3 - 2**-9
@@ -62,10 +62,10 @@ def test_fedrep_is_fedalt_on_the_output_with_epochs_of_its_own() -> None:
         "fedrep",
         NORMED,
         pretrain={"rounds": 0},
-        personalise={"personal_epochs": 3},
+        personalize={"personal_epochs": 3},
         finetune={"epochs": 0},
     )
-    by_hand = pipeline(task, Partition(Normed(), personal="head.*"), Plan(personalise=training))
+    by_hand = pipeline(task, Partition(Normed(), personal="head.*"), Plan(personalize=training))
 
     assert same_bits(named.shared, by_hand.shared)
     assert same_bits(named.personal("d0"), by_hand.personal("d0"))
@@ -85,7 +85,7 @@ def test_lg_fedavg_shares_the_output_alone() -> None:
         Partition(Normed(), personal="body.*"),
         Plan(
             pretrain=made.plan.pretrain,
-            personalise=Training(method=FedSim(shared_lr=0.1, batch_size=3), rounds=2, devices_per_round=2),
+            personalize=Training(method=FedSim(shared_lr=0.1, batch_size=3), rounds=2, devices_per_round=2),
             finetune=made.plan.finetune,
         ),
     )
@@ -133,7 +133,7 @@ def test_local_only_begins_every_device_with_the_same_untrained_model() -> None:
 
 def test_ft_part_is_step_c_on_the_configs_own_part() -> None:
     result = run_built("ft_part", NORMED)
-    by_hand = run_built("fedalt", NORMED, personalise={"rounds": 0})
+    by_hand = run_built("fedalt", NORMED, personalize={"rounds": 0})
 
     assert result.devices.equals(by_hand.devices)
     assert set(result.shared) == set(BODY)
@@ -158,7 +158,7 @@ def test_every_name_runs_and_has_its_stages(method: str) -> None:
 
 
 def test_every_name_is_in_the_help_and_in_these_tests() -> None:
-    source = inspect.getsource(PersonaliseConfig)
+    source = inspect.getsource(PersonalizeConfig)
     listed = source.partition('"""fedalt')[2].partition("or ")[0]
 
     assert set(STAGES) == set(NAMED)
@@ -172,38 +172,38 @@ MEANT = {
         "partition.personal": "none",
         "pretrain.server_optimizer": "fedadam",
         "pretrain.server_lr": 0.01,
-        "personalise.rounds": 0,
+        "personalize.rounds": 0,
     },
-    "fedprox": {"partition.personal": "none", "personalise.proximal": 0.01},
+    "fedprox": {"partition.personal": "none", "personalize.proximal": 0.01},
     "scaffold": {
         "partition.personal": "none",
-        "personalise.weights": "equal",
-        "personalise.optimizer": "sgd",
+        "personalize.weights": "equal",
+        "personalize.optimizer": "sgd",
     },
     "local": {"partition.personal": "full", "partition.proximal": 0.0, "pretrain.rounds": 0},
-    "finetune": {"partition.personal": "full", "partition.proximal": 0.0, "personalise.rounds": 0},
-    "ditto": {"partition.personal": "full", "partition.proximal": 0.1, "personalise.rounds": 0},
-    "pfedme": {"partition.personal": "full", "personalise.stateful": False, "personalise.personal_steps": 5},
-    "ft_part": {"personalise.rounds": 0, "partition.personal": ["head.*"]},
+    "finetune": {"partition.personal": "full", "partition.proximal": 0.0, "personalize.rounds": 0},
+    "ditto": {"partition.personal": "full", "partition.proximal": 0.1, "personalize.rounds": 0},
+    "pfedme": {"partition.personal": "full", "personalize.stateful": False, "personalize.personal_steps": 5},
+    "ft_part": {"personalize.rounds": 0, "partition.personal": ["head.*"]},
     "fedper": {"partition.personal": "output"},
     "fedrep": {
         "partition.personal": "output",
-        "personalise.personal_epochs": 10,
-        "personalise.shared_epochs": 1,
+        "personalize.personal_epochs": 10,
+        "personalize.shared_epochs": 1,
     },
     "lg_fedavg": {"partition.personal": "rest", "partition.shared": "output"},
     "fedbn": {"partition.personal": "norm"},
     "fedbabu": {
         "partition.personal": "output",
-        "personalise.stateful": False,
-        "personalise.personal_epochs": 0,
+        "personalize.stateful": False,
+        "personalize.personal_epochs": 0,
     },
 }
 
 
 @pytest.mark.parametrize("method", MEANT)
 def test_a_name_puts_what_it_means_in_the_config(method: str) -> None:
-    config = config_of({"personalise": {"method": method}, "partition": {"personal": ["head.*"]}})
+    config = config_of({"personalize": {"method": method}, "partition": {"personal": ["head.*"]}})
 
     for key, value in MEANT[method].items():
         section, _, leaf = key.partition(".")
@@ -214,18 +214,18 @@ def test_scaffold_takes_plain_steps_that_count_alike_whatever_the_file_says() ->
     # Its controls are mean gradients only where u moves by the rate times the gradient.
     given = {"optimizer": "adamw", "momentum": 0.9, "weights": "examples", "personal_epochs": 3}
 
-    settings = config_of({"personalise": {"method": "scaffold", **given}}).personalise
+    settings = config_of({"personalize": {"method": "scaffold", **given}}).personalize
 
     assert (settings.optimizer, settings.momentum, settings.weights) == ("sgd", 0.0, "equal")
     assert settings.personal_epochs == 0
 
 
 def test_the_values_given_are_left_as_they_were() -> None:
-    values = {"personalise": {"method": "fedrep"}}
+    values = {"personalize": {"method": "fedrep"}}
 
     config_of(values)
 
-    assert values == {"personalise": {"method": "fedrep"}}
+    assert values == {"personalize": {"method": "fedrep"}}
 
 
 @pytest.mark.parametrize(
@@ -233,31 +233,31 @@ def test_the_values_given_are_left_as_they_were() -> None:
     [("fedrep", "personal_epochs", 3), ("pfedme", "personal_steps", 7), ("fedprox", "proximal", 1.5)],
 )
 def test_what_a_paper_only_suggests_yields_to_an_explicit_value(method: str, key: str, value: Any) -> None:
-    config = config_of({"personalise": {"method": method, key: value}})
+    config = config_of({"personalize": {"method": method, key: value}})
 
-    assert getattr(config.personalise, key) == value
+    assert getattr(config.personalize, key) == value
 
 
 def test_what_the_method_replaces_is_told() -> None:
-    def told(method: str, personal: Any, **personalise: Any) -> str:
-        return settle({"partition": {"personal": personal}, "personalise": {"method": method, **personalise}})
+    def told(method: str, personal: Any, **personalize: Any) -> str:
+        return settle({"partition": {"personal": personal}, "personalize": {"method": method, **personalize}})
 
     assert told("fedper", ["stem.*"]) == (
         "The method `fedper` has `partition.personal` = 'output', in the place of ['stem.*']."
     )
     assert told("finetune", "full", rounds=5) == (
-        "The method `finetune` has `personalise.rounds` = 0, in the place of 5."
+        "The method `finetune` has `personalize.rounds` = 0, in the place of 5."
     )
     assert told("fedper", "output") == told("ft_part", ["stem.*"]) == ""
-    assert settle({"personalise": {"method": "fedper"}}) == settle({}) == ""
+    assert settle({"personalize": {"method": "fedper"}}) == settle({}) == ""
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"personalise": {"method": "fedper"}, "partition": 3}, "`partition` must be a section, got 3."),
-        ({"personalise": 3}, "`personalise` must be a section, got 3."),
-        ({"personalise": {"method": 3}}, "`personalise.method` must be a text, got 3."),
+        ({"personalize": {"method": "fedper"}, "partition": 3}, "`partition` must be a section, got 3."),
+        ({"personalize": 3}, "`personalize` must be a section, got 3."),
+        ({"personalize": {"method": 3}}, "`personalize.method` must be a text, got 3."),
     ],
 )
 def test_a_section_that_is_none_is_refused(values: dict[str, Any], words: str) -> None:
@@ -283,7 +283,7 @@ personal = ["slope.*"]
 [pretrain]
 rounds = 1
 devices_per_round = 2
-[personalise]
+[personalize]
 rounds = 1
 devices_per_round = 2
 [finetune]
@@ -300,13 +300,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_says_what_its_methods_name_meant(here: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert main(["run", "mine.toml", "personalise.method=fedrep", "out=a"]) == 0
+    assert main(["run", "mine.toml", "personalize.method=fedrep", "out=a"]) == 0
 
     assert "`partition.personal` = 'output', in the place of ['slope.*']" in caplog.text
     written = tomllib.loads((here / "a/config.toml").read_text())
     assert written["partition"]["personal"] == "output"
-    assert written["personalise"]["method"] == "fedrep"
-    assert written["personalise"]["personal_epochs"] == 10
+    assert written["personalize"]["method"] == "fedrep"
+    assert written["personalize"]["personal_epochs"] == 10
 
     # The record says all of it: run again, nothing is replaced and the same comes out.
     caplog.clear()
@@ -319,7 +319,7 @@ def test_a_run_says_what_its_methods_name_meant(here: Path, caplog: pytest.LogCa
 def test_scaffold_by_its_name_sends_controls_and_has_nothing_to_finetune(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "mine.toml", "personalise.method=scaffold", "out=a"]) == 0
+    assert main(["run", "mine.toml", "personalize.method=scaffold", "out=a"]) == 0
 
     assert "SCAFFOLD" in capsys.readouterr().out
     lines = [json.loads(line) for line in (here / "a/rounds.jsonl").read_text().splitlines()]
@@ -345,10 +345,10 @@ def test_a_method_that_carries_a_name_of_the_model_is_one_line_before_anything_i
 ) -> None:
     monkeypatch.setattr("small.Carrying", Carrying, raising=False)
 
-    assert main(["run", "mine.toml", "personalise.method=small:Carrying"]) == 2
+    assert main(["run", "mine.toml", "personalize.method=small:Carrying"]) == 2
 
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "partita: `personalise.method`: A method cannot carry 'offset': the model has a tensor of that name."
+        "partita: `personalize.method`: A method cannot carry 'offset': the model has a tensor of that name."
     )
     assert not (here / "runs").exists()

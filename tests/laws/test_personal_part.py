@@ -85,8 +85,8 @@ def test_the_start_that_l2_pulls_to_is_the_pretrained_one() -> None:
         ("partition.l2=inf", "[partition] `l2` must be a finite number, 0 or above, got inf."),
         ("partition.l2_to=middle", "`partition.l2_to` must be 'zero' or 'start', got 'middle'."),
         (
-            "personalise.proximal=-1",
-            "[personalise] `proximal` must be a finite number, 0 or above, got -1.0.",
+            "personalize.proximal=-1",
+            "[personalize] `proximal` must be a finite number, 0 or above, got -1.0.",
         ),
         ("partition.l2=strong", "`partition.l2` must be a number, got 'strong'."),
     ],
@@ -125,10 +125,10 @@ def test_stateless_visits_all_begin_with_the_same_v_and_store_nothing(method: An
     seen: list[dict[str, Tensor]] = []
     spy = method(shared_lr=0.1, local=seen_by(method(shared_lr=0.1).local, seen), stateful=False)
     pretrain = Training(method=FedAvg(shared_lr=0.1), rounds=2, devices_per_round=3)
-    personalise = Training(method=spy, rounds=4, devices_per_round=3)
+    personalize = Training(method=spy, rounds=4, devices_per_round=3)
     partition = Partition(Affine(), personal="offset")
 
-    result = pipeline(task, partition, Plan(pretrain=pretrain, personalise=personalise), out=tmp_path / "run")
+    result = pipeline(task, partition, Plan(pretrain=pretrain, personalize=personalize), out=tmp_path / "run")
 
     assert len(seen) == 12
     assert seen[0]["offset"].item() != 0.0
@@ -144,7 +144,7 @@ def test_after_stateless_training_v_is_finetuned_from_its_start_and_stored(
     task = affine_task()
     plan = Plan(
         pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=2, devices_per_round=3),
-        personalise=Training(
+        personalize=Training(
             method=method(shared_lr=0.1, personal_lr=0.3, stateful=False), rounds=3, devices_per_round=3
         ),
         finetune=Finetuning(personal_lr=0.25, epochs=1, batch_size=100),

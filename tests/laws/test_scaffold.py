@@ -52,7 +52,7 @@ def train(
     training = Training(
         method=method, rounds=rounds, devices_per_round=COHORT, server=Averaging(lr=SERVER_RATE)
     )
-    plan = Plan(personalise=training, finetune=finetune, evaluate=Evaluation(every=2))
+    plan = Plan(personalize=training, finetune=finetune, evaluate=Evaluation(every=2))
     return pipeline(task, partition or Partition(task.model()), plan, **options)
 
 
@@ -68,7 +68,7 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Order, Reply | Failur
                 exchanged.append((order, answer))
                 yield answer
 
-    monkeypatch.setattr("partita.stages.pipeline.SerialExecutor", Listening)
+    monkeypatch.setattr("partita.training.loop.SerialExecutor", Listening)
     return exchanged
 
 

@@ -24,8 +24,8 @@ from partita import (
     pipeline,
 )
 from partita.cli import main
-from partita.evaluation import Row, served, summarise
 from partita.protocol import Stage
+from partita.training.evaluation import Row, served, summarize
 from small import Affine, affine_devices, affine_task, negative_error
 from tables import write
 
@@ -105,7 +105,7 @@ def test_without_validation_rows_or_a_second_model_all_serve_the_pretrained_one(
 def test_on_the_rows_that_chose_nobody_is_hurt() -> None:
     rows = [*ROWS, *chosen(ROWS)]
 
-    numbers = summarise(rows, affine_task(), devices=5, split="validation")["stages"]
+    numbers = summarize(rows, affine_task(), devices=5, split="validation")["stages"]
 
     assert (numbers["finetuned"]["helped"], numbers["finetuned"]["hurt"]) == (1, 1)
     assert (numbers["served"]["helped"], numbers["served"]["hurt"], numbers["served"]["same"]) == (1, 0, 3)
@@ -243,7 +243,7 @@ def sealed_task() -> Task:
 def plan(**evaluate: Any) -> Plan:
     return Plan(
         pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=3, devices_per_round=3),
-        personalise=Training(method=FedAlt(shared_lr=0.1), rounds=3, devices_per_round=3),
+        personalize=Training(method=FedAlt(shared_lr=0.1), rounds=3, devices_per_round=3),
         finetune=Finetuning(personal_lr=0.1, epochs=1),
         evaluate=Evaluation(every=1, **evaluate),
     )
@@ -283,8 +283,8 @@ def test_from_python_too_validation_rows_must_be_there(evaluate: Any, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
-QUICK = ["pretrain.rounds=1", "personalise.rounds=1", "finetune.epochs=1", "pretrain.devices_per_round=1"]
-QUICK += ["personalise.devices_per_round=1", "personalise.method=fedavg"]
+QUICK = ["pretrain.rounds=1", "personalize.rounds=1", "finetune.epochs=1", "pretrain.devices_per_round=1"]
+QUICK += ["personalize.devices_per_round=1", "personalize.method=fedavg"]
 
 
 @pytest.fixture

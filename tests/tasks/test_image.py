@@ -70,12 +70,12 @@ class Recorder(nn.Module):
 def test_colour_and_size_are_brought_to_what_is_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", rows(image=png(100, side=9, mode="RGB")))
 
-    colour, _ = image(data=str(path), size=4, channels=3).devices["d0"]["train"]
-    grey, _ = image(data=str(path), size=4).devices["d0"]["train"]
+    color, _ = image(data=str(path), size=4, channels=3).devices["d0"]["train"]
+    gray, _ = image(data=str(path), size=4).devices["d0"]["train"]
 
-    assert colour.shape == (4, 3, 4, 4)
-    assert grey.shape == (4, 1, 4, 4)
-    assert (colour == 100).all()
+    assert color.shape == (4, 3, 4, 4)
+    assert gray.shape == (4, 1, 4, 4)
+    assert (color == 100).all()
 
 
 def test_training_cuts_and_mirrors_and_evaluation_does_not(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_characters_and_pieces_of_words_go_there_and_back() -> None:
         assert max(pieces.encode("three one")) <= len(pieces)
     assert len(subwords(texts, 20)) == 20
     assert characters(["ab"]).encode("abc") == [1, 2]
-    with pytest.raises(ConfigError, match="`pieces` = 5000 cannot be learnt from 60 texts"):
+    with pytest.raises(ConfigError, match="`pieces` = 5000 cannot be learned from 60 texts"):
         subwords(texts, 5000)
 
 

@@ -42,8 +42,8 @@ def _parser() -> argparse.ArgumentParser:
 
     run = names.add_parser(
         "run",
-        help="pretrain, personalise, finetune, evaluate; without a config, the quickstart",
-        description="Run a config, without one the quickstart: pretrain, personalise, finetune, evaluate.",
+        help="pretrain, personalize, finetune, evaluate; without a config, the quickstart",
+        description="Run a config, without one the quickstart: pretrain, personalize, finetune, evaluate.",
     )
     _add_arguments(run)
     run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="go on with the run in this folder")

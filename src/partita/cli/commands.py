@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from partita.stages.pipeline import Watch
+    from partita.training.loop import Watch
 
 
 def run(options: argparse.Namespace) -> int:
     """Run a config, or go on with a run, and say what came out."""
-    from partita import runner
     from partita.config.reading import read_config
     from partita.data.rows import BadData
-    from partita.report.display import Display
+    from partita.progress.display import Display
     from partita.report.sheets import to_terminal
     from partita.report.tables import models_sheet
     from partita.report.troubles import troubles_of
+    from partita.studies import run as runner
 
     if options.resume is None:
         path, overrides = _config_of(options.arguments)
@@ -64,15 +64,15 @@ def run(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Run a comparison, or go on with one, or only say what it would take."""
-    from partita.comparison import running
-    from partita.comparison.forecast import forecast
-    from partita.comparison.grid import in_full
-    from partita.comparison.tables import expected_sheet, write_tables
     from partita.config.reading import read_values
+    from partita.progress.bar import Work
+    from partita.progress.watchers import nobody
+    from partita.report.comparison_tables import expected_sheet, write_tables
     from partita.report.machine import sheet_values
-    from partita.report.progress import Work
     from partita.report.sheets import to_terminal
-    from partita.report.watching import nobody
+    from partita.studies import compare as running
+    from partita.studies.cells import in_full
+    from partita.studies.forecast import forecast
 
     if options.resume is None:
         path, overrides = _config_of(options.arguments)
@@ -114,12 +114,12 @@ def compare(options: argparse.Namespace) -> int:
 def tune(options: argparse.Namespace) -> int:
     """Search for settings on validation rows."""
     from partita.config.reading import read_values
-    from partita.report.progress import Work
+    from partita.progress.bar import Work
+    from partita.progress.watchers import nobody
     from partita.report.sheets import to_terminal, write_sheets
-    from partita.report.watching import nobody
-    from partita.tuning.asked import split_arguments
-    from partita.tuning.search import begin, tune, write_tuned
-    from partita.tuning.trials import trials_sheet
+    from partita.studies.search_space import split_arguments
+    from partita.studies.trials import trials_sheet
+    from partita.studies.tune import begin, tune, write_tuned
 
     path, arguments = _config_of(options.arguments)
     plain, search = split_arguments(arguments)
@@ -150,7 +150,7 @@ def report(options: argparse.Namespace) -> int:
 
 def _drawn(folder: Path) -> Path:
     """Draw the page of what a folder holds and return its path."""
-    from partita.pages import write_report
+    from partita.report.draw import write_report
 
     try:
         return write_report(folder)
@@ -161,8 +161,8 @@ def _drawn(folder: Path) -> Path:
 def describe(options: argparse.Namespace) -> int:
     """Say what each partition of a model costs."""
     from partita.config.reading import read_config
-    from partita.describe import describe
     from partita.report.tables import costs_notes, costs_table
+    from partita.studies.describe import describe
 
     path, overrides = _config_of(options.arguments)
     described = describe(read_config(path, overrides), path.parent)
@@ -178,8 +178,8 @@ def describe(options: argparse.Namespace) -> int:
 
 def import_(options: argparse.Namespace) -> int:
     """Make a table by device."""
-    from partita.importer import import_data
-    from partita.report.progress import Work
+    from partita.config.importing import import_data
+    from partita.progress.bar import Work
 
     with Work(_display(options), options.kind) as work:
         told = import_data(options.kind, options.source, options.out, options.settings, work.tick)

@@ -16,28 +16,28 @@ from partita.config.schema import (
     Config,
     FinetuneConfig,
     PartitionConfig,
-    PersonaliseConfig,
+    PersonalizeConfig,
     PretrainConfig,
 )
 from partita.config.tasks import build_task
 from partita.config.watchers import build_watchers
 from partita.errors import ConfigError
-from partita.local.carried import Carried, Carries, LocalFn, declared_by, make_update
-from partita.local.method import Method
-from partita.local.update import OptimizerFn, Steps
+from partita.methods.carried import Carried, Carries, LocalFn, declared_by, make_update
+from partita.methods.descent import OptimizerFn, Steps
+from partita.methods.method import Method
 from partita.models.adapters import Width
 from partita.models.parts import named_partition, named_patterns
 from partita.models.start import Account
 from partita.partition import Partition
+from partita.partition.selection import REST, Selection
+from partita.progress.watchers import Maker
 from partita.protocol import Stage
-from partita.report.watching import Maker
-from partita.selection import REST, Selection
 from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
 from partita.server.schedules import Exponential, Linear, Schedule, constant
-from partita.stages.plan import Evaluation, Finetuning, Plan, Training
 from partita.tasks.build import build_model
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
+from partita.training.plan import Evaluation, Finetuning, Plan, Training
 
 Choice = TypeVar("Choice")
 _NO_METHOD = (
@@ -69,14 +69,14 @@ def build(config: Config, folder: Path) -> Built:
     task, start = build_task(config, folder)
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
-    named = NAMED.get(config.personalise.method)
+    named = NAMED.get(config.personalize.method)
     partition = build_partition(config.partition, model, follows=bool(named and named.follows))
     _check_baseline(config)
     with section("evaluate"):
         evaluate = _evaluation(config)
     plan = Plan(
         pretrain=_training("pretrain", config.pretrain),
-        personalise=_training("personalise", config.personalise),
+        personalize=_training("personalize", config.personalize),
         finetune=_finetuning(config.finetune) if partition.names("personal") else None,
         evaluate=evaluate,
     )
@@ -87,7 +87,7 @@ def build(config: Config, folder: Path) -> Built:
         check_task(task, partition, seed=config.seed)
         with section("evaluate"):
             evaluate.check(task)
-    with own_code("`personalise.method`"):
+    with own_code("`personalize.method`"):
         _check_carried(plan, partition, task, seed=config.seed)
     return Built(task, partition, plan, start, watchers)
 
@@ -159,7 +159,7 @@ def _method(key: str, config: PretrainConfig) -> Method:
         optimizer=optimizer,
         proximal=config.proximal,
     )
-    if not isinstance(config, PersonaliseConfig):
+    if not isinstance(config, PersonalizeConfig):
         return method(local=load("method", "fedavg", METHODS), personal_epochs=0)
     return method(
         local=_local(load(f"{key}.method", config.method, METHODS), config.method),

@@ -34,7 +34,7 @@ MODELS = {
     "speech": "partita.models.speech:SpeechTransformer",
 }
 METHODS = {name: named.local for name, named in NAMED.items()}
-OPTIMIZERS = {"sgd": "partita.local.sgd:SGD", "adamw": "torch.optim:AdamW"}
+OPTIMIZERS = {"sgd": "partita.methods.sgd:SGD", "adamw": "torch.optim:AdamW"}
 
 COMMAND = "command"
 """The key under which a recorded run says what was typed to ask for it."""
@@ -172,7 +172,7 @@ def still_made_with(config: Config, folder: Path) -> dict[str, str]:
 def _paths(config: Config) -> list[str]:
     """Return what may be import paths in a config."""
     paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
-    paths += [config.personalise.method, config.personalise.optimizer, config.finetune.optimizer]
+    paths += [config.personalize.method, config.personalize.optimizer, config.finetune.optimizer]
     return [*paths, str(config.partition.adapter_width), *config.report.watchers]
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from partita.errors import ConfigError
 
-_PLAIN = "partita.local.plain:LocalSGD"
-_ALTERNATING = "partita.local.alternating:LocalAlt"
-_SIMULTANEOUS = "partita.local.simultaneous:LocalSim"
+_PLAIN = "partita.methods.fedavg:LocalSGD"
+_ALTERNATING = "partita.methods.fedalt:LocalAlt"
+_SIMULTANEOUS = "partita.methods.fedsim:LocalSim"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,14 @@ class Named:
     @property
     def keeps_state(self) -> bool:
         """Whether devices have a personal part to keep from one training round to the next."""
-        stands = self.fixed.get("partition.personal") == "none" or "personalise.rounds" in self.fixed
-        return not stands and "personalise.stateful" not in self.fixed
+        stands = self.fixed.get("partition.personal") == "none" or "personalize.rounds" in self.fixed
+        return not stands and "personalize.stateful" not in self.fixed
 
 
-_HELD = {"personalise.personal_epochs": 0, "personalise.personal_steps": 0}
+_HELD = {"personalize.personal_epochs": 0, "personalize.personal_steps": 0}
 _NONE = {"partition.personal": "none", **_HELD}
 _WHOLE = {"partition.personal": "full", "partition.proximal": 0.0, "finetune.baseline": False}
-_STEP_C = {"personalise.rounds": 0}
+_STEP_C = {"personalize.rounds": 0}
 
 NAMED: Mapping[str, Named] = {
     "fedavg": Named(title="FedAvg, continued", local=_PLAIN, cites="mcmahan2017", fixed=_NONE),
@@ -55,7 +55,7 @@ NAMED: Mapping[str, Named] = {
         title="FedAdam, all rounds",
         local=_PLAIN,
         cites="reddi2021",
-        fixed={**_NONE, "personalise.rounds": 0, "pretrain.server_optimizer": "fedadam"},
+        fixed={**_NONE, "personalize.rounds": 0, "pretrain.server_optimizer": "fedadam"},
         usual={"pretrain.server_lr": 0.01},
     ),
     "fedprox": Named(
@@ -63,17 +63,17 @@ NAMED: Mapping[str, Named] = {
         local=_PLAIN,
         cites="li2020",
         fixed=_NONE,
-        usual={"personalise.proximal": 0.01},
+        usual={"personalize.proximal": 0.01},
     ),
     "scaffold": Named(
         title="SCAFFOLD",
-        local="partita.local.scaffold:LocalScaffold",
+        local="partita.methods.scaffold:LocalScaffold",
         cites="karimireddy2020",
         fixed={
             **_NONE,
-            "personalise.weights": "equal",
-            "personalise.optimizer": "sgd",
-            "personalise.momentum": 0.0,
+            "personalize.weights": "equal",
+            "personalize.optimizer": "sgd",
+            "personalize.momentum": 0.0,
         },
     ),
     "local": Named(
@@ -95,10 +95,10 @@ NAMED: Mapping[str, Named] = {
     ),
     "pfedme": Named(
         title="pFedMe",
-        local="partita.local.moreau:LocalMoreau",
+        local="partita.methods.pfedme:LocalMoreau",
         cites="dinh2020",
-        fixed={"partition.personal": "full", "personalise.stateful": False},
-        usual={"personalise.personal_steps": 5, "personalise.weights": "equal"},
+        fixed={"partition.personal": "full", "personalize.stateful": False},
+        usual={"personalize.personal_steps": 5, "personalize.weights": "equal"},
         follows=True,
     ),
     "ft_part": Named(title="FT (part.)", local=_PLAIN, fixed=_STEP_C),
@@ -115,7 +115,7 @@ NAMED: Mapping[str, Named] = {
         local=_ALTERNATING,
         cites="collins2021",
         fixed={"partition.personal": "output"},
-        usual={"personalise.personal_epochs": 10},
+        usual={"personalize.personal_epochs": 10},
     ),
     "lg_fedavg": Named(
         title="LG-FedAvg",
@@ -130,7 +130,7 @@ NAMED: Mapping[str, Named] = {
         title="FedBABU",
         local=_PLAIN,
         cites="oh2022",
-        fixed={"partition.personal": "output", "personalise.stateful": False, **_HELD},
+        fixed={"partition.personal": "output", "personalize.stateful": False, **_HELD},
     ),
 }
 """Every method that a config can name."""
@@ -142,7 +142,7 @@ SERVERS = {"fedavg": "FedAvg", "fedadam": "FedAdam", "fedadagrad": "FedAdagrad",
 
 def settle(values: dict[str, Any]) -> str:
     """Put what the name of a config's method means in its values, in place; return what that replaces."""
-    section = values.get("personalise", {})
+    section = values.get("personalize", {})
     name = section.get("method", "") if isinstance(section, dict) else ""
     named = NAMED.get(name) if isinstance(name, str) else None
     if named is None:

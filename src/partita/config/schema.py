@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """What is learnt."""
+    """What is learned."""
 
     kind: str = "digits"
     """digits (the quickstart's), image, text, speech, tabular, synthetic, or "package.module:function"
@@ -105,7 +105,7 @@ class PretrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PersonaliseConfig(PretrainConfig):
+class PersonalizeConfig(PretrainConfig):
     """Training of the shared and the personal part, from the pretrained model."""
 
     method: str = "fedalt"
@@ -213,7 +213,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
-    personalise: PersonaliseConfig = field(default_factory=PersonaliseConfig)
+    personalize: PersonalizeConfig = field(default_factory=PersonalizeConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     report: ReportConfig = field(default_factory=ReportConfig)

@@ -10,7 +10,7 @@ from partita.data.made_up import COLUMNS, write_made_up
 from partita.data.options import TableOptions
 
 _LEARNT = {"vocabulary", "pieces"}
-"""Keys of what is learnt of the data, or was."""
+"""Keys of what is learned of the data, or was."""
 _CONTENT = {"image", "label", "audio", "text"}
 """Keys that name columns of content: a made-up table has the usual ones."""
 

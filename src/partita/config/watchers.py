@@ -7,8 +7,8 @@ from typing import cast
 from partita.config.imports import load
 from partita.config.schema import ReportConfig
 from partita.errors import ConfigError
-from partita.report.tensorboard import check_tensorboard
-from partita.report.watching import Maker
+from partita.progress.tensorboard import check_tensorboard
+from partita.progress.watchers import Maker
 
 _WANTED = "must be a function of a run's folder and its config"
 

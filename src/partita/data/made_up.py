@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from partita.data.sources.source import Kind
+from partita.data.importers.source import Kind
 from partita.data.writing import TableWriter, schema_of
 from partita.errors import needed
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partita.data.cache import cache_folder, kept_name, state_of
+from partita.data.importers.source import Tick
 from partita.data.reading import Stream, open_files, pieces
-from partita.data.sources.source import Tick
 from partita.data.writing import BYTES, TableWriter
 from partita.errors import ConfigError
 
@@ -141,7 +141,7 @@ class _Work:
             yield path
 
     def merge_some(self, runs: Sequence[Path], add: Callable[[int], None]) -> list[Path]:
-        """Merge neighbouring runs to longer ones and delete what was merged."""
+        """Merge neighboring runs to longer ones and delete what was merged."""
         longer: list[Path] = []
         for begin in range(0, len(runs), _RUNS):
             some = runs[begin : begin + _RUNS]

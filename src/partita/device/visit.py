@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from partita.data.examples import Batch, Examples, batches_per_epoch, examples_of, shuffled
 from partita.device.store import Store
 from partita.errors import CannotDo, ConfigError
-from partita.local.carried import Carried, Carries, LocalFn, declared_by, make_update
-from partita.local.update import Diverged, OptimizerFn, Steps, descend
+from partita.methods.carried import Carried, Carries, LocalFn, declared_by, make_update
+from partita.methods.descent import Diverged, OptimizerFn, Steps, descend
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull
 from partita.partition import Partition, Parts
+from partita.partition.selection import Part, tensors_of
 from partita.protocol import (
     Evaluate,
     Failure,
@@ -32,7 +33,6 @@ from partita.protocol import (
     Update,
     derive_seed,
 )
-from partita.selection import Part, tensors_of
 from partita.tasks.build import build_model, seed_everything
 from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task
@@ -73,7 +73,7 @@ class Visitor:
     """Carries out the visits of a run, one at a time, with one model for all devices that have the same.
 
     Args:
-        task: what is learnt.
+        task: what is learned.
         roles: what devices do in each stage.
         store: where personal parts are kept.
         seed: the run's seed.

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from partita.models.norm import group_norm
 from partita.partition import Partition
+from partita.partition.selection import tensors_of
 from partita.protocol import DeviceId
-from partita.selection import tensors_of
 
 Width = int | Callable[[DeviceId], int]
 """How wide adapters are inside: as wide on all devices, or a number for each; 0 is the paper's width."""

@@ -35,7 +35,7 @@ class Additive(nn.Module):
 
 
 class Mixture(nn.Module):
-    """A mixture of the classes' distributions by a shared and a personal model, whose shares are learnt.
+    """A mixture of the classes' distributions by a shared and a personal model, whose shares are learned.
 
     The distribution is theta p + (1 - theta) p_i with theta in (0, 1). It is given as log probabilities,
     so that `cross_entropy` can take it as it takes scores. Theta is the device's own.

@@ -1,4 +1,4 @@
-"""A small convolutional network for small grey images."""
+"""A small convolutional network for small gray images."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar

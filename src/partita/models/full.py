@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from partita.params import Params, pull
-from partita.partition import Partition, Regularisation
+from partita.partition import Partition, Regularization
 
 
 class Full(nn.Module):
@@ -50,11 +50,11 @@ def followed(shared: Params) -> dict[str, Tensor]:
 
 
 def full(
-    model: nn.Module, *, proximal: float = 0.1, follows: bool = False, **others: Unpack[Regularisation]
+    model: nn.Module, *, proximal: float = 0.1, follows: bool = False, **others: Unpack[Regularization]
 ) -> Partition:
     """Return the partition that gives each device a whole model, pulled towards the shared one.
 
-    It minimises the average over devices of F_i(v_i) + (proximal / 2) ||v_i - u||^2.
+    It minimizes the average over devices of F_i(v_i) + (proximal / 2) ||v_i - u||^2.
 
     Args:
         model: the model to give.

@@ -8,7 +8,7 @@ from torch import nn
 from partita.models.adapters import Adapters, Width, adapters, patterns
 from partita.models.full import full
 from partita.partition import Partition
-from partita.selection import REST
+from partita.partition.selection import REST
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # noqa: SLF001
 
@@ -47,8 +47,8 @@ def named_partition(
     if name == "full":
         if others.get("shared", REST) is not REST or others.get("frozen"):
             raise ValueError("The partition `full` takes no `shared` and no `frozen`.")
-        regularisation = {key: others[key] for key in ("dropout", "l2", "l2_to") if key in others}
-        return full(model, proximal=proximal, follows=follows, **regularisation)
+        regularization = {key: others[key] for key in ("dropout", "l2", "l2_to") if key in others}
+        return full(model, proximal=proximal, follows=follows, **regularization)
     part = _part_of(model, name)
     if isinstance(part, Adapters):
         return adapters(model, part, width=width, **others)

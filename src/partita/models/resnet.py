@@ -40,7 +40,7 @@ class ResNet(nn.Module):
     Args:
         depth: 10, 18 or 34 (two 3x3 convolutions a block), 50, 101 or 152 (a 3x3 one between two of 1x1).
         classes: how many classes there are.
-        channels: of an image; 1 for grey, 3 for colour.
+        channels: of an image; 1 for gray, 3 for color.
         width: a factor of the numbers of channels inside.
         stem: `small`, a 3x3 convolution, for images of about 28x28; `large`, a 7x7 one of stride 2 and max
             pooling, for about 224x224.

@@ -7,8 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from partita.evaluation import Summary
 from partita.report.sheets import Entry, Sheet
+from partita.training.evaluation import Summary
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 

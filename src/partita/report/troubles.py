@@ -6,8 +6,8 @@ from pathlib import Path
 
 from partita.data.arrow import read_table
 from partita.data.skipped import LeftOut, read_skipped
-from partita.evaluation import Summary
 from partita.protocol import Stage
+from partita.training.evaluation import Summary
 
 _SHOWN = 3
 

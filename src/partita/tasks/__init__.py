@@ -1,1 +1,1 @@
-"""What is learnt: data, model, loss and metrics together."""
+"""What is learned: data, model, loss and metrics together."""

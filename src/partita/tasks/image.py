@@ -41,7 +41,7 @@ def image(
     Args:
         data: a Parquet table with a column of pictures and one of labels, by device.
         size: the height and width that pictures are brought to.
-        channels: 1 for grey, 3 for colour.
+        channels: 1 for gray, 3 for color.
         classes: how many classes there are; 0: as many as the largest label says.
         crop_from: in training, pictures of this size are cut to `size` at random; 0: they are not.
         flip: whether half of the pictures are mirrored in training.

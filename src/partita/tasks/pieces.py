@@ -80,13 +80,13 @@ def characters(texts: Iterable[str]) -> Characters:
 
 
 def subwords(texts: Sequence[str], count: int) -> Subwords:
-    """Return as many pieces as asked for, learnt from some texts."""
+    """Return as many pieces as asked for, learned from some texts."""
     sentencepiece = needed("sentencepiece", by="pieces of words", extra="speech")
-    learnt = io.BytesIO()
+    learned = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(texts),
-            model_writer=learnt,
+            model_writer=learned,
             vocab_size=count,
             model_type="bpe",
             character_coverage=1.0,
@@ -97,5 +97,5 @@ def subwords(texts: Sequence[str], count: int) -> Subwords:
         )
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"`pieces` = {count} cannot be learnt from {len(texts)} texts: {reason}") from None
-    return Subwords(sentencepiece.SentencePieceProcessor(model_proto=learnt.getvalue()))
+        raise ConfigError(f"`pieces` = {count} cannot be learned from {len(texts)} texts: {reason}") from None
+    return Subwords(sentencepiece.SentencePieceProcessor(model_proto=learned.getvalue()))

@@ -43,7 +43,7 @@ def speech(
 
     Args:
         data: a Parquet table with a column of sounds and one of texts, by device.
-        pieces: how many pieces texts are made of, learnt from the training texts by byte-pair encoding; 0:
+        pieces: how many pieces texts are made of, learned from the training texts by byte-pair encoding; 0:
             their characters.
         vocabulary: a sentencepiece model to use instead, as a model that was trained with it needs.
         features: how many log-mel numbers there are to a frame of 10 ms.

@@ -73,27 +73,27 @@ def mixture(
     spread: float = 1.0,
     seed: int = 1,
 ) -> Task:
-    """Return a task of two classes around centres in common, which each device has moved to another place.
+    """Return a task of two classes around centers in common, which each device has moved to another place.
 
-    With unit noise the best boundary has the direction between the centres, which all devices share, and a
+    With unit noise the best boundary has the direction between the centers, which all devices share, and a
     threshold of its own on each; it is right with the probability Phi(distance / 2).
 
     Args:
         devices: how many devices there are.
         examples: how many training examples each has, and as many for testing.
         dimension: of an input.
-        distance: between the two centres.
+        distance: between the two centers.
         spread: the standard deviation of what a device moves its examples by.
         seed: the same numbers for the same seed.
     """
     _check(devices, examples, dimension, spreads=(distance, spread))
-    centre = _centre(dimension, distance, seed)
+    center = _centre(dimension, distance, seed)
 
     def data(device: DeviceId) -> dict[str, tuple[Tensor, Tensor]]:
         generator = _generator(seed, device)
         moved = spread * torch.randn(dimension, generator=generator)
         labels = torch.randint(2, (2 * examples,), generator=generator)
-        inputs = moved + (2 * labels - 1).float()[:, None] * centre
+        inputs = moved + (2 * labels - 1).float()[:, None] * center
         return _halves(inputs + torch.randn(2 * examples, dimension, generator=generator), labels)
 
     return Task(
@@ -110,7 +110,7 @@ def best_boundary(
 ) -> tuple[Tensor, dict[DeviceId, Tensor]]:
     """Return u and every v_i of the best boundary of a `mixture` with these settings.
 
-    With centres at -c and c, moved by m, the log odds of an input x are 2 c . (x - m).
+    With centers at -c and c, moved by m, the log odds of an input x are 2 c . (x - m).
     """
     u = 2 * _centre(dimension, distance, seed)
     moves = {

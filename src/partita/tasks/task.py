@@ -31,10 +31,10 @@ def first_predicts_second(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
 
 
 class Task:
-    """What is learnt: any `nn.Module`, a loss, metrics, and data by device.
+    """What is learned: any `nn.Module`, a loss, metrics, and data by device.
 
     Args:
-        model: builds the model, freshly initialised from torch's random numbers.
+        model: builds the model, freshly initialized from torch's random numbers.
         loss: `loss(model, batch)` is the mean loss over a batch, a tensor with a gradient; it may be a whole
             training step of your own.
         metrics: by name, the first one the headline; `metric(predictions, targets)` of a whole device is a

@@ -1,0 +1,57 @@
+"""LocalMoreau, the device's half of pFedMe: gradient steps on Moreau envelopes of the device's loss.
+
+Personalized Federated Learning with Moreau Envelopes
+    C. T. Dinh, N. H. Tran, T. D. Nguyen. NeurIPS 2020.
+    https://arxiv.org/abs/2006.08848
+
+It runs on the partition `full`, whose penalty is (lambda / 2) ||theta - w||^2 with the device's whole model
+as theta and the shared one as w. The gradient of the envelope at w is lambda (w - theta), which is the
+gradient of that penalty: a step of plain SGD on the shared part of the same loss is pFedMe's step on w,
+whatever optimizer moves theta. It is w - lr lambda (w - theta) as it stands: `max_grad_norm` clips steps on
+theta alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
+
+import torch
+from torch import nn
+
+from partita.methods.descent import Batch, LossFn, Steps, descend
+from partita.partition import Partition
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalMoreau:
+    """On each batch, many steps on theta towards the batch's proximal point, then one on w."""
+
+    personal: Steps
+    """Steps on theta for each batch."""
+    shared: Steps
+    """Steps on w, each on a batch of its own."""
+
+    def __call__(
+        self,
+        model: nn.Module,
+        partition: Partition,
+        batches: Iterator[Batch],
+        loss: LossFn,
+    ) -> list[float]:
+        """Train the model in place and return the loss of every step on theta."""
+        step = Steps(count=1, lr=self.shared.lr)
+        losses: list[float] = []
+        for _ in range(self.shared.count):
+            batch = next(batches)
+            losses += descend({"personal": self.personal}, model, partition, repeat(batch), loss)
+            descend({"shared": step}, model, partition, repeat(batch), loss)
+        _keep_statistics(model)
+        return losses
+
+
+def _keep_statistics(model: nn.Module) -> None:
+    """Take what theta's norms have seen over to w's, in place: w itself is never run."""
+    seen = dict(model.get_submodule("personal").named_buffers())
+    with torch.no_grad():
+        for name, buffer in model.get_submodule("shared").named_buffers():
+            buffer.copy_(seen[name])

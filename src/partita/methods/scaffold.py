@@ -1,0 +1,67 @@
+"""LocalScaffold, the device's half of SCAFFOLD: every step is corrected by how the device drifts.
+
+SCAFFOLD: Stochastic Controlled Averaging for Federated Learning
+    S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh. ICML 2020.
+    https://arxiv.org/abs/1910.06378
+
+The device keeps a control variate c_i, and the server's c travels with the shared part. All that the method
+keeps and sends is declared here, and nothing else of the package knows of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from partita.methods.carried import Carried
+from partita.methods.descent import Batch, LossFn, Steps, descend
+from partita.params import Params, cloned
+from partita.partition import Partition
+
+_CONTROL = "control/"
+
+
+def _controls(shared: Params) -> dict[str, Tensor]:
+    return {f"{_CONTROL}{name}": torch.zeros_like(tensor) for name, tensor in shared.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalScaffold:
+    """Steps on u along g - c_i + c, then c_i becomes the visit's mean gradient (the paper's option II)."""
+
+    personal: Steps
+    """Not taken: every update is given steps for both parts."""
+    shared: Steps
+    """Steps on u by plain SGD, as the control variates take them to be."""
+    carried: Carried
+    """c_i and c."""
+
+    keeps = staticmethod(_controls)
+    sends = staticmethod(_controls)
+
+    def __call__(
+        self,
+        model: nn.Module,
+        partition: Partition,
+        batches: Iterator[Batch],
+        loss: LossFn,
+    ) -> list[float]:
+        """Train the model and move c_i, in place, and return the loss of every step."""
+        own, all_devices = self.carried.kept, self.carried.sent
+        shared = partition.of(model).shared
+        before = cloned({name: shared[name.removeprefix(_CONTROL)] for name in own})
+        drift = {name.removeprefix(_CONTROL): all_devices[name] - own[name] for name in own}
+
+        def corrected(model: nn.Module, batch: Batch) -> Tensor:
+            # A term that is 0 and whose gradient is c - c_i.
+            lean = sum(((shared[name] * d).sum() for name, d in drift.items()), start=torch.zeros(()))
+            return loss(model, batch) + (lean - lean.detach())
+
+        losses = descend({"shared": self.shared}, model, partition, batches, corrected)
+        if way := len(losses) * self.shared.lr:
+            for name, start in before.items():
+                moved = (start - shared[name.removeprefix(_CONTROL)].detach()) / way - all_devices[name]
+                own[name] += moved
+                all_devices[name] += moved
+        return losses

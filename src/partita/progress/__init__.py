@@ -1,0 +1,1 @@
+"""Feedback while a run goes on: display, watchers, TensorBoard."""

@@ -1,1 +1,0 @@
-"""Which rounds, in which order: pretrain, personalise, finetune, each round committed."""

@@ -1,1 +1,0 @@
-"""Settings that do well on validation rows."""

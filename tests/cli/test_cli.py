@@ -1,0 +1,394 @@
+"""The commands, as a person would type them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from partita.cli import main
+
+QUICK = [
+    "pretrain.rounds=2",
+    "personalize.rounds=2",
+    "finetune.epochs=1",
+    "model.width=2",
+    "evaluate.devices=3",
+]
+
+TASK = """
+import torch
+from torch import nn
+from partita import Task, LocalAlt, accuracy
+
+def make(devices=4, scale=1.0):
+    def data(seed):
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(12, 2, generator=generator) * scale
+        return inputs, (inputs.sum(1) > 0).long()
+    return Task(
+        model=lambda: nn.Linear(2, 2),
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        metrics={"accuracy": accuracy},
+        devices={f"d{n}": {"train": data(n), "test": data(100 + n)} for n in range(devices)},
+    )
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(2, 2)
+        self.head = nn.Linear(2, 2)
+        self.head.weight = self.body.weight
+
+def wide(width=3):
+    return nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 2))
+
+class Mine(LocalAlt):
+    pass
+"""
+
+CONFIG = """
+seed = 5
+[task]
+kind = "my_task:make"
+devices = 5
+[model]
+name = "my_task:wide"
+width = 4
+[partition]
+personal = ["2.*"]
+[pretrain]
+rounds = 2
+devices_per_round = 3
+[personalize]
+method = "my_task:Mine"
+optimizer = "torch.optim:RMSprop"
+rounds = 2
+devices_per_round = 3
+shared_lr = 0.01
+[finetune]
+epochs = 1
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's, with code and a config of her own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_task", raising=False)
+    (tmp_path / "my_task.py").write_text(TASK)
+    (tmp_path / "mine.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said on the error stream: exactly one line."""
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if not line.startswith("Running in ")]
+    assert line.startswith("partita: ")
+    return line
+
+
+def test_the_quickstart_ends_with_a_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *QUICK]) == 0
+
+    out = capsys.readouterr().out
+    assert "Test accuracy over 3 devices" in out
+    names = ["FedAvg", "Finetune", "FedAlt", "FedAlt, finetuned"]
+    table = [line.strip() for line in out.splitlines() if "0." in line]
+    assert [name for name, line in zip(names, table, strict=True) if line.startswith(name)] == names
+    assert "The run is in runs/quickstart-1" in out
+    folder = here / "runs/quickstart-1"
+    assert {path.name for path in folder.iterdir()} == {
+        *("config.toml", "rounds.jsonl", "devices.parquet", "summary.json", "shared", "personal"),
+        *("commit.json", "finetune"),
+    }
+    summary = json.loads((folder / "summary.json").read_text())
+    assert set(summary) == {"metric", "direction", "split", "stages"}
+    assert set(summary["stages"]["finetuned"]) == {
+        *("weighted_mean", "mean", "std", "min", "q10", "q50", "q90", "max"),
+        *("devices", "helped", "hurt", "same"),
+    }
+    assert pq.read_table(folder / "devices.parquet").column_names == [
+        *("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "reason"),
+    ]
+
+
+def test_the_finetune_baseline_begins_where_the_run_began(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "out=a", *QUICK])
+
+    outer, inner = (json.loads(Path(p, "summary.json").read_text())["stages"] for p in ("a", "a/finetune"))
+    assert inner["pretrained"] == outer["pretrained"]
+    assert list(inner) == ["pretrained", "finetuned"]
+    pretrained, again = (Path(p, "shared/pretrained.safetensors").read_bytes() for p in ("a", "a/finetune"))
+    assert pretrained == again
+
+
+def test_own_code_runs_by_import_path_and_again_from_its_record(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "mine.toml"]) == 0
+    assert "Mine, finetuned" in capsys.readouterr().out
+
+    assert main(["run", "runs/mine-1/config.toml", "out=again"]) == 0
+
+    for name in ("summary.json", "devices.parquet", "shared/personalised.safetensors"):
+        assert (here / "runs/mine-1" / name).read_bytes() == (here / "again" / name).read_bytes()
+
+
+def test_runs_take_the_next_free_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        main(["run", "mine.toml"])
+
+    assert sorted(path.name for path in (here / "runs").iterdir()) == ["mine-1", "mine-2"]
+
+
+def test_a_config_in_another_folder_finds_the_code_beside_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+
+    assert main(["run", "../mine.toml"]) == 0
+
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if Path(p).resolve() != here])
+    monkeypatch.delitem(sys.modules, "my_task")
+    assert main(["run", "--resume", "runs/mine-1"]) == 0
+
+
+def test_changed_code_is_warned_of(here: Path, capsys: pytest.CaptureFixture[str], caplog) -> None:  # noqa: ANN001
+    main(["run", "mine.toml"])
+    (here / "my_task.py").write_text(TASK + "\n# changed\n")
+
+    main(["run", "runs/mine-1/config.toml"])
+
+    assert "was made with my_task sha256 " in caplog.text
+
+
+def test_a_finished_run_can_be_shown_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "mine.toml", "out=a"])
+    first = capsys.readouterr().out
+
+    assert main(["run", "--resume", "a"]) == 0
+
+    assert capsys.readouterr().out == first
+
+
+def test_describe_counts_every_partition(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "--json", "partition.personal=['stem.*', 'head.*']"]) == 0
+
+    described = json.loads(capsys.readouterr().out)
+    partitions = described["partitions"]
+    assert list(partitions) == ["none", "input", "output", "adapter", "full", "stem.*, head.*"]
+    own = partitions["stem.*, head.*"]
+    assert (own["personal"], own["shared"], own["frozen"]) == (810, 37472, 0)
+    assert own["up_bytes"] == own["down_bytes"] == 4 * 37472
+    assert own["memory_bytes"] == 4 * (3 * 37472 + 2 * 810) + own["backprop_bytes"]
+    assert (described["model"], described["devices"], described["start"]) == ("ConvNet", 14, None)
+
+
+def test_describe_prints_a_table_of_own_models(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "mine.toml"]) == 0
+
+    out = capsys.readouterr().out
+    assert "2.*" in out
+    assert "22" in out  # 2 * 4 + 4 shared and 4 * 2 + 2 personal parameters
+
+
+def test_config_prints_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 0
+
+    out = capsys.readouterr().out
+    for key in ("seed", "kind", "personal", "shared_lr", "server_optimizer", "stateful", "epochs", "every"):
+        assert f"\n{key} = " in out
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+
+    assert "COMMAND" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "none.toml"], "Cannot read the config `none.toml`: No such file or directory."),
+        (["run", "broken.toml"], "`broken.toml` is not valid TOML"),
+        (
+            ["run", "mine.toml", "persnalise.rounds=3"],
+            "Unknown key `persnalise`. Did you mean `personalize`?",
+        ),
+        (["run", "mine.toml", "personalize.shared_lr=nan"], "`shared_lr` must be a finite number"),
+        (["run", "mine.toml", "personalize.shared_lr=-1"], "`shared_lr` must be a finite number"),
+        (["run", "mine.toml", "personalize.devices_per_round=6"], "number of devices, 5, got 6"),
+        (["run", "mine.toml", "partition.personal=['*']"], "leaves nothing of Sequential shared"),
+        (["run", "mine.toml", "model.name=my_task:Tied", "model.width=1"], "do not fit Tied"),
+        (["run", "tied.toml"], "`body.weight` (shared) and `head.weight` (personal) are one tensor"),
+        (["run", "mine.toml", "task.kind=my_task:absent"], "does not import: AttributeError"),
+        (
+            ["run", "mine.toml", "out=taken"],
+            "`taken` exists already: give another `out`, or go on with `--resume taken`.",
+        ),
+        (["run", "mine.toml", "out=my_task.py/x"], "Cannot make the folder of the run"),
+        (["run", "mine.toml", "out=/proc/x/y"], "Cannot make the folder of the run"),
+        (["run", "--resume", "nowhere"], "`nowhere` holds no run to go on with"),
+        (["run", "mine.toml", "--resume", "taken"], "leave out `mine.toml`"),
+        (["run", "mine.toml", "other.toml"], "An override must be `section.key=value`, got 'other.toml'."),
+        (["describe", "none.toml"], "Cannot read the config"),
+        (["describe", "mine.toml", "partition.personal=['x']"], "No tensor of Sequential matches 'x'"),
+    ],
+)
+def test_a_bad_request_is_one_line_and_leaves_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    (here / "broken.toml").write_text("seed = = 3")
+    (here / "tied.toml").write_text(
+        CONFIG.replace('"my_task:wide"\nwidth = 4', '"my_task:Tied"').replace('["2.*"]', '["head.*"]')
+    )
+    (here / "taken").mkdir()
+    before = sorted(path for path in here.rglob("*") if "__pycache__" not in path.parts)
+
+    assert main(arguments) == 2
+
+    assert words in said(capsys)
+    assert sorted(path for path in here.rglob("*") if "__pycache__" not in path.parts) == before
+
+
+@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--resmue", "x"], ["run", "--resume"]])
+def test_a_mistyped_command_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2
+    said(capsys)
+
+
+def test_trouble_is_said_below_the_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "my_task.py").write_text(
+        TASK.replace(
+            "    return Task(", "    trouble = data(0)[0] * float('nan'), data(0)[1]\n    return Task("
+        ).replace("for n in range(devices)}", "for n in range(devices)} | {'x': {'train': trouble}}")
+    )
+
+    assert main(["run", "mine.toml", "pretrain.devices_per_round=6"]) == 0
+
+    out = capsys.readouterr().out
+    assert "Mind: 1 device failed in some round (x: The loss became nan in step 1.)." in out
+    assert "Mind: 1 device without a test accuracy (no test examples)." in out
+
+
+def test_a_resumed_run_takes_the_code_it_was_made_with(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["run", "mine.toml", "out=a"])
+    capsys.readouterr()
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere/my_task.py").write_text("raise RuntimeError('the wrong one')")
+    monkeypatch.chdir(here / "elsewhere")
+    monkeypatch.delitem(sys.modules, "my_task")
+
+    assert main(["run", "--resume", "../a"]) == 0
+
+
+def test_paths_hold_when_runs_is_a_link(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "far/away").mkdir(parents=True)
+    (here / "runs").symlink_to(here / "far/away")
+    main(["run", "mine.toml", "finetune.baseline=true"])
+
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.startswith(str(here))])
+    monkeypatch.delitem(sys.modules, "my_task")
+    assert main(["run", "--resume", str(here / "runs/mine-1")]) == 0
+    assert main(["describe", str(here / "runs/mine-1/finetune/config.toml")]) == 0
+
+
+def test_a_folder_with_a_config_is_not_yet_a_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.toml").rename(here / "config.toml")
+    (here / "checkpoint-best.pt").write_text("mine")
+
+    assert main(["run", "--resume", "."]) == 2
+
+    assert "no run has written its `config.toml`" in said(capsys)
+    assert (here / "checkpoint-best.pt").exists()
+
+
+def test_describe_shows_patterns_as_they_are(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "mine.toml", "partition.personal=['[2].*']"]) == 0
+
+    assert "[2].*" in capsys.readouterr().out
+
+
+def test_an_edited_run_is_not_gone_on_with(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "mine.toml", "out=a"])
+    config = here / "a/config.toml"
+    config.write_text(config.read_text().replace("seed = 5", "seed = 6"))
+    capsys.readouterr()
+
+    assert main(["run", "--resume", "a"]) == 2
+
+    assert "begun with other values of `seed`" in said(capsys)
+
+
+def test_a_config_printed_by_the_command_can_be_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["config"])
+    (here / "whole.toml").write_text(capsys.readouterr().out)
+
+    assert main(["run", "whole.toml", *QUICK[:3], "evaluate.devices=2"]) == 0
+
+    assert (here / "runs/whole-1").is_dir()
+
+
+def test_fedavg_continued_is_not_mistaken_for_the_start(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "mine.toml", "personalize.method=fedavg", "personalize.optimizer=sgd"])
+
+    rows = [line.split("  ")[1] for line in capsys.readouterr().out.splitlines() if "0." in line]
+    assert rows == ["FedAvg", "FedAvg, continued"]
+
+
+def test_ctrl_c_names_the_way_to_go_on(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("partita.studies.run.finish", interrupt)
+
+    assert main(["run", "mine.toml"]) == 130
+
+    assert said(capsys) == "partita: Interrupted. Go on with `partita run --resume runs/mine-1`."
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_an_unwritable_folder_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here.chmod(0o500)
+
+    assert main(["run", "mine.toml"]) == 2
+
+    assert "Permission denied" in said(capsys)
+
+
+def test_a_run_in_which_nobody_is_heard_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "mine.toml", "task.scale=nan"]) == 1
+
+    assert "No device was heard in any round of `pretrained`" in capsys.readouterr().err
+
+
+def test_the_installed_command_runs(here: Path) -> None:
+    command = Path(sys.executable).parent / "partita"
+
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    failed = subprocess.run([command, "run", "seed=x"], capture_output=True, text=True, check=False, cwd=here)
+
+    assert done.stdout == "partita 0.1.0\n"
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == "partita: `seed` must be a whole number, got 'x'.\n"

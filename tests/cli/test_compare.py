@@ -1,0 +1,272 @@
+"""`partita compare`, as a person would type it."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compared import table, tables
+from partita.cli import main
+from partita.studies import run as runner
+
+COMMAND = [sys.executable, "-c", "import sys; from partita.cli import main; sys.exit(main())"]
+
+TASK = """
+import torch
+from torch import nn
+from partita import LocalAlt, Task, accuracy
+
+class Net(nn.Module):
+    parts = {"output": ("head.*",), "input": ("body.*",)}
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(2, 3)
+        self.head = nn.Linear(3, 2)
+    def forward(self, inputs):
+        return self.head(torch.relu(self.body(inputs)))
+
+def make(devices=4):
+    def data(seed):
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(12, 2, generator=generator)
+        return inputs, (inputs.sum(1) > 0).long()
+    return Task(
+        model=Net,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        metrics={"accuracy": accuracy},
+        devices={f"d{n}": {"train": data(n), "test": data(100 + n)} for n in range(devices)},
+    )
+"""
+METHOD = "from partita import LocalAlt\n\nclass my_update(LocalAlt):\n    pass\n"
+CONFIG = """
+seed = 5
+[task]
+kind = "my_task:make"
+[pretrain]
+rounds = 2
+devices_per_round = 2
+[personalize]
+rounds = 2
+devices_per_round = 2
+[finetune]
+epochs = 1
+[compare]
+methods = ["fedalt", "fedper"]
+partitions = ["output"]
+seeds = 2
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's, with code and a config of her own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for module in ("my_task", "my_method"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    (tmp_path / "my_task.py").write_text(TASK)
+    (tmp_path / "my_method.py").write_text(METHOD)
+    (tmp_path / "mine.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def contents(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+
+
+def test_a_comparison_ends_with_tables_in_every_form(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "mine.toml", "methods=fedalt,my_method:my_update", "seeds=1"]) == 0
+
+    captured = capsys.readouterr()
+    assert "Comparing in runs/mine-compare-1" in captured.err
+    assert "Test accuracy after the last stage (higher is better)" in captured.out
+    assert "The tables are in runs/mine-compare-1/tables" in captured.out
+    folder = here / "runs/mine-compare-1"
+    endings = {path.suffix for path in (folder / "tables").iterdir()}
+    assert endings == {".csv", ".md", ".tex", ".bib"}
+    rows = table(folder)
+    assert [row["method"] for row in rows] == [
+        *("FedAvg", "Local only", "FedAvg, continued", "FedAlt", "my_update"),
+    ]
+    # My update is FedAlt by another name.
+    numbers = [column for column in rows[0] if column not in ("method", "device-seconds")]
+    assert [rows[3][column] for column in numbers] == [rows[4][column] for column in numbers]
+    assert r"my\_update & output &" in (folder / "tables/methods.tex").read_text()
+    assert r"FedAlt~\cite{pillutla2022} & output" in (folder / "tables/methods.tex").read_text()
+    bib = (folder / "tables/references.bib").read_text()
+    assert "@inproceedings{pillutla2022," in bib
+    assert "@inproceedings{mcmahan2017," in bib
+
+
+def test_own_code_is_found_again_from_anywhere(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "finish", interrupt)
+        assert main(["compare", "mine.toml", "methods=my_method:my_update", "seeds=1", "out=grid"]) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "partita: Interrupted. Go on with `partita compare --resume grid`."
+    monkeypatch.chdir("/")
+    sys.path[:] = [place for place in sys.path if not place.startswith((str(here), "."))]
+    for module in ("my_task", "my_method"):
+        sys.modules.pop(module)
+
+    assert main(["compare", "--resume", str(here / "grid")]) == 0
+
+    assert [row["method"] for row in table(here / "grid")][-1] == "my_update"
+
+
+def test_a_cell_that_fails_is_told_of_and_the_command_fails(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = "compare.settings={fedper = {personalize = {shared_lr = 1e30}}}"
+
+    assert main(["compare", "mine.toml", settings, "seeds=1", "out=grid"]) == 1
+
+    out = capsys.readouterr().out
+    assert "fedper-5 failed: No device was heard in any round of `personalised`" in out
+    assert [row["method"] for row in table(here / "grid")] == [
+        *("FedAvg", "Local only", "FedAvg, continued", "FedAlt"),
+    ]
+    assert main(["compare", "--resume", "grid"]) == 1
+
+
+def test_a_dry_run_lists_all_cells_and_runs_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(here)
+
+    assert main(["compare", "mine.toml", "--dry-run", "partitions=input,output", "tune=2"]) == 0
+
+    out = capsys.readouterr().out
+    kinds = ("start", "local", "fedavg", "fedalt-input", "fedalt-output", "fedper")
+    assert all(f"  {kind}-{seed} " in out for kind in kinds for seed in (5, 6))
+    title = " ".join(out.split("cell ")[0].split())
+    assert title.startswith("12 cells, about ")
+    assert title.endswith("for 2 trials a method")
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["methods=fedatl"], "There is no method 'fedatl'. Known: "),
+        (
+            ["methods=my_method:absent"],
+            "absent output: `personalize.method` = 'my_method:absent' does not import",
+        ),
+        (
+            ["partitions=adapter"],
+            "FedAlt adapter: [partition] Net names no part 'adapter'. Known: none, output, input",
+        ),
+        (["seeds=0"], "`seeds` must be at least 1, got 0."),
+        (["seeds=x"], "`compare.seeds` must be a whole number, got 'x'."),
+        (
+            ["baseline=ditto"],
+            "`baseline` must be one of the methods compared, local, fedavg, fedalt, fedper, got 'ditto'.",
+        ),
+        (["out=taken"], "`taken` exists already: give another `out`, or go on with `--resume taken`."),
+        (["tune=-1"], "`tune` must be 0 (no tuning) or above, got -1."),
+        (["tune=2", "task.validation=2.0"], "`validation` must be between 0 and 1"),
+        (
+            ["compare.settings={fedalt = {finetune = {lr = 1.0}}}"],
+            "FedAlt output: Unknown key `finetune.lr`.",
+        ),
+        (["partition.frozen=['body.bias']"], "Local only: [partition] The partition `full` takes no"),
+        (
+            ["evaluate.choose=validation", "pretrain.rounds=0", "task.validation=0.3"],
+            "`choose` needs a model to choose",
+        ),
+        (["pretrain.devices_per_round=9"], "must be at most the number of devices, 4, got 9."),
+        (["--dry-run", "methods=fedatl"], "There is no method 'fedatl'. Known: "),
+        (["--dry-run", "partitions=adapter"], "FedAlt adapter: [partition] Net names no part 'adapter'."),
+        (["--resume", "taken"], "A resumed comparison takes its config from its folder: leave out all else."),
+    ],
+)
+def test_a_bad_request_is_one_line_and_leaves_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    (here / "taken").mkdir()
+    before = contents(here)
+
+    assert main(["compare", "mine.toml", *arguments]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("partita: ")
+    assert words in line
+    assert contents(here) == before
+
+
+def test_a_folder_without_a_comparison_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--resume", "nowhere"]) == 2
+
+    assert capsys.readouterr().err == "partita: `nowhere` holds no comparison to go on with.\n"
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, "compare", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def rounds_in(folder: Path) -> dict[str, int]:
+    """How many rounds each cell has written down."""
+    journals = folder.glob("cells/*/rounds.jsonl")
+    return {path.parent.name: path.read_bytes().count(b"\n") for path in journals}
+
+
+@pytest.mark.slow
+def test_a_comparison_that_is_killed_goes_on_to_the_same_tables(here: Path) -> None:
+    assert start("mine.toml", "out=whole").wait() == 0
+    rounds = sum(rounds_in(here / "whole").values())
+    arguments = ["mine.toml", "out=killed"]
+
+    for moment in (rounds // 5, rounds // 2, rounds - 3):
+        process = start(*arguments)
+        while sum(rounds_in(here / "killed").values()) < moment:
+            assert process.poll() is None, "The comparison ended before it was killed."
+            time.sleep(0.002)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        arguments = ["--resume", "killed"]
+    assert start("--resume", "killed").wait() == 0
+
+    assert tables(here / "killed") == tables(here / "whole")
+
+
+@pytest.mark.slow
+def test_processes_that_share_a_comparison_do_every_cell_once(here: Path) -> None:
+    assert start("mine.toml", "out=whole").wait() == 0
+    first = start("mine.toml", "out=shared")
+    while not (here / "shared/config.toml").exists():
+        time.sleep(0.01)
+
+    others = [start("--resume", "shared") for _ in range(2)]
+
+    assert [process.wait() for process in (first, *others)] == [0, 0, 0]
+    assert tables(here / "shared") == tables(here / "whole")
+    # Two processes in one cell would have written rounds twice.
+    assert rounds_in(here / "shared") == rounds_in(here / "whole")
+    assert len(list((here / "shared/cells").glob("*.lock"))) == 10
+
+
+@pytest.mark.slow
+def test_processes_that_share_a_tuned_comparison_tune_every_method_once(here: Path) -> None:
+    first = start("mine.toml", "out=shared", "tune=2", "seeds=1")
+    while not (here / "shared/config.toml").exists():
+        time.sleep(0.01)
+
+    second = start("--resume", "shared")
+
+    assert (first.wait(), second.wait()) == (0, 0)
+    found = {path.stem: json.loads(path.read_text()) for path in (here / "shared/tuned").glob("*.json")}
+    assert set(found) == {"local", "fedavg", "fedalt-output", "fedper"}
+    for kind in found:
+        with (here / "shared/tuned" / kind / "trials.csv").open() as lines:
+            assert len(list(csv.DictReader(lines))) == 2

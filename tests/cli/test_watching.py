@@ -1,0 +1,361 @@
+"""Following a run: what commands say while they go on, and whom they tell."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from boards import expected, read, same
+from partita.cli import main
+from partita.training.loop import Pipeline
+
+DOCS = Path(__file__).parents[2] / "docs/how-to/watch-a-run.md"
+CONFIG = """
+[task]
+kind = "compared:plain"
+[partition]
+personal = "output"
+[pretrain]
+rounds = 2
+devices_per_round = 3
+[personalize]
+rounds = 2
+devices_per_round = 3
+[finetune]
+epochs = 1
+"""
+TOLD = 8
+"""Rounds of this run: two, an evaluation, two, an evaluation, finetuning, an evaluation."""
+WATCHERS = """
+import json
+
+def make(folder, config):
+    file = folder / "watchers" / "told.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    def watch(line, done, total):
+        with file.open("a") as told:
+            told.write(json.dumps([line, done, total, config["personalize"]["rounds"]]) + "\\n")
+    return watch
+
+def broken(folder, config):
+    (folder / "seen").write_text("Not where a watcher should write, and no reason to fail.")
+    def watch(line, done, total):
+        if done == 3:
+            raise RuntimeError("no server")
+    return watch
+"""
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's, with a config and watchers of her own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_watchers", raising=False)
+    (tmp_path / "my_watchers.py").write_text(WATCHERS)
+    (tmp_path / "mine.toml").write_text(CONFIG)
+    return tmp_path
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    """End runs when so many rounds are committed, as a kill would: no watcher is told of the last one."""
+    real = Pipeline.run
+
+    def stopping(moment: int | None) -> None:
+        def run(pipeline: Any, watch: Any) -> Any:
+            if moment == 0:
+                raise Stop
+
+            def told(line: Any, done: int, total: int) -> None:
+                if done == moment:
+                    raise Stop
+                watch(line, done, total)
+
+            return real(pipeline, told)
+
+        monkeypatch.setattr(Pipeline, "run", run)
+
+    return stopping
+
+
+def rounds_in(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(folder, "rounds.jsonl").read_text().splitlines()]
+
+
+def test_progress_is_a_plain_line_where_the_error_stream_is_piped(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "mine.toml", "out=a"])
+
+    first, second, *_, last, after = capsys.readouterr().err.splitlines()
+    assert (first, after) == ("Running in a", "Drawing the page")
+    assert re.fullmatch(
+        r"1/8 pretraining, round 1 of 2, loss \d\.\d{4}, \S+ rounds/s, \d:\d\d:\d\d left", second
+    )
+    assert re.fullmatch(
+        r"8/8 finetuned model evaluated, round 1 of 1, loss \d\.\d{4}, \d of 6 devices hurt, \S+ rounds/s",
+        last,
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["run", "mine.toml", "out=a"], ["tune", "mine.toml", "finetune.personal_lr=0.01,0.02", "out=a"]],
+    ids=lambda command: command[0],
+)
+def test_quiet_leaves_what_came_out(
+    here: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert main([*command, "--quiet"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "closeness" in captured.out
+
+
+def test_import_can_be_quiet(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "nonesuch", "a", "b.parquet", "--quiet"]) == 2
+
+    assert capsys.readouterr().err.startswith("partita: `partita import` knows")
+
+
+def test_json_is_a_line_a_round_and_the_outcome(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "mine.toml", "--json", "out=a", "finetune.baseline=true"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.err == "Running in a\nDrawing the page\n"
+    *rounds, outcome = map(json.loads, captured.out.splitlines())
+    own, baseline = rounds[:TOLD], rounds[TOLD:]
+    assert [(line["done"], line["total"]) for line in own] == [(done, TOLD) for done in range(1, TOLD + 1)]
+    assert {line.pop("run") for line in baseline} == {"finetune"}
+    for told, folder in ((own, "a"), (baseline, "a/finetune")):
+        written = rounds_in(folder)
+        assert len(told) == len(written)
+        assert all(line.items() >= wrote.items() for line, wrote in zip(told, written, strict=True))
+    assert (own[0]["rounds"], own[5]["stage"], own[5]["final"]) == (2, "personalised", True)
+    assert own[5]["helped"] + own[5]["hurt"] + own[5]["same"] == 6
+    assert outcome["folder"] == "a"
+    assert outcome["summary"] == json.loads(Path("a/summary.json").read_text())
+    assert list(outcome["models"]) == ["FedAvg", "Finetune", "FedAlt", "FedAlt, finetuned"]
+    assert outcome["troubles"] == []
+
+
+def test_quiet_json_is_the_outcome_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "mine.toml", "--json", "--quiet", "out=a"])
+
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert json.loads(captured.out)["folder"] == "a"
+
+
+def test_json_of_a_comparison_names_the_cell_of_every_round(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", "mine.toml", "methods=fedalt", "partitions=output", "seeds=1", "out=a"]
+    assert main([*command, "--json"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.err == "Comparing in a\nDrawing the page\n"
+    *rounds, outcome = map(json.loads, captured.out.splitlines())
+    cells = {path.name for path in Path("a/cells").iterdir() if path.is_dir()}
+    assert {line["run"] for line in rounds} == {f"cells/{cell}" for cell in cells}
+    assert len(rounds) == sum(len(rounds_in(f"a/cells/{cell}")) for cell in cells)
+    assert (outcome["folder"], outcome["failed"]) == ("a", {})
+    methods = outcome["tables"]["methods"]["rows"]
+    assert {row["method"]["text"] for row in methods} > {"FedAlt", "Local only"}
+    assert all(isinstance(row["closeness"]["mean"], float) for row in methods)
+
+    assert main(["compare", "--resume", "a", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "The tables are in a/tables" in captured.out
+
+
+def test_json_of_tuning_names_the_trial_of_every_round(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "mine.toml", "finetune.personal_lr=0.01,0.02", "out=a", "--json"]) == 0
+
+    *rounds, outcome = map(json.loads, capsys.readouterr().out.splitlines())
+    assert list(dict.fromkeys(line["run"] for line in rounds)) == ["start", "trial-0", "trial-1"]
+    assert [trial["choice"] for trial in outcome["trials"]] == [
+        {"finetune.personal_lr": 0.01},
+        {"finetune.personal_lr": 0.02},
+    ]
+    assert outcome["best"] in outcome["trials"]
+    assert (outcome["config"], outcome["metric"]) == ("a/tuned.toml", "closeness")
+
+
+def told_in(folder: str) -> list[Any]:
+    return [json.loads(line) for line in Path(folder, "watchers/told.jsonl").read_text().splitlines()]
+
+
+def test_watchers_of_a_config_are_told_of_every_round_once(
+    here: Path, stop_after: Callable[[int | None], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["report.watchers=['my_watchers:make']", "report.tensorboard=true"]
+    stop_after(0)
+    with pytest.raises(Stop):  # The watcher has made its folder by then.
+        main(["run", "mine.toml", "out=a", *settings])
+    for moment in (4, None):
+        stop_after(moment)
+        with pytest.raises(Stop) if moment else nullcontext():
+            main(["run", "--resume", "a"])
+
+    told = told_in("a")
+    # Round 4 was committed and told to nobody, as in a kill between the two.
+    assert [done for _, done, _, _ in told] == [1, 2, 3, 5, 6, 7, 8]
+    assert {(total, rounds) for _, _, total, rounds in told} == {(TOLD, 2)}
+    assert same(read(Path("a")), expected(Path("a")))
+    assert "my_watchers = " in Path("a/config.toml").read_text()
+
+
+def test_a_watcher_changes_no_bit_and_one_that_raises_is_told_no_more(
+    here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    watchers = "report.watchers=['my_watchers:broken', 'my_watchers:make']"
+    assert main(["run", "mine.toml", "out=watched", watchers]) == 0
+    assert main(["run", "mine.toml", "out=plain"]) == 0
+
+    (warning,) = [text for text in caplog.messages if "watcher" in text]
+    assert warning == (
+        "The watcher `my_watchers:broken` failed and is told no more: "
+        "RuntimeError: no server (my_watchers.py, line 16)."
+    )
+    assert len(told_in("watched")) == TOLD
+    for name in ("summary.json", "devices.parquet", "shared/personalised.safetensors"):
+        assert Path("watched", name).read_bytes() == Path("plain", name).read_bytes()
+    watched, plain = (
+        [{key: value for key, value in line.items() if key != "seconds"} for line in rounds_in(folder)]
+        for folder in ("watched", "plain")
+    )
+    assert watched == plain
+
+
+def test_a_wrong_watcher_is_one_line_and_leaves_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "mine.toml", "out=a", "report.watchers=['my_watchers:absent']"]) == 2
+
+    assert "partita: `report.watchers` = 'my_watchers:absent' does not import" in capsys.readouterr().err
+    assert not Path("a").exists()
+
+
+def test_a_run_goes_on_with_other_watchers(
+    here: Path,
+    stop_after: Callable[[int | None], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop_after(4)
+    with pytest.raises(Stop):
+        main(["run", "mine.toml", "out=a"])
+    stop_after(6)
+    with pytest.raises(Stop):
+        main(["run", "--resume", "a", "report.watchers=['my_watchers:make']", "report.tensorboard=true"])
+    stop_after(None)
+    monkeypatch.chdir("/")  # The record says where the watchers' code is.
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if Path(p).is_absolute() and Path(p) != here])
+    monkeypatch.delitem(sys.modules, "my_watchers")
+    assert main(["run", "--resume", str(here / "a")]) == 0
+
+    assert [done for _, done, _, _ in told_in(str(here / "a"))] == [5, 7, 8]
+    # TensorBoard is told of all rounds, those before it was wanted too.
+    assert same(read(here / "a"), expected(here / "a"))
+    assert main(["run", "--resume", str(here / "a"), "seed=3"]) == 2
+    assert "leave out `seed=3`" in capsys.readouterr().err
+
+
+def examples(word: str) -> str:
+    """The one block of code in the docs that has this word."""
+    blocks = re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    (block,) = [block for block in blocks if word in block]
+    return block
+
+
+class Service(ModuleType):
+    """Stands for MLflow and for Weights & Biases, as far as the examples use them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.begun: list[str | None] = []
+        self.numbers: list[dict[str, float]] = []
+        self.kept: list[str] = []
+        self.id = self.run_id = "run-1"
+        self.info = self
+
+    @contextmanager
+    def start_run(self, *, run_id: str | None, run_name: str) -> Iterator[Any]:
+        self.begun.append(run_id)
+        yield self
+
+    def init(self, *, project: str, name: str, id: str | None, resume: str, config: dict) -> Any:
+        return self.start_run(run_id=id, run_name=name)
+
+    def log_params(self, values: dict[str, Any]) -> None:
+        assert values["personalize.method"] == "fedalt"
+
+    def log_metrics(self, numbers: dict[str, float], *, step: int) -> None:
+        self.numbers.append(numbers)
+
+    def log(self, numbers: dict[str, float]) -> None:
+        self.numbers.append(numbers)
+
+    def log_artifact(self, path: str) -> None:
+        assert Path(path).exists()
+        self.kept.append(Path(path).name)
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_the_watchers_in_the_docs_work(
+    here: Path,
+    name: str,
+    stop_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    service = Service(name)
+    monkeypatch.setitem(sys.modules, name, service)
+    monkeypatch.delitem(sys.modules, f"{name}_watcher", raising=False)
+    (here / f"{name}_watcher.py").write_text(examples(f"import {name}\n"))
+    stop_after(4)
+    with pytest.raises(Stop):
+        main(["run", "mine.toml", "out=a", f"report.watchers=['{name}_watcher:make']"])
+    stop_after(None)
+    assert main(["run", "--resume", "a"]) == 0
+
+    assert main(["run", "--resume", "a"]) == 0  # It is finished: no watcher is made for showing it.
+    assert service.begun == [None, "run-1"]
+    assert len(service.numbers) == TOLD - 1
+    assert service.numbers[-1]["finetuned/evaluate/metric"] == rounds_in("a")[-1]["metric"]
+    assert service.numbers[-1].keys() >= {"finetuned/evaluate/hurt", "finetuned/evaluate/loss"}
+    assert service.kept == (["summary.json"] if name == "mlflow" else [])
+
+
+def test_the_reader_in_the_docs_works(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def in_this_process(command: list[str], *, stdout: int, text: bool) -> Iterator[Any]:
+        assert main(command[1:]) == 0
+        yield SimpleNamespace(stdout=capsys.readouterr().out.splitlines())
+
+    monkeypatch.setattr("subprocess.Popen", in_this_process)
+
+    exec(examples("subprocess"), {})
+
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("1 of 8: pretrained, loss ")
+    mean = json.loads(Path("runs/mine-1/summary.json").read_text())["stages"]["finetuned"]["weighted_mean"]
+    assert last == f"runs/mine-1 {mean}"

@@ -1,0 +1,223 @@
+"""The page of a real run in a real browser: hovered, sorted, searched, with no error and no request."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.webdriver import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.expected_conditions import staleness_of
+from selenium.webdriver.support.ui import WebDriverWait
+
+from partita.cli import main
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-quic",
+)
+FLAGS += ("--disable-background-networking", "--disable-component-update", "--hide-scrollbars")
+SMALL = ("pretrain.rounds=5", "personalize.rounds=4", "finetune.epochs=1")
+pytestmark = [
+    pytest.mark.skipif(
+        not (BROWSER and DRIVER), reason="needs Debian's packages chromium and chromium-driver"
+    ),
+    pytest.mark.usefixtures("drawn"),
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from partita.report import draw
+
+    folder = tmp_path_factory.mktemp("browser") / "run"
+    assert main(["run", *SMALL, f"out={folder}"]) == 0
+    return draw.write_report(folder)
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(BROWSER)
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(opened: Any, page: Path) -> Any:
+    return at(opened, page)
+
+
+def at(driver: Any, page: Path, *, width: int = 1100, scheme: str = "light") -> Any:
+    """The browser with a page open and drawn."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    for kind in ("browser", "performance"):
+        driver.get_log(kind)
+    driver.get(page.as_uri())
+    WebDriverWait(driver, 30).until(lambda d: d.execute_script("return document.body.dataset.drawn") == "all")
+    return driver
+
+
+def shown(browser: Any) -> list[str]:
+    return [b.text for b in browser.find_elements(By.CSS_SELECTOR, "#devices tbody button")]
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1100, "light"), (1100, "dark"), (390, "light"), (390, "dark")]
+)
+def test_it_draws_all_without_an_error_or_a_request_and_fits(
+    opened: Any, page: Path, width: int, scheme: str
+) -> None:
+    browser = at(opened, page, width=width, scheme=scheme)
+
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert {url.partition(":")[0] for url in asked} <= {"file", "data"}
+    assert [url for url in asked if url.startswith("file")] == [page.as_uri()]
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".chart svg")) == 6
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_colours_are_those_of_the_scheme_and_readable(opened: Any, page: Path) -> None:
+    for scheme in ("light", "dark"):
+        browser = at(opened, page, scheme=scheme)
+        for selector in (".answer", "figcaption", ".note, caption", "nav a", "svg .role-axis-label text"):
+            assert contrast(browser, selector) >= 4.5, (scheme, selector)
+
+
+def contrast(browser: Any, selector: str) -> float:
+    """The contrast of a text with the page's ground, as WCAG has it."""
+    texts = browser.execute_script(
+        """const one = getComputedStyle(document.querySelector(arguments[0]));
+        const svg = document.querySelector(arguments[0]) instanceof SVGElement;
+        return [svg ? one.fill : one.color, getComputedStyle(document.body).backgroundColor];""",
+        selector,
+    )
+    light, dark = sorted((luminance(text) for text in texts), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(text: str) -> float:
+    parts = [int(part) / 255 for part in text[text.index("(") + 1 : -1].split(",")[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_a_point_says_whose_it_is(browser: Any) -> None:
+    point = browser.find_element(By.CSS_SELECTOR, "#chart-scatter svg .mark-symbol.role-mark path")
+    ActionChains(browser).scroll_to_element(point).move_to_element(point).perform()
+
+    tip = WebDriverWait(browser, 10).until(
+        lambda b: b.find_element(By.CSS_SELECTOR, "#vg-tooltip-element.visible").text
+    )
+
+    assert "device" in tip
+    assert any(device in tip for device in shown(browser))
+
+
+def test_a_heading_sorts_and_sorts_the_other_way(browser: Any) -> None:
+    heading = browser.find_element(
+        By.XPATH, "//table[@id='devices']//th[button='change in accuracy, FedAlt']"
+    )
+    place = int(browser.execute_script("return arguments[0].cellIndex", heading))
+
+    def column() -> list[float]:
+        cells = browser.find_elements(By.CSS_SELECTOR, f"#devices tbody td:nth-child({place + 1})")
+        return [float(cell.text) for cell in cells]
+
+    orders = []
+    for _ in range(2):
+        heading.find_element(By.TAG_NAME, "button").click()
+        orders.append((heading.get_attribute("aria-sort"), column()))
+
+    (first, up), (second, down) = orders
+    assert (first, second) == ("ascending", "descending")
+    assert up == sorted(up)
+    assert down == sorted(up, reverse=True)
+    assert len(set(up)) > 1
+
+
+def test_a_device_is_found_by_its_id_and_shown_by_keyboard_alone(browser: Any) -> None:
+    every = shown(browser)
+    wanted = every[3]
+
+    search = browser.find_element(By.ID, "search")
+    search.send_keys(wanted)
+    assert shown(browser) == [device for device in every if wanted in device]
+    assert browser.find_element(By.ID, "found").text == f"{len(shown(browser))} of {len(every)} devices"
+
+    button = browser.find_element(By.CSS_SELECTOR, "#devices tbody button")
+    button.send_keys(Keys.ENTER)
+    one = browser.find_element(By.ID, "one")
+    assert one.find_element(By.TAG_NAME, "h3").text == wanted
+    # Four models on train and test rows.
+    assert len(one.find_elements(By.CSS_SELECTOR, "tbody tr")) == 8
+    assert browser.switch_to.active_element.text == wanted
+    asked = [entry.text for entry in one.find_elements(By.TAG_NAME, "li")]
+    assert any(re.fullmatch(r"finetuning: asked \d+ times?", text) for text in asked)
+
+    browser.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert not one.is_displayed()
+    assert browser.switch_to.active_element == button
+
+    search.clear()
+    search.send_keys("nobody")
+    assert shown(browser) == []
+
+
+def test_a_picture_has_its_text_and_what_can_be_picked_is_not_hidden_by_it(browser: Any) -> None:
+    pictures = browser.find_elements(By.CSS_SELECTOR, ".chart svg[role=img]")
+    assert len(pictures) == 6
+    assert all(len(picture.get_attribute("aria-label")) > 20 for picture in pictures)
+    assert not browser.find_elements(By.CSS_SELECTOR, "[role=img] select")
+
+
+def test_picking_a_model_by_keyboard_fades_the_others(browser: Any) -> None:
+    def faded() -> int:
+        return len(
+            browser.find_elements(By.CSS_SELECTOR, "#chart-scatter svg .role-mark path[opacity='0.04']")
+        )
+
+    choice = browser.find_element(By.CSS_SELECTOR, "#chart-scatter select")
+    points = len(browser.find_elements(By.CSS_SELECTOR, "#chart-scatter svg .mark-symbol.role-mark path"))
+    assert faded() == 0
+    choice.send_keys(Keys.ARROW_DOWN)
+    # Three models, of which one is picked.
+    WebDriverWait(browser, 10).until(lambda _: faded() == points * 2 // 3)
+    choice.send_keys(Keys.ARROW_UP)
+    WebDriverWait(browser, 10).until(lambda _: faded() == 0)
+
+
+def test_what_was_picked_is_kept_when_the_page_becomes_narrower(browser: Any) -> None:
+    def picked() -> Any:
+        return browser.find_element(By.CSS_SELECTOR, "#chart-scatter select").get_property("selectedIndex")
+
+    old = browser.find_element(By.CSS_SELECTOR, "#chart-scatter svg")
+    browser.find_element(By.CSS_SELECTOR, "#chart-scatter select").send_keys(Keys.ARROW_DOWN)
+    size = {"width": 800, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    WebDriverWait(browser, 20).until(staleness_of(old))
+    WebDriverWait(
+        browser, 20, ignored_exceptions=[StaleElementReferenceException, NoSuchElementException]
+    ).until(lambda _: picked() == 1)

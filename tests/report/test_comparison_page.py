@@ -1,0 +1,217 @@
+"""The page of a comparison: means over seeds with their bands, by hand, and what is missing said."""
+
+import json
+import re
+import shutil
+import statistics
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from compared import done, values
+from partita.cli import main
+from partita.report.draw import write_report
+from report.test_run_page import Read, data_of
+
+pytestmark = pytest.mark.usefixtures("drawn")
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages") / "grid"
+    done(folder, values("finetune", "fedalt"))
+    write_report(folder)
+    return folder
+
+
+def metrics(folder: Path, cell: str, stage: str) -> dict[str, float]:
+    rows = pq.read_table(folder / "cells" / cell / "devices.parquet").to_pylist()
+    return {r["device"]: r["metric"] for r in rows if (r["stage"], r["split"]) == (stage, "test")}
+
+
+def test_a_devices_change_is_the_mean_over_seeds_with_the_least_and_the_most(comparison: Path) -> None:
+    gains: dict[str, list[float]] = {}
+    for seed in (3, 4):
+        before = metrics(comparison, f"start-{seed}", "pretrained")
+        after = metrics(comparison, f"fedalt-output-{seed}", "finetuned")
+        for device, value in after.items():
+            gains.setdefault(device, []).append(value - before[device])
+
+    columns = data_of(comparison)["devices"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    assert {row["split"] for row in rows} == {"train", "test"}
+    own = {r["device"]: r for r in rows if (r["model"], r["split"]) == ("FedAlt (output)", "test")}
+
+    assert set(own) == set(gains)
+    for device, found in gains.items():
+        row = own[device]
+        expected = (statistics.fmean(found), min(found), max(found))
+        assert (row["gain"], row["low"], row["high"]) == pytest.approx(expected, rel=1e-4)
+    ranks = sorted(own.values(), key=lambda row: row["rank"])
+    assert [row["rank"] for row in ranks] == [1, 2, 3, 4, 5, 6]
+    assert [row["gain"] for row in ranks] == sorted(row["gain"] for row in ranks)
+    assert {row["gain"] for row in rows if row["model"] == "FedAvg"} == {None}
+
+
+def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
+    page = Read(comparison / "report.html")
+
+    assert {"Methods", "The final finetuning", "Devices helped and hurt"} <= set(page.texts["h2"])
+    assert {path.stem for path in (comparison / "figures").iterdir()} == {
+        *("curves", "parameters", "scatter", "violins", "sorted", "examples"),
+    }
+    names = [a["data-says"] for _, a in page.tags if a.get("data-says")]
+    assert any("from the least to the most of any seed" in (name or "") for name in names)
+
+
+def test_the_loss_by_round_is_the_mean_over_seeds(comparison: Path) -> None:
+    losses: dict[int, list[float]] = {}
+    for seed in (3, 4):
+        lines = (comparison / f"cells/fedalt-output-{seed}/rounds.jsonl").read_text().splitlines()
+        for line in map(json.loads, lines):
+            if line["work"] == "update":
+                losses.setdefault(line["round"] + 1, []).append(line["loss"])
+    columns = data_of(comparison)["rounds"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    own = {row["round"]: row["loss"] for row in rows if row["model"] == "FedAlt (output)"}
+
+    assert own == pytest.approx({at: statistics.fmean(both) for at, both in losses.items()}, rel=1e-4)
+    assert {row["part"] for row in rows} == {"pretraining", "the whole model", "output"}
+    assert "Finetune" not in {row["method"] for row in rows}
+
+
+def test_what_a_part_costs_a_device_is_what_describe_says(
+    comparison: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["describe", str(comparison / "config.toml"), "--json"]) == 0
+    output = json.loads(capsys.readouterr().out)["partitions"]["output"]
+
+    (head, row) = (comparison / "tables/costs.csv").read_text().splitlines()
+    numbers = dict(zip(head.split(","), row.split(","), strict=True))
+    assert numbers["personal part"] == "output"
+    assert int(numbers["personal parameters"]) == output["personal"]
+    assert float(numbers["kB sent"]) == pytest.approx(output["up_bytes"] / 1e3)
+    assert float(numbers["kB of memory"]) == pytest.approx(output["memory_bytes"] / 1e3)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_page_of_one_run_of_it_has_all_its_curves(comparison: Path, tmp_path: Path) -> None:
+    shutil.copytree(comparison, tmp_path / "grid")
+
+    page = write_report(tmp_path / "grid/cells/fedalt-output-3")
+
+    assert "Loss, shared rate, personal rate, devices, MB both ways, seconds in each of" in page.read_text()
+
+
+def test_the_answer_names_the_best_row_and_what_it_began_from(comparison: Path) -> None:
+    def mean(cell: str, stage: str) -> float:
+        means = []
+        for seed in (3, 4):
+            rows = pq.read_table(comparison / "cells" / f"{cell}-{seed}" / "devices.parquet").to_pylist()
+            own = [r for r in rows if (r["stage"], r["split"]) == (stage, "test")]
+            means.append(sum(r["metric"] * r["weight"] for r in own) / sum(r["weight"] for r in own))
+        return statistics.fmean(means)
+
+    cells = {
+        "FedAvg": mean("start", "pretrained"),
+        "Local only": mean("local", "finetuned"),
+        "FedAvg, continued": mean("fedavg", "personalised"),
+        "Finetune": mean("finetune", "finetuned"),
+        "FedAlt (output)": mean("fedalt-output", "finetuned"),
+    }
+    best = max(cells, key=cells.__getitem__)
+
+    text = (comparison / "report.html").read_text()
+
+    answer = f"{best} has the best test closeness of 5 rows, {cells[best]:.4f} over 2 seeds"
+    gain = cells[best] - cells["FedAvg"]
+    assert gain > 0
+    assert f"{answer}: better than FedAvg ({cells['FedAvg']:.4f}) by {gain:.4f}; it helps" in text
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_cell_that_failed_is_said(tmp_path: Path) -> None:
+    grid = values("fedalt", compare={"settings": {"fedalt": {"personalize": {"shared_lr": 1e30}}}})
+    done(tmp_path / "grid", grid)
+
+    assert main(["report", str(tmp_path / "grid")]) == 0
+
+    assert "fedalt-output-3 failed" in (tmp_path / "grid/report.html").read_text()
+    assert json.loads((tmp_path / "grid/cells/start-3/summary.json").read_text())["split"] == "test"
+
+
+def test_without_what_others_are_compared_with_that_is_said(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grid"
+    shutil.copytree(comparison, folder)
+    for seed in (3, 4):
+        (folder / f"cells/start-{seed}/commit.json").unlink()
+    write_report(folder)
+
+    text = (folder / "report.html").read_text()
+    assert "FedAvg, which others are compared with, is not finished: no change can be drawn." in text
+    assert "No model has a part of its own" not in text
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_seeds_that_are_not_finished_are_not_named(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grid"
+    shutil.copytree(comparison, folder)
+    for cell in folder.glob("cells/*-4"):
+        (cell / "commit.json").unlink()
+    write_report(folder)
+
+    text = (folder / "report.html").read_text()
+    assert "<dt>Seeds</dt><dd>3</dd>" in text
+    assert "over 1 seed: better than" in text
+    assert "mean over seeds" not in text
+    assert "The band is" not in text
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_metric_that_a_device_does_not_have_is_there_with_its_reason(tmp_path: Path) -> None:
+    grid = values("fedalt", task={"kind": "compared:undefined_on_some"})
+    done(tmp_path / "grid", grid)
+    write_report(tmp_path / "grid")
+
+    columns = data_of(tmp_path / "grid")["devices"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    unknown = [row for row in rows if row["metric"] is None]
+    assert unknown
+    assert {row["reason"] for row in unknown} == {"`closeness`: the mean is negative"}
+    assert {row["gain"] for row in unknown} == {None}
+    assert all(row["loss"] is not None for row in unknown)
+
+
+def test_training_alone_is_not_drawn_where_it_would_hide_the_others(tmp_path: Path) -> None:
+    grid = values("fedalt", compare={"settings": {"local": {"finetune": {"personal_lr": 0.9}}}})
+    done(tmp_path / "grid", grid)
+    page = write_report(tmp_path / "grid").read_text()
+
+    (gain,) = set(re.findall(r"So far below that it is not drawn: Local only: (-[\d.]+)\.", page))
+    assert float(gain) < -1
+    assert "Local only" in data_of(tmp_path / "grid")["devices"]["model"]
+    assert "model: Local only" not in (tmp_path / "grid/figures/scatter.svg").read_text()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_nothing_of_scaffold_is_called_personal(tmp_path: Path) -> None:
+    done(tmp_path / "grid", values("scaffold", "fedalt"))
+    write_report(tmp_path / "grid")
+
+    assert set(data_of(tmp_path / "grid")["models"]["method"]) >= {"FedAlt"}
+    assert "SCAFFOLD" not in data_of(tmp_path / "grid")["models"]["method"]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_parts_by_patterns_are_named_where_their_costs_are_not_known(tmp_path: Path) -> None:
+    grid = values("fedalt", compare={"partitions": ["output", "slope.*"], "seeds": 1})
+    done(tmp_path / "grid", grid)
+    page = write_report(tmp_path / "grid").read_text()
+
+    assert "What these cost a device is on the pages of their runs: slope.*." in page
+    assert [row.split(",")[0] for row in (tmp_path / "grid/tables/costs.csv").read_text().splitlines()] == [
+        "personal part",
+        "output",
+    ]

@@ -1,0 +1,76 @@
+"""The colors of charts: seen on their ground, and told apart by readers with every kind of color vision."""
+
+import itertools
+import re
+from importlib import resources
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from partita.report.figures import PALETTES
+
+Colors = NDArray[np.float64]
+# How colors look without one kind of cones, on linear RGB: Machado, Oliveira and Fernandes (2009), severity 1.
+VISIONS = {
+    "all cones": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+# Linear RGB to OKLab: Ottosson (2020).
+TO_CONES = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+TO_LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+
+
+def linear(colors: list[str]) -> Colors:
+    parts = np.array([[int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)] for color in colors])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def luminance(colors: list[str]) -> Colors:
+    return linear(colors) @ np.array([0.2126, 0.7152, 0.0722])
+
+
+def ground(scheme: str) -> str:
+    style = (resources.files("partita.report") / "page.css").read_text()
+    light, dark = re.findall(r"--ground: (#\w{6});", style)
+    return {"light": light, "dark": dark}[scheme]
+
+
+@pytest.mark.parametrize("scheme", PALETTES)
+def test_every_colour_stands_out_from_its_ground(scheme: str) -> None:
+    on = luminance([ground(scheme)])[0]
+    own = luminance(PALETTES[scheme])
+
+    # WCAG asks 3 to 1 of what is not text.
+    assert ((np.maximum(own, on) + 0.05) / (np.minimum(own, on) + 0.05)).min() >= 3.0
+
+
+@pytest.mark.parametrize("scheme", PALETTES)
+@pytest.mark.parametrize("vision", VISIONS)
+def test_no_two_colours_look_alike(scheme: str, vision: str) -> None:
+    seen = np.clip(linear(PALETTES[scheme]) @ VISIONS[vision].T, 0, 1)
+    lab = np.cbrt(seen @ TO_CONES.T) @ TO_LAB.T
+
+    least = min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(lab, 2))
+    # The difference that can just be seen is about 0.02.
+    assert least >= 0.08

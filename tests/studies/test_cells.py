@@ -1,0 +1,238 @@
+"""Which runs a comparison is made of."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compared import ROUNDS, values
+from partita.config.methods import NAMED
+from partita.config.reading import config_of
+from partita.config.schema import CompareConfig, Config
+from partita.errors import ConfigError
+from partita.studies.cells import Cell, baseline_of, cells_of, in_full
+from partita.studies.search import space_of
+
+
+def cells(*methods: str, **sections: Any) -> list[Cell]:
+    return cells_of(values(*methods, **sections), devices=6)
+
+
+def configs(*methods: str, **sections: Any) -> dict[str, Config]:
+    """The configs of the cells of the first seed, by what they are called without it."""
+    return {cell.kind: cell.config(out=Path("x")) for cell in cells(*methods, **sections) if cell.seed == 3}
+
+
+def test_a_seeds_start_comes_first_then_what_is_always_there_then_what_was_asked_for() -> None:
+    names = [cell.name for cell in cells("fedalt", "finetune")]
+
+    per_seed = ["start", "local", "fedavg", "fedalt-output", "finetune"]
+    assert names == [f"{name}-{seed}" for seed in (3, 4) for name in per_seed]
+
+
+def test_only_methods_whose_name_does_not_say_what_is_personal_are_there_with_each_partition() -> None:
+    found = configs("fedper", "ditto", "fedsim", compare={"partitions": ["output", "none", "output"]})
+
+    assert list(found)[3:] == ["fedper", "ditto", "fedsim-output", "fedsim-none"]
+    assert found["fedsim-none"].partition.personal == "none"
+    assert found["ditto"].partition.personal == "full"
+
+
+def test_a_method_asked_for_twice_is_there_once() -> None:
+    assert [cell.kind for cell in cells("fedalt", "local", "fedalt", compare={"seeds": 1})] == [
+        *("start", "local", "fedavg", "fedalt-output"),
+    ]
+
+
+def test_all_but_those_from_scratch_begin_from_the_start_of_their_seed() -> None:
+    begin = {
+        cell.kind for cell in cells("fedalt", "fedbabu", "fedadam", "scaffold") if cell.begins_pretrained
+    }
+
+    assert begin == {"fedavg", "fedalt-output", "scaffold"}
+
+
+def test_a_cell_that_begins_from_a_file_does_not_pretrain() -> None:
+    cell = cells("fedalt", model={"start": "other", "start_names": {"a": "b"}})[3]
+
+    config = cell.config(out=Path("there"), start=Path("w.safetensors"))
+
+    assert (config.model.start, config.model.start_names) == ("w.safetensors", {})
+    assert (config.pretrain.rounds, config.out, config.seed) == (0, "there", 3)
+
+
+def test_a_device_alone_passes_over_its_examples_as_often_as_in_the_whole_pipeline() -> None:
+    # 4 rounds of 3 devices with one pass, and 2 of 3 with two, v's and u's, are 24 passes, 4 for each of 6 devices;
+    # and 5 epochs of finetuning.
+    rounds = {**ROUNDS, "rounds": 4, "shared_lr": 0.7, "momentum": 0.5}
+
+    local = configs(pretrain=rounds, finetune={"epochs": 5})["local"]
+
+    assert local.finetune.epochs == 9
+    assert (local.finetune.personal_lr, local.finetune.momentum) == (0.7, 0.5)
+    assert (local.pretrain.rounds, local.personalize.rounds) == (0, 0)
+
+
+def test_methods_that_train_from_scratch_have_as_many_rounds_as_the_others_in_all() -> None:
+    found = configs("fedbabu", "fedadam", pretrain={**ROUNDS, "rounds": 5, "server_lr": 0.9})
+
+    assert (found["fedbabu"].pretrain.rounds, found["fedbabu"].personalize.rounds) == (0, 7)
+    assert (found["fedadam"].pretrain.rounds, found["fedadam"].personalize.rounds) == (7, 0)
+    # The server's learning rate of FedAvg is not Adam's.
+    assert (found["fedadam"].pretrain.server_optimizer, found["fedadam"].pretrain.server_lr) == (
+        "fedadam",
+        0.01,
+    )
+
+
+def test_fedadam_trains_where_nothing_is_pretrained_too() -> None:
+    assert configs("fedadam", pretrain={**ROUNDS, "rounds": 0})["fedadam"].pretrain.rounds == 2
+
+
+def test_values_for_one_method_are_its_own_and_those_of_its_stateless_kind() -> None:
+    settings = {"fedalt": {"personalize": {"shared_lr": 0.7}}, "ditto": {"partition": {"proximal": 0.5}}}
+
+    found = configs("fedalt", "fedalt-stateless", "fedsim", "ditto", compare={"settings": settings})
+
+    rates = {kind: config.personalize.shared_lr for kind, config in found.items()}
+    assert rates["fedalt-output"] == rates["fedalt-stateless-output"] == 0.7
+    assert rates["fedsim-output"] == 0.05
+    assert (found["ditto"].partition.proximal, found["fedavg"].partition.proximal) == (0.5, 0.1)
+    assert found["fedalt-stateless-output"].personalize.stateful is False
+    assert found["fedalt-output"].personalize.stateful is True
+
+
+def test_only_runs_that_begin_from_a_pretrained_model_choose_beside_it() -> None:
+    found = configs("fedalt", "fedbabu", evaluate={"choose": "validation"}, task={"validation": 0.3})
+
+    assert {kind for kind, config in found.items() if config.evaluate.choose} == {"fedavg", "fedalt-output"}
+
+
+def test_no_cell_runs_the_baseline_of_a_run_alone() -> None:
+    assert not any(
+        config.finetune.baseline for config in configs("fedalt", finetune={"baseline": True}).values()
+    )
+
+
+def test_the_baseline_is_finetune_where_it_is_compared_else_fedavg() -> None:
+    assert baseline_of(CompareConfig()) == "finetune"
+    assert baseline_of(CompareConfig(methods=["fedalt"])) == "fedavg"
+    assert baseline_of(CompareConfig(methods=["fedalt", "finetune"], baseline="fedalt")) == "fedalt"
+
+
+def test_short_names_are_taken_in_full() -> None:
+    given = ["methods=fedalt,my.module:Up", "partitions=output", "tune=3", "compare.seeds=2", "seed=7"]
+
+    assert in_full(given) == [
+        'compare.methods=["fedalt", "my.module:Up"]',
+        'compare.partitions=["output"]',
+        *("compare.tune=3", "compare.seeds=2", "seed=7"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("methods", "compare", "words"),
+    [
+        (["fedalt"], {"seeds": 0}, "`seeds` must be at least 1, got 0."),
+        (["fedalt"], {"tune": -1}, "`tune` must be 0 (no tuning) or above, got -1."),
+        (["fedatl"], {}, "There is no method 'fedatl'. Known: fedavg, "),
+        (["fedatl"], {}, "Did you mean `fedalt`?"),
+        (["fedalt"], {"settings": {"dito": {}}}, "There is no method 'dito'."),
+        (["fedalt"], {"settings": {"ditto": 3}}, "`compare.settings.ditto` must be a section, got 3."),
+        (
+            ["fedalt"],
+            {"baseline": "ditto"},
+            "`baseline` must be one of the methods compared, local, fedavg, fedalt",
+        ),
+        (
+            ["pfedme-stateless"],
+            {},
+            "Under `pfedme` devices keep nothing between rounds: leave out `-stateless`.",
+        ),
+        (["ft_part-stateless"], {}, "Under `ft_part` devices keep nothing between rounds"),
+        (["fedavg-stateless"], {}, "Under `fedavg` devices keep nothing between rounds"),
+    ],
+)
+def test_a_comparison_that_makes_no_sense_is_refused(methods: list[str], compare: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cells(*methods, compare=compare)
+
+    assert words in str(caught.value)
+
+
+def test_stateless_is_for_methods_that_keep_a_personal_part_between_rounds() -> None:
+    keep = {name for name, named in NAMED.items() if named.keeps_state}
+
+    assert keep == {"fedalt", "fedsim", "fedper", "fedrep", "lg_fedavg", "fedbn"}
+
+
+def test_every_method_makes_a_config_that_reads_back() -> None:
+    named = [name for name in NAMED if name not in ("fedbn", "lg_fedavg")]
+
+    for cell in cells(*named, "small:Update", compare={"seeds": 1}):
+        assert config_of(cell.values).personalize.method in (*NAMED, "small:Update")
+
+
+@pytest.mark.parametrize("trials", [1, 6, 30])
+def test_every_method_has_enough_to_try_for_as_many_trials(trials: int) -> None:
+    named = [name for name in NAMED if name not in ("fedbn", "lg_fedavg")]
+
+    for kind, config in configs(*named).items():
+        space = space_of(config, trials)
+        assert kind == "start" or math.prod(map(len, space.values())) >= trials, kind
+
+
+def test_what_is_tried_is_what_a_method_has() -> None:
+    spaces = {
+        kind: list(space_of(config))
+        for kind, config in configs("ditto", "fedadam", "fedalt", "fedprox").items()
+    }
+
+    assert spaces["local"] == ["finetune.personal_lr"]
+    assert spaces["fedavg"] == ["personalize.shared_lr"]
+    assert spaces["fedadam"] == ["pretrain.server_lr"]
+    assert spaces["ditto"] == ["finetune.personal_lr", "partition.proximal"]
+    assert spaces["fedprox"] == ["personalize.shared_lr", "personalize.proximal"]
+    assert spaces["fedalt-output"] == [
+        *("personalize.shared_lr", "personalize.personal_lr", "finetune.personal_lr"),
+    ]
+
+
+@pytest.mark.parametrize("method", ["ditto", "local", "finetune", "fedadam", "pfedme"])
+def test_the_method_that_a_config_has_for_a_run_changes_no_cell(method: str) -> None:
+    methods = ("fedalt", "fedbabu", "fedadam")
+
+    assert configs(*methods, personalize={"method": method}) == configs(*methods)
+
+
+def test_patterns_are_compared_beside_names() -> None:
+    found = configs("fedalt", compare={"partitions": ["output", "slope.* offset"]})
+
+    assert list(found)[3:] == ["fedalt-output", "fedalt-slope.offset"]
+    assert found["fedalt-slope.offset"].partition.personal == ["slope.*", "offset"]
+
+
+@pytest.mark.parametrize(
+    ("personal", "parts", "compared"),
+    [
+        (["offset"], [], ["offset"]),
+        ("output", ["output", "adapter"], ["output", "adapter"]),
+        ("none", ["none", "input"], ["input"]),
+    ],
+)
+def test_without_partitions_those_of_the_model_and_of_the_config_are_compared(
+    personal: Any, parts: list[str], compared: list[str]
+) -> None:
+    config = values("fedalt", partition={"personal": personal}, compare={"partitions": [], "seeds": 1})
+
+    found = cells_of(config, devices=6, parts=parts)
+
+    assert [cell.partition for cell in found if cell.method == "fedalt"] == compared
+
+
+def test_only_the_name_says_whether_devices_keep_a_state() -> None:
+    found = configs("fedalt", "fedalt-stateless", personalize={"stateful": False})
+
+    assert found["fedalt-output"].personalize.stateful
+    assert not found["fedalt-stateless-output"].personalize.stateful

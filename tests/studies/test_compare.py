@@ -1,0 +1,410 @@
+"""Cells: the same start for all of a seed, the bits of a run alone, and going on after any end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from compared import ROUNDS, begun, done, quiet, table, tables, values
+from partita.config.reading import config_of, read_config, read_values
+from partita.config.schema import Config
+from partita.durable import held
+from partita.errors import ConfigError, RunFailed
+from partita.report.comparison_tables import write_tables
+from partita.runs.folder import journal_of
+from partita.studies import compare as running
+from partita.studies import run as runner
+from partita.studies.compare import Comparison, finish, reopen
+from partita.studies.forecast import forecast
+
+METHODS = ("fedalt", "fedalt-stateless")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """A comparison of two seeds that nothing has interrupted."""
+    comparison, failed = done(tmp_path_factory.mktemp("whole") / "grid", values(*METHODS))
+    assert failed == {}
+    return comparison
+
+
+def test_every_cell_of_a_seed_begins_from_the_same_pretrained_bits(whole: Comparison) -> None:
+    starts: dict[int, set[bytes]] = {3: set(), 4: set()}
+    for cell in whole.cells:
+        if cell.method == "" or cell.begins_pretrained:
+            file = whole.folder_of(cell) / "shared/pretrained.safetensors"
+            starts[cell.seed].add(file.read_bytes())
+
+    assert {seed: len(found) for seed, found in starts.items()} == {3: 1, 4: 1}
+    assert starts[3] != starts[4]
+
+
+def test_only_the_start_pretrains(whole: Comparison) -> None:
+    rounds = {
+        cell.kind: sum(
+            (line["stage"], line["work"]) == ("pretrained", "update")
+            for line in journal_of(whole.folder_of(cell))
+        )
+        for cell in whole.cells
+    }
+
+    assert {kind for kind, count in rounds.items() if count} == {"start"}
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_a_cell_has_the_bits_of_a_run_with_the_same_settings(
+    whole: Comparison, tmp_path: Path, stateful: bool
+) -> None:
+    alone = values()
+    del alone["compare"]
+    alone |= {"seed": 4, "out": str(tmp_path / "alone"), "partition": {"personal": "output"}}
+    alone["personalize"] = {**ROUNDS, "method": "fedalt", "stateful": stateful}
+
+    run = runner.prepare(config_of(alone), Path())
+    runner.finish(run)
+
+    cell = whole.folder / "cells" / f"fedalt{'' if stateful else '-stateless'}-output-4"
+    names = [
+        "devices.parquet",
+        "summary.json",
+        *(f"shared/{n}.safetensors" for n in ("pretrained", "personalised")),
+    ]
+    names += [f"personal/{path.name}" for path in (cell / "personal").iterdir()]
+    assert len(names) > 6
+    for name in names:
+        assert (cell / name).read_bytes() == (run.folder / name).read_bytes(), name
+
+
+def test_the_table_holds_what_the_cells_summaries_say(whole: Comparison) -> None:
+    rows = {(row["method"], row["personal part"]): row for row in table(whole.folder)}
+
+    for method, kind, stage in [
+        ("FedAvg", "start", "pretrained"),
+        ("FedAvg, continued", "fedavg", "personalised"),
+        ("FedAlt, stateless", "fedalt-stateless-output", "finetuned"),
+        ("Local only", "local", "finetuned"),
+    ]:
+        means = [
+            json.loads((whole.folder / "cells" / f"{kind}-{seed}" / "summary.json").read_text())["stages"][
+                stage
+            ]
+            for seed in (3, 4)
+        ]
+        row = rows[method, "output" if "output" in kind else ""]
+        assert float(row["closeness mean"]) == pytest.approx(sum(m["weighted_mean"] for m in means) / 2)
+    assert [rows[key]["rounds"] for key in rows] == ["2", "0", "4", "4", "4"]
+
+
+def test_bytes_are_those_of_training_and_of_pretraining(whole: Comparison) -> None:
+    rows = {row["method"]: float(row["MB both ways"]) * 1e6 for row in table(whole.folder)}
+
+    # 4 numbers of 4 bytes, down and up, to 3 devices, in 2 rounds.
+    assert rows["FedAvg"] == pytest.approx(4 * 4 * 2 * 3 * 2)
+    assert rows["FedAvg, continued"] == pytest.approx(2 * rows["FedAvg"])
+    # The slope alone travels when FedAlt trains, and once more to each of 6 devices to finetune.
+    assert rows["FedAlt"] == pytest.approx(rows["FedAvg"] + 3 * 4 * (2 * 3 * 2 + 6))
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_comparison_that_ended_in_the_middle_goes_on_to_the_same_tables(
+    whole: Comparison, tmp_path: Path
+) -> None:
+    told: list[float] = []
+
+    def stop(done: float, *_: object) -> None:
+        told.append(done)
+        if len(told) == 9:
+            raise Stop
+
+    comparison = begun(tmp_path / "grid", values(*METHODS))
+    with pytest.raises(Stop):
+        finish(comparison, stop)
+    # A kill between a cell's folder and its config leaves this.
+    (tmp_path / "grid/cells/fedalt-output-4/shared").mkdir(parents=True)
+    (tmp_path / "grid/cells/fedalt-output-4/config.toml.tmp").write_text("half")
+
+    again = reopen(tmp_path / "grid")
+    write_tables(again, finish(again, quiet))
+
+    assert 0 < told[-1] < len(comparison.cells) / 2
+    assert tables(again.folder) == tables(whole.folder)
+
+
+def test_a_finished_comparison_runs_nothing_again(whole: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "finish", lambda *_: pytest.fail("A cell was run again."))
+
+    assert finish(reopen(whole.folder), quiet) == {}
+
+
+def test_a_cell_that_another_process_holds_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = begun(tmp_path / "grid", values(compare={"seeds": 1}))
+    lock = held(tmp_path / "grid/cells/start-3.lock")
+    assert lock.__enter__()
+    while_held: set[str] = set()
+
+    def other_process_ends(_: float) -> None:
+        while_held.update(path.name for path in (tmp_path / "grid/cells").iterdir() if path.is_dir())
+        lock.__exit__(None, None, None)
+
+    monkeypatch.setattr("partita.studies.compare.time.sleep", other_process_ends)
+
+    assert finish(comparison, quiet) == {}
+
+    # What begins from the start had to wait for it; what trains alone had not.
+    assert while_held == {"local-3"}
+
+
+def test_an_error_inside_does_not_pass_for_a_lock_that_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError), held(tmp_path / "lock"):
+        raise BlockingIOError
+
+    with held(tmp_path / "lock") as is_ours:
+        assert is_ours
+
+
+DIVERGES = {"settings": {"fedalt": {"personalize": {"shared_lr": 1e30, "personal_lr": 1e30}}}}
+
+
+def test_a_cell_that_failed_is_named_and_the_rest_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison, failed = done(tmp_path / "grid", values("fedalt", "fedsim", compare={"seeds": 1, **DIVERGES}))
+
+    assert list(failed) == ["fedalt-output-3"]
+    assert "No device was heard in any round of `personalised`" in failed["fedalt-output-3"]
+    assert [row["method"] for row in table(comparison.folder)] == [
+        *("FedAvg", "Local only", "FedAvg, continued", "FedSim"),
+    ]
+    notes = (comparison.folder / "tables/methods.md").read_text()
+    assert "fedalt-output-3 failed: No device was heard" in notes
+    # Every process knows, and none tries it again.
+    monkeypatch.setattr(runner, "finish", lambda *_: pytest.fail("A cell was run again."))
+    assert finish(reopen(comparison.folder), quiet) == failed
+
+
+def test_a_start_that_failed_takes_with_it_what_begins_there_and_nothing_else(tmp_path: Path) -> None:
+    diverges = {**ROUNDS, "shared_lr": 1e30}
+    settings = {"local": {"finetune": {"personal_lr": 0.05}}}
+
+    comparison, failed = done(
+        tmp_path / "grid", values("fedalt", pretrain=diverges, compare={"seeds": 1, "settings": settings})
+    )
+
+    assert list(failed) == ["start-3", "fedavg-3", "fedalt-output-3"]
+    assert failed["fedavg-3"] == "its start failed"
+    assert [row["method"] for row in table(comparison.folder)] == ["Local only"]
+
+
+def test_a_comparison_of_which_nothing_is_left_fails(tmp_path: Path) -> None:
+    comparison = begun(tmp_path / "grid", values(compare={"seeds": 1}))
+
+    with pytest.raises(RunFailed, match="There is nothing to compare. a failed: b"):
+        write_tables(comparison, {"a": "b"})
+
+
+def test_in_a_relative_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    _, failed = done(Path("here/grid"), values("fedalt", compare={"seeds": 1}))
+    monkeypatch.chdir("/")
+
+    assert failed == {}
+    assert finish(reopen(tmp_path / "here/grid"), quiet) == {}
+    config = read_config(tmp_path / "here/grid/cells/fedalt-output-3/config.toml")
+    assert config.model.start == "../start-3/shared/pretrained.safetensors"
+
+
+def test_progress_is_over_the_whole_and_moves_inside_a_cell(tmp_path: Path) -> None:
+    told: list[tuple[float, int, str]] = []
+    comparison = begun(tmp_path / "grid", values("fedalt", compare={"seeds": 1}))
+
+    finish(comparison, lambda *progress: told.append(progress))
+
+    parts = [part for part, _, _ in told]
+    assert parts == sorted(parts)
+    assert {whole for _, whole, _ in told} == {4}
+    assert parts[-1] == 4
+    assert sum(part % 1 > 0 for part in parts) > 6
+    assert told[0][2].startswith("start-3, ")
+
+
+def test_a_single_device_and_a_single_seed_are_compared(tmp_path: Path) -> None:
+    rounds = {**ROUNDS, "devices_per_round": 1}
+    given = values("fedalt", "finetune", task={"kind": "compared:one_device"}, compare={"seeds": 1})
+
+    comparison, failed = done(tmp_path / "grid", given | {"pretrain": rounds, "personalize": rounds})
+
+    assert failed == {}
+    rows = table(comparison.folder)
+    assert {row["better than Finetune low"] for row in rows} == {""}
+    assert all(row["closeness std"] == "" for row in rows)
+    assert rows[0]["better than Finetune value"] != ""
+
+
+def test_where_the_metric_goes_down_the_lowest_mean_is_marked(tmp_path: Path) -> None:
+    given = values("fedalt", task={"kind": "compared:worse"}, compare={"seeds": 1})
+
+    comparison, _ = done(tmp_path / "grid", given)
+
+    rows = table(comparison.folder)
+    best = min(rows, key=lambda row: float(row["error mean"]))
+    assert [row["error is_best"] for row in rows] == [str(int(row is best)) for row in rows]
+
+
+def test_devices_without_a_metric_are_left_out_and_told_of(tmp_path: Path) -> None:
+    given = values("fedalt", task={"kind": "compared:undefined_on_some"}, compare={"seeds": 1})
+
+    comparison, failed = done(tmp_path / "grid", given)
+
+    assert failed == {}
+    rows = pq.read_table(comparison.folder / "cells/fedalt-output-3/devices.parquet").to_pylist()
+    known = [r for r in rows if (r["stage"], r["split"]) == ("finetuned", "test") and r["metric"] is not None]
+    assert 0 < len(known) < 6
+    mean = sum(r["metric"] * r["weight"] for r in known) / sum(r["weight"] for r in known)
+    (alt,) = [row for row in table(comparison.folder) if row["method"] == "FedAlt"]
+    assert float(alt["closeness mean"]) == pytest.approx(mean)
+    notes = (comparison.folder / "tables/methods.md").read_text()
+    assert f"fedalt-output-3: {6 - len(known)} of 6 devices have no closeness." in notes
+
+
+def test_no_earlier_stage_speaks_for_a_model_that_has_no_metric_at_the_end(tmp_path: Path) -> None:
+    settings = {"fedalt": {"finetune": {"personal_lr": 1000.0}}}
+    given = values("fedalt", task={"kind": "compared:diverging_metric"})
+
+    comparison, _ = done(
+        tmp_path / "grid", given | {"compare": given["compare"] | {"seeds": 1, "settings": settings}}
+    )
+
+    assert "FedAlt" not in [row["method"] for row in table(comparison.folder)]
+    notes = (comparison.folder / "tables/methods.md").read_text()
+    assert "fedalt-output-3: 6 of 6 devices have no closeness." in notes
+
+
+def test_without_pretraining_all_begin_from_one_initialization(tmp_path: Path) -> None:
+    given = values("fedalt", "fedadam", pretrain={**ROUNDS, "rounds": 0}, compare={"seeds": 1})
+
+    comparison, failed = done(tmp_path / "grid", given)
+
+    assert failed == {}
+    kinds = ("start", "fedavg", "fedalt-output", "local")
+    files = {(comparison.folder / f"cells/{k}-3/shared/pretrained.safetensors").read_bytes() for k in kinds}
+    assert len(files) == 1
+    devices = {row["method"]: row for row in table(comparison.folder, "devices")}
+    assert (devices["FedAvg"]["same"], devices["FedAvg"]["helped"]) == ("6.0", "0.0")
+    assert devices["Start"]["same"] != "6.0"
+    assert {row["method"]: row["rounds"] for row in table(comparison.folder)} == {
+        "Start": "0",
+        "Local only": "0",
+        "FedAvg": "2",
+        "FedAlt": "2",
+        "FedAdam, all rounds": "2",
+    }
+
+
+def test_what_devices_serve_is_compared_too(tmp_path: Path) -> None:
+    given = values(
+        "fedalt", evaluate={"choose": "validation"}, task={"validation": 0.3}, compare={"seeds": 1}
+    )
+
+    comparison, failed = done(tmp_path / "grid", given)
+
+    assert failed == {}
+    methods = [row["method"] for row in table(comparison.folder, "devices")]
+    assert "FedAlt, chosen on validation" in methods
+    assert "Local only, chosen on validation" not in methods
+    served = pq.read_table(comparison.folder / "cells/fedalt-output-3/devices.parquet").to_pylist()
+    order = [row["device"] for row in served if (row["stage"], row["split"]) == ("served", "test")]
+    assert order == [f"d{n}" for n in range(6)]
+
+
+def get(config: Config, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(config, section), name)
+
+
+def test_every_method_is_tuned_with_as_many_trials_and_its_cells_use_what_was_found(tmp_path: Path) -> None:
+    given = values("fedalt", compare={"seeds": 1, "tune": 2})
+
+    comparison, failed = done(tmp_path / "grid", given)
+
+    assert failed == {}
+    kinds = {"local", "fedavg", "fedalt-output"}
+    folder = comparison.folder / "tuned"
+    assert {path.stem for path in folder.glob("*.json")} == kinds
+    for kind in kinds:
+        trials = [path for path in (folder / kind).iterdir() if path.name.startswith("trial-")]
+        assert len(trials) == 2, kind
+        found = json.loads((folder / f"{kind}.json").read_text())
+        config = read_config(comparison.folder / "cells" / f"{kind}-3" / "config.toml")
+        assert {key: get(config, key) for key in found} == found
+        # The cells train on all rows.
+        assert "validation" not in config.task.options
+    # One model is pretrained for all trials of all methods.
+    assert (folder / "start").is_dir()
+    assert not list(folder.glob("*/start"))
+
+
+def test_a_method_whose_every_trial_fails_is_named_and_the_others_are_there(tmp_path: Path) -> None:
+    given = values("fedalt", compare={"seeds": 1, "tune": 1, **DIVERGES})
+
+    comparison, failed = done(tmp_path / "grid", given)
+
+    assert list(failed) == ["fedalt-output-3"]
+    assert failed["fedalt-output-3"].startswith("Tuning: No trial came to its end: No device was heard")
+    assert len(table(comparison.folder)) == 3
+
+
+def test_a_forecast_lists_all_cells_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    told = forecast(values("fedalt", "finetune", compare={"tune": 2}), Path())
+
+    assert [each.cell.name for each in told.cells] == [
+        f"{kind}-{seed}"
+        for seed in (3, 4)
+        for kind in ("start", "local", "fedavg", "fedalt-output", "finetune")
+    ]
+    assert all(each.seconds and each.seconds > 0 for each in told.cells)
+    assert told.tuning > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_forecast_goes_by_rounds_and_devices() -> None:
+    few, many = (
+        forecast(values("fedalt", personalize={**ROUNDS, "rounds": rounds}, compare={"seeds": 1}), Path())
+        for rounds in (10, 10_000)
+    )
+
+    seconds = [{each.cell.kind: each.seconds or 0.0 for each in told.cells} for told in (few, many)]
+    assert seconds[1]["fedalt-output"] > 50 * seconds[0]["fedalt-output"]
+    assert seconds[1]["start"] < 50 * seconds[0]["start"]
+
+
+def test_a_forecast_lists_cells_that_diverge_without_a_time() -> None:
+    told = forecast(values("fedalt", compare={"seeds": 1, **DIVERGES}), Path())
+
+    assert [each.cell.kind for each in told.cells if each.seconds is None] == ["fedalt-output"]
+
+
+def test_a_folder_without_a_comparison_is_not_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+
+    with pytest.raises(ConfigError, match="holds no comparison to go on with"):
+        reopen(tmp_path)
+
+
+def test_a_comparisons_own_config_makes_the_same_cells_again(whole: Comparison) -> None:
+    recorded = read_values(whole.folder / "config.toml")
+
+    again = running.cells_in({**recorded, "out": "elsewhere"}, whole.folder)
+
+    assert again == whole.cells

@@ -1,0 +1,295 @@
+"""Tuning: by validation rows alone, the best of those that came to their end."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from compared import ROUNDS, quiet, values
+from partita import Devices, Task
+from partita.cli import main
+from partita.config.reading import config_of, read_config
+from partita.data.examples import examples_of
+from partita.errors import ConfigError, RunFailed
+from partita.params import from_bytes
+from partita.report.sheets import Spread
+from partita.runs.folder import is_finished
+from partita.studies import run as runner
+from partita.studies.search_space import split_arguments
+from partita.studies.trials import Trial, Tuned, trials_sheet
+from partita.studies.tune import Ground, begin, tune
+from partita.tasks.held_out import held_out
+from small import affine_devices, affine_task
+
+KEY = "finetune.personal_lr"
+
+
+class Sealed(dict[str, Any]):
+    """A device's data; nobody may look at its test rows."""
+
+    def __getitem__(self, split: str) -> Any:
+        assert split != "test", "The test rows were read."
+        return super().__getitem__(split)
+
+
+def sealed() -> Task:
+    devices = affine_devices()
+    return affine_task(devices=Devices(devices, load=lambda device: Sealed(devices[device])))
+
+
+def given(method: str = "ft_part", **sections: Any) -> dict[str, Any]:
+    """A small run to tune, whose test rows nobody may read."""
+    whole = values(task={"kind": "test_tuning:sealed"}, partition={"personal": "output"})
+    del whole["compare"]
+    whole["personalize"] = {**ROUNDS, "method": method}
+    for section, changes in sections.items():
+        whole[section] = {**whole.get(section, {}), **changes}
+    return whole
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let import paths find this module, whatever the way in which tests are imported."""
+    monkeypatch.setitem(sys.modules, "test_tuning", sys.modules[__name__])
+
+
+def tuned(
+    tmp_path: Path, search: dict[str, list[Any]], config: dict[str, Any], trials: int = 0
+) -> tuple[Tuned, Ground]:
+    ground = begin({**config, "out": str(tmp_path / "tune")}, Path(), search, trials)
+    return tune(ground, search, trials=trials, tick=quiet), ground
+
+
+def test_the_best_on_held_out_rows_is_found_and_test_rows_are_never_read(tmp_path: Path) -> None:
+    result, _ = tuned(tmp_path, {KEY: [0.0, 0.05, 1e-9]}, given())
+
+    values_by_rate = {trial.choice[KEY]: trial.value for trial in result.trials}
+    assert result.best.choice == {KEY: 0.05}
+    assert result.best.value == max(values_by_rate.values())
+    assert result.metric == "closeness"
+    # A rate of 0 leaves the pretrained model: its closeness on a fifth of the training rows, by hand.
+    start = tmp_path / "tune/start/shared/pretrained.safetensors"
+    assert values_by_rate[0.0] == pytest.approx(closeness_of(start))
+
+
+def closeness_of(file: Path) -> float:
+    model = from_bytes(file.read_bytes())
+    total, count = 0.0, 0
+    for splits in held_out(affine_task(), 0.2).devices.values():
+        examples = examples_of(splits["validation"])
+        if len(examples):
+            inputs, targets = examples.batch_at(torch.arange(len(examples)))
+            predicted = inputs @ model["slope.weight"][0] + model["offset"]
+            total -= (predicted - targets).abs().mean().item() * len(examples)
+            count += len(examples)
+    return total / count
+
+
+def test_the_seal_holds(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="The test rows were read."):
+        runner.finish(runner.prepare(config_of(given() | {"out": str(tmp_path / "run")}), Path()))
+
+
+def test_trials_share_one_pretrained_model_unless_a_key_changes_it(tmp_path: Path) -> None:
+    tuned(tmp_path / "a", {KEY: [0.01, 0.1]}, given())
+    tuned(tmp_path / "b", {"pretrain.shared_lr": [0.01, 0.1]}, given())
+
+    starts = {
+        name: {
+            (tmp_path / name / "tune" / f"trial-{n}" / "shared/pretrained.safetensors").read_bytes()
+            for n in (0, 1)
+        }
+        for name in "ab"
+    }
+    assert starts["a"] == {(tmp_path / "a/tune/start/shared/pretrained.safetensors").read_bytes()}
+    assert len(starts["b"]) == 2
+    assert not (tmp_path / "b/tune/start").exists()
+
+
+def test_methods_are_searched_without_a_shared_start(tmp_path: Path) -> None:
+    # Training alone must not begin from what all have trained.
+    tuned(tmp_path, {"personalize.method": ["ft_part", "local"]}, given())
+
+    config = read_config(tmp_path / "tune/trial-1/config.toml")
+    assert (config.personalize.method, config.model.start) == ("local", "")
+
+
+def test_a_diverged_trial_never_wins_though_an_earlier_stage_was_measured(tmp_path: Path) -> None:
+    config = given(task={"kind": "compared:diverging_metric"})
+
+    result, _ = tuned(tmp_path, {KEY: [1000.0, 0.01]}, config)
+
+    assert result.best.choice == {KEY: 0.01}
+    assert result.trials[0].value is None
+    assert result.trials[0].said.endswith("devices have no closeness at the end")
+
+
+def test_trials_are_looked_at_on_their_way_only_where_some_could_be_given_up(tmp_path: Path) -> None:
+    config = given("fedalt", personalize={"rounds": 10})
+    looks: dict[str, int] = {}
+    for name, rates in (("few", [0.01, 0.1, 0.2]), ("more", [0.01, 0.1, 0.2, 0.3])):
+        tuned(tmp_path / name, {KEY: rates}, config)
+        rounds = (tmp_path / name / "tune/trial-0/rounds.jsonl").read_text().splitlines()
+        looks[name] = sum(
+            line["work"] == "evaluate" and not line["final"] for line in map(json.loads, rounds)
+        )
+
+    assert looks == {"few": 0, "more": 4}
+
+
+def test_no_trial_that_ends_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="No trial came to its end: No device was heard"):
+        tuned(tmp_path, {"personalize.shared_lr": [1e30]}, given("fedalt", personalize={"personal_lr": 1e30}))
+
+
+def test_hopeless_trials_are_given_up_and_never_win(tmp_path: Path) -> None:
+    rounds = {**ROUNDS, "rounds": 5, "method": "fedavg"}
+    rates = [0.1, 0.08, 0.06, 1e-6, 0.07]
+
+    result, _ = tuned(tmp_path, {"personalize.shared_lr": rates}, given("fedavg", personalize=rounds))
+
+    hopeless = result.trials[3]
+    assert (hopeless.value, hopeless.said[:14]) == (None, "given up after")
+    assert result.best.value == max(trial.value for trial in result.trials if trial.value is not None)
+    # It ended early: the folder holds no finished run.
+    assert not is_finished(tmp_path / "tune/trial-3")
+    assert [trial.choice["personalize.shared_lr"] for trial in result.trials] == rates
+
+
+def test_where_lower_is_better_the_lowest_wins(tmp_path: Path) -> None:
+    result, _ = tuned(tmp_path, {KEY: [0.05, 0.0]}, given(task={"kind": "compared:worse"}))
+
+    assert result.best.value == min(trial.value for trial in result.trials if trial.value is not None)
+    assert result.best.choice == {KEY: 0.05}
+
+
+def test_so_many_trials_only_and_none_twice(tmp_path: Path) -> None:
+    search = {KEY: [0.01, 0.02, 0.03], "finetune.epochs": [1, 2]}
+
+    result, _ = tuned(tmp_path, search, given(), trials=5)
+
+    assert len(result.trials) == 5
+    assert len({tuple(trial.choice.values()) for trial in result.trials}) == 5
+
+
+def test_the_trials_are_a_table_with_the_best_marked() -> None:
+    trials = [
+        Trial(number=0, choice={"a": 1}, value=0.0, said="done"),
+        Trial(number=1, choice={"a": 2}, value=None, said="given up"),
+    ]
+
+    sheet = trials_sheet(Tuned(metric="gain", trials=trials, best=trials[0]))
+
+    assert sheet.columns == ["trial", "a", "gain", "ended"]
+    assert sheet.rows[0] == ["0", "1", Spread(0.0, is_best=True), "done"]
+    assert sheet.rows[1] == ["1", "2", None, "given up"]
+
+
+def test_several_values_are_searched_and_single_ones_set() -> None:
+    plain, search = split_arguments(
+        ["seed=2", "a.b=0.1,1", "c=x,y", "partition.personal=['a', 'b']", 'd="p,q"']
+    )
+
+    assert plain == ["seed=2", "partition.personal=['a', 'b']", 'd="p,q"']
+    assert search == {"a.b": [0.1, 1], "c": ["x", "y"]}
+
+
+TOML = """
+[task]
+kind = "compared:plain"
+validation = 0.4
+[partition]
+personal = "output"
+[pretrain]
+rounds = 1
+devices_per_round = 2
+[personalize]
+method = "ft_part"
+[finetune]
+epochs = 1
+batch_size = 4
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/mine.toml").write_text(TOML)
+    return tmp_path
+
+
+def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "conf/beside.py").write_text("from compared import plain as make")
+    (here / "conf/mine.toml").write_text(TOML.replace("compared:plain", "beside:make"))
+
+    assert main(["tune", "conf/mine.toml", f"{KEY}=0.0,0.05", "seed=9"]) == 0
+
+    assert "partita run runs/mine-tune-1/tuned.toml" in capsys.readouterr().out
+    final = read_config(here / "runs/mine-tune-1/tuned.toml")
+    assert (final.finetune.personal_lr, final.seed, final.name) == (0.05, 9, "mine")
+    with (here / "runs/mine-tune-1/trials.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row[KEY], row["closeness is_best"]) for row in rows] == [("0.0", "0"), ("0.05", "1")]
+    # From a folder in which the own code is not.
+    sys.modules.pop("beside", None)
+    sys.path[:] = [place for place in sys.path if Path(place).name != "conf"]
+    assert main(["run", "runs/mine-tune-1/tuned.toml", "out=final"]) == 0
+    asked: dict[str, int] = {}
+    for row in pq.read_table(here / "final/devices.parquet").to_pylist():
+        assert row["split"] != "validation"
+        if row["split"] == "train":
+            asked[row["device"]] = row["examples"]
+    assert asked == {f"d{n}": 5 + n for n in range(6)}
+    summary = json.loads((here / "final/summary.json").read_text())
+    assert summary["split"] == "test"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([f"{KEY}=0.1,-1"], "A learning rate must be a finite number, 0 or above, got -1"),
+        ([f"{KEY}=0.1,x"], "`finetune.personal_lr` must be a number, got 'x'."),
+        (["finetune.lr=0.1,0.2"], "Unknown key `finetune.lr`."),
+        (["seed=1,2"], "`seed` cannot be searched for: trials would not be judged alike."),
+        (
+            ["personalize.method=finetune", "personalize.rounds=1,2"],
+            "`personalize.rounds` cannot be searched for: the method `finetune` has 0.",
+        ),
+        (["evaluate.split=test,validation"], "`evaluate.split` cannot be searched for"),
+        (["personalize.method=ft_part,fedatl"], "got 'fedatl'. Did you mean `fedalt`?"),
+        ([f"{KEY}=0.1"], "There is nothing to search for: give a key several values, `key=v1,v2`."),
+        ([f"{KEY}=0.1,0.2", "--trials", "-1"], "`trials` must be 0 (every combination) or above, got -1."),
+        ([f"{KEY}=0.1,0.2", "out=conf"], "`conf` exists already"),
+        ([f"{KEY}=0.1,0.2", "task.validation=1.5"], "`validation` must be between 0 and 1"),
+    ],
+)
+def test_a_bad_value_is_one_line_before_anything_runs(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main(["tune", "conf/mine.toml", "seed=1", *arguments]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert [path.name for path in here.iterdir()] == ["conf"]
+
+
+def test_values_that_are_no_numbers_or_texts_are_refused() -> None:
+    with pytest.raises(ConfigError, match="can be searched among numbers and texts"):
+        begin(given(), Path(), {"partition.personal": [["a"], ["b"]]}, 0)
+
+
+def test_what_the_config_says_is_tried_first(tmp_path: Path) -> None:
+    config = given(finetune={"epochs": 1, "personal_lr": 0.05})
+
+    result, _ = tuned(tmp_path, {KEY: [0.5, 0.2, 0.1, 0.05, 0.01]}, config, trials=2)
+
+    assert result.trials[0].choice == {KEY: 0.05}

@@ -1,0 +1,108 @@
+"""Summaries over devices, against numbers worked by hand."""
+
+from typing import Any
+
+import pytest
+
+from partita import Metric
+from partita.protocol import Stage
+from partita.training.evaluation import Pretrained, columns_of, rows_of, summarize
+from small import affine_task, negative_error
+
+
+def row(
+    stage: str, device: str, metric: float | None, weight: int = 1, split: str = "test"
+) -> dict[str, Any]:
+    measured = {"split": split, "metric": metric, "weight": weight}
+    return {"stage": stage, "device": device, "position": "abcd".index(device), **measured}
+
+
+def rows() -> list[dict[str, Any]]:
+    before = {"a": 0.5, "b": 0.5, "c": 0.25, "d": 1.0}
+    after = {"a": 0.75, "b": 0.25, "c": 0.25, "d": None}
+    return [
+        *(
+            row("pretrained", device, value, weight=1 + 2 * (device == "d"))
+            for device, value in before.items()
+        ),
+        *(row("personalised", device, value) for device, value in after.items()),
+        row("personalised", "a", 0.0, split="train"),
+    ]
+
+
+def test_means_and_spread() -> None:
+    numbers = summarize(rows(), affine_task(), devices=4)["stages"]["pretrained"]
+
+    # Values 1/2, 1/2, 1/4, 1 with weights 1, 1, 1, 3.
+    assert numbers["weighted_mean"] == pytest.approx(4.25 / 6)
+    assert numbers["mean"] == pytest.approx(2.25 / 4)
+    # Deviations from 9/16 in sixteenths: -1, -1, -5, 7; their squares sum to 76.
+    assert numbers["std"] == pytest.approx((76 / 4) ** 0.5 / 16)
+    assert (numbers["min"], numbers["q50"], numbers["max"], numbers["devices"]) == (0.25, 0.5, 1.0, 4)
+    # Quantiles are linear between sorted values: position 0.3 of 1/4, 1/2; position 2.7 of 1/2, 1.
+    assert numbers["q10"] == pytest.approx(0.25 + 0.3 * 0.25)
+    assert numbers["q90"] == pytest.approx(0.5 + 0.7 * 0.5)
+    assert (numbers["helped"], numbers["hurt"], numbers["same"]) == (0, 0, 4)
+
+
+@pytest.mark.parametrize(("direction", "helped", "hurt"), [("up", 1, 1), ("down", 1, 1)])
+def test_helped_and_hurt_are_strict_and_leave_out_the_undefined(
+    direction: Any, helped: int, hurt: int
+) -> None:
+    task = affine_task(metrics={"error": Metric(negative_error, direction)})
+
+    summary = summarize(rows(), task, devices=4)
+
+    numbers = summary["stages"]["personalised"]
+    assert (summary["metric"], summary["direction"]) == ("error", direction)
+    assert (numbers["helped"], numbers["hurt"], numbers["same"], numbers["devices"]) == (helped, hurt, 1, 3)
+
+
+def test_a_lower_metric_helps_where_lower_is_better() -> None:
+    measured = [row("pretrained", "a", 0.5), row("finetuned", "a", 0.25)]
+
+    up, down = (
+        summarize(measured, affine_task(metrics={"m": Metric(negative_error, direction)}), devices=4)[
+            "stages"
+        ]["finetuned"]
+        for direction in ("up", "down")
+    )
+
+    assert (up["helped"], up["hurt"]) == (0, 1)
+    assert (down["helped"], down["hurt"]) == (1, 0)
+
+
+def test_the_headline_is_in_the_column_metric_and_others_by_name() -> None:
+    task = affine_task(metrics={"first": negative_error, "second": negative_error})
+    measures = {"examples": 3, "weight": 3, "loss": 0.5, "first": 1.0, "second": 2.0, "reason": None}
+
+    (made,) = rows_of(task, Stage.FINETUNED, "a", {"test": measures})
+
+    assert made["metric"] == 1.0
+    assert made["second"] == 2.0
+    assert list(columns_of(task)) == [
+        *("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "second", "reason"),
+    ]
+    assert set(made) == set(columns_of(task))
+
+
+@pytest.mark.parametrize(("direction", "helped", "hurt"), [("up", 2, 1), ("down", 1, 2)])
+def test_a_block_of_devices_is_compared_with_the_pretrained_model(
+    direction: Any, helped: int, hurt: int
+) -> None:
+    task = affine_task(metrics={"closeness": Metric(negative_error, direction)})
+    before = [*rows(), row("pretrained", "a", 0.0, split="train")]
+    # Before: a 1/2, b 1/2, c 1/4, d 1. The second a is of another split, the second d has no metric.
+    after = [
+        row("personalised", "a", 0.75),
+        row("personalised", "a", 0.0, split="train"),
+        row("personalised", "b", 0.75),
+        row("personalised", "d", 0.25),
+        row("personalised", "d", None),
+    ]
+
+    pretrained = Pretrained(before, task, devices=4, split="test")
+
+    assert pretrained.against(after) == {"helped": helped, "hurt": hurt, "same": 0}
+    assert pretrained.against(after[1:2]) == {"helped": 0, "hurt": 0, "same": 0}
+    assert pretrained.against([row("finetuned", "c", 0.25)]) == {"helped": 0, "hurt": 0, "same": 1}
