@@ -389,6 +389,6 @@ def test_the_installed_command_runs(here: Path) -> None:
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     failed = subprocess.run([command, "run", "seed=x"], capture_output=True, text=True, check=False, cwd=here)
 
-    assert done.stdout == "partita 0.1.0\n"
+    assert done.stdout == "partita 0.2.0\n"
     assert (failed.returncode, failed.stdout) == (2, "")
     assert failed.stderr == "partita: `seed` must be a whole number, got 'x'.\n"
