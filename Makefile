@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := $(BIN)/$(if $(COVERAGE),coverage run -m pytest,pytest)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow coverage check format docs bench clean
+.PHONY: help run test test-slow coverage check format docs numbers bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ format: $(VENV)/.dev ## format, and fix what ruff can fix
 
 docs: $(VENV)/.dev ## the documentation as a site, site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+numbers: $(VENV)/.dev ## run the commands of README and docs, and write what they print into the pages
+	$(BIN)/python tests/update_outputs.py
 
 bench: $(VENV)/.package ## the overhead of the library over a plain loop
 	$(BIN)/python benchmarks/overhead.py
