@@ -19,7 +19,7 @@ run: $(VENV)/.package ## the quickstart: real data, a table at the end
 	$(BIN)/partita run
 
 test: $(VENV)/.dev ## the tests, under 3 minutes
-	$(PYTEST) -n 2
+	$(PYTEST) -n 2 --dist loadfile   # the fixtures of a file are built once
 
 test-slow: $(VENV)/.dev ## the marked tests: real processes, kills, the browser, under 15 minutes
 	$(PYTEST) -m slow
