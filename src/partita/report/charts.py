@@ -232,7 +232,9 @@ def histogram(caption: str) -> Chart:
         _from("sizes")
         .mark_bar()
         .encode(
-            x=alt.X("examples:Q", bin=alt.Bin(maxbins=30, minstep=1), title="training examples"),
+            x=alt.X(
+                "examples:Q", bin=alt.Bin(maxbins=30, minstep=1), title="training examples", axis=_COUNTS
+            ),
             y=alt.Y("count()", title="devices"),
             tooltip=[alt.Tooltip("examples:Q", bin=alt.Bin(maxbins=30, minstep=1)), "count()"],
         )
