@@ -241,9 +241,9 @@ def test_a_single_device_and_a_single_seed_are_compared(tmp_path: Path) -> None:
 
     assert failed == {}
     rows = table(comparison.folder)
-    assert {row["gain over Finetune low"] for row in rows} == {""}
+    assert {row["difference from Finetune low"] for row in rows} == {""}
     assert all(row["closeness std"] == "" for row in rows)
-    assert rows[0]["gain over Finetune value"] != ""
+    assert rows[0]["difference from Finetune value"] != ""
 
 
 def test_where_the_metric_goes_down_the_lowest_mean_is_marked(tmp_path: Path) -> None:

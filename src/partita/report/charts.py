@@ -128,7 +128,7 @@ def losses(caption: str, legend: Legend) -> Chart:
 def parameters(change: str, caption: str, legend: Legend) -> Chart:
     """Return each model's change against the number of values that a device keeps for it."""
     points = _from("models").encode(
-        x=alt.X("kept:Q", title="values kept per device", scale=alt.Scale(type="log")),
+        x=alt.X("kept:Q", title="values kept on a device", scale=alt.Scale(type="log")),
         y=alt.Y("change:Q", title=change),
         tooltip=[
             "model:N",
