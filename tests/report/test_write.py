@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from compared import done, values
+from partita.data.arrow import read_table
 from partita.report import write
-from partita.runs import folder as run_folder
 from report.test_run_page import finished
 
 pytestmark = pytest.mark.usefixtures("reports", "no_figures")
@@ -42,13 +42,12 @@ def comparison(folder: Path) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
     """How often each table of devices is read."""
     counts: Counter[Path] = Counter()
-    real = run_folder.read_table
 
     def counting(path: Path) -> Any:
         counts[path] += 1
-        return real(path)
+        return read_table(path)
 
-    monkeypatch.setattr(run_folder, "read_table", counting)
+    monkeypatch.setattr("partita.runs.folder.read_table", counting)
     return counts
 
 
