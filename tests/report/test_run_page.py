@@ -243,7 +243,7 @@ def test_more_training_is_not_called_personalization(tmp_path: Path, method: str
     write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert f"More training, with no personal part, ({title})" in text
+    assert f"More training without a personal part ({title})" in text
     assert "Personalization (" not in text
 
 

@@ -88,11 +88,11 @@ def _methods(results: Results) -> Table:
         rows=rows,
         notes=[
             f"Weighted means over devices, averaged over {over}. Marked with *: the best mean, and every "
-            "mean within one standard deviation of it. Difference: paired over devices and seeds, positive "
-            "if better, for the same personal part if both methods have it, with the 95 % confidence "
-            "interval of a bootstrap over devices and seeds. Rounds, traffic and seconds are those of training, "
-            "including pretraining for methods that begin from it. Values kept on a device: personal "
-            "parameters and any other state of the method, after the last stage.",
+            "mean within one standard deviation of it. Difference: paired over devices and seeds, "
+            "positive if better, for the same personal part if both methods have it, with the 95 % "
+            "confidence interval of a bootstrap over devices and seeds. Rounds, traffic and seconds are "
+            "those of training, including pretraining for methods that begin from it. Values kept on a "
+            "device: personal parameters and any other state of the method, after the last stage.",
             *results.notes,
         ],
     )

@@ -31,7 +31,7 @@ _QUANTITIES = {
     "personal_lr": ("personal lr", "learning rate of the personal part"),
     "devices": ("devices", "devices that replied"),
     "megabytes": ("MB", "MB up and down"),
-    "seconds": ("seconds", "device-seconds"),
+    "seconds": ("seconds", "seconds"),
 }
 """Axis title and name of each training curve, by field of a round's datum."""
 
@@ -109,7 +109,7 @@ class _RunPage:
         change = self.data.sign * (after["weighted_mean"] - before)
         verb = "left" if not change else "improved" if change > 0 else "worsened"
         moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {after['weighted_mean']:.4f}"
-        subject = "Personalization" if self.data.is_personal else "More training, with no personal part,"
+        subject = "Personalization" if self.data.is_personal else "More training without a personal part"
         return (
             f"{subject} ({last.title}) {verb} {self._metric} {moved} over {devices}: {after['helped']} "
             f"helped, {after['hurt']} hurt, {after['same']} unchanged."
