@@ -445,3 +445,35 @@ def test_both_learning_rates_are_in_the_data(run: Path) -> None:
 
     assert rounds["shared_lr"][at] == rounds["personal_lr"][at] == 0.05
     assert rounds["personal_lr"][0] is None
+
+
+COSTS = {"personal": 1, "up_bytes": 12_000, "memory_bytes": 3_500_000}
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("costs", "sentence"),
+    [
+        (
+            COSTS,
+            "A device keeps 1 personal parameter, sends 12 kB per round of personalization and needs 3.5 MB of "
+            "memory to train on one example.",
+        ),
+        (
+            COSTS | {"personal": 1200, "memory_bytes": None, "sizes": []},
+            "A device keeps at most 1,200 personal parameters and sends at most 12 kB per round of "
+            "personalization.",
+        ),
+        (None, "This run has not recorded what a device needs to train."),
+    ],
+)
+def test_costs_of_a_device_are_those_that_the_run_has_recorded(
+    run: Path, tmp_path: Path, costs: dict[str, Any] | None, sentence: str
+) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    file = RunFolder(folder).costs_file
+    file.unlink(missing_ok=True)
+    if costs:
+        file.write_text(json.dumps(costs))
+
+    assert sentence in write_report(folder).read_text()
