@@ -2,7 +2,6 @@
 
 import copy
 import difflib
-import json
 import logging
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from partita.config.changes import parse_overrides, with_values
 from partita.config.methods import settle
 from partita.config.schema import Config
 from partita.errors import ConfigError
@@ -39,8 +39,7 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise ConfigError(f"Cannot read the config `{path}`: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{path}` is not valid TOML: {error}.") from None
-    for override in overrides:
-        _override(values, override)
+    values = with_values(values, parse_overrides(overrides))
     values["name"] = values.get("name") or path.stem
     return values
 
@@ -52,38 +51,9 @@ def config_of(values: Mapping[str, Any]) -> Config:
     return _read(Config, settled, "")
 
 
-def values_of(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return `key=value` texts as values."""
-    values: dict[str, Any] = {}
-    for override in overrides:
-        _override(values, override)
-    return values
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    """Set one `section.key=value`, in place; a value that is not TOML is taken as text."""
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"An override must be `section.key=value`, got {override!r}.")
-    try:
-        given = tomllib.loads(f"{key} = {text}")
-    except tomllib.TOMLDecodeError:
-        try:
-            given = tomllib.loads(f"{key} = {json.dumps(text)}")
-        except tomllib.TOMLDecodeError:
-            raise ConfigError(f"An override must be `section.key=value`, got {override!r}.") from None
-    _merge(values, given, override)
-
-
-def _merge(values: dict[str, Any], given: dict[str, Any], override: str) -> None:
-    """Put the one value in `given` in its place, in place."""
-    ((name, value),) = given.items()
-    if not isinstance(value, dict) or name not in values or len(value) != 1:
-        values[name] = value
-    elif isinstance(values[name], dict):
-        _merge(values[name], value, override)
-    else:
-        raise ConfigError(f"`{name}` is not a section, got `{override}`.")
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Return a config in which some dotted keys have other values; None means the default."""
+    return config_of(with_values(to_values(config), changes))
 
 
 def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:

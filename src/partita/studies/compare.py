@@ -5,7 +5,6 @@ that cell to it. So a comparison that was ended anywhere goes on from there, cel
 """
 
 import contextlib
-import copy
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from typing import Any
 import tomli_w
 
 from partita.config.building import build
+from partita.config.changes import with_values
 from partita.config.imports import COMMAND, find_code, made_with, own_code
 from partita.config.reading import read_values
 from partita.config.tasks import build_task, data_files
@@ -33,7 +33,6 @@ from partita.runs.folder import is_finished
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of, check
 from partita.studies.search import space_of
-from partita.studies.search_space import put
 from partita.studies.trials import trials_sheet
 from partita.studies.tune import Ground, check_trial, pretrain, tune
 from partita.tasks.build import build_model
@@ -100,9 +99,7 @@ class Comparison:
 
     def _tuned(self, cell: Cell) -> Cell:
         """Return a cell with the values that its method was tuned to."""
-        values = copy.deepcopy(dict(cell.values))
-        put(values, self.tuned_to(cell))
-        return replace(cell, values=values)
+        return replace(cell, values=with_values(cell.values, self.tuned_to(cell)))
 
 
 def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Comparison:
@@ -171,14 +168,12 @@ def _from_folder(
 ) -> dict[str, Any]:
     """Return values with files named from the comparison's folder, and what it was made with."""
     config, folder = base_of(values), folder.resolve()
-    files = {k: os.path.relpath(p.resolve(), folder) for k, p in data_files(config, beside).items()}
-    settled = {**values, "task": {**values.get("task", {}), **files}}
+    files = {f"task.{key}": path for key, path in data_files(config, beside).items()}
     if config.model.start:
-        start = os.path.relpath((beside / config.model.start).resolve(), folder)
-        settled["model"] = {**values["model"], "start": start}
-    settled["made_with"] = made_with(config, folder, *(cell.config(out=folder) for cell in kinds(cells)))
-    settled.pop("out", None)
-    return settled
+        files["model.start"] = beside / config.model.start
+    changes = {key: os.path.relpath(path.resolve(), folder) for key, path in files.items()}
+    versions = made_with(config, folder, *(cell.config(out=folder) for cell in kinds(cells)))
+    return with_values(values, {**changes, "made_with": versions, "out": None})
 
 
 def pretrained_in(folder: Path) -> Path:

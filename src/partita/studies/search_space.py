@@ -1,9 +1,9 @@
 """What a search is asked for: keys with several values each."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from partita.config.changes import parse_value
 from partita.errors import ConfigError
 
 Search = Mapping[str, Sequence[Any]]
@@ -23,29 +23,10 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, list
     for argument in arguments:
         key, _, text = argument.partition("=")
         if "," in text and text[0] not in "[{\"'":
-            search[key] = list(dict.fromkeys(_value(part) for part in text.split(",") if part))
+            search[key] = list(dict.fromkeys(parse_value(part) for part in text.split(",") if part))
         else:
             plain.append(argument)
     return plain, search
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def put(values: dict[str, Any], choice: Mapping[str, Any]) -> None:
-    """Put values in their places by dotted keys, in place."""
-    for key, value in choice.items():
-        *sections, leaf = key.split(".")
-        home = values
-        for section in sections:
-            home = home.setdefault(section, {})
-            if not isinstance(home, dict):
-                raise ConfigError(f"`{section}` is not a section, got `{key}`.")
-        home[leaf] = value
 
 
 def check_search(search: Search, trials: int) -> None:

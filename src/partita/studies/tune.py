@@ -4,7 +4,6 @@ Every trial is a run's folder. Where no setting of pretraining is searched for, 
 pretrained model. A trial that is half-way among the worst third of those before it is given up.
 """
 
-import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import tomli_w
 
 from partita.config.building import build
+from partita.config.changes import with_values
 from partita.config.imports import find_code, made_with
 from partita.config.methods import NAMED
 from partita.config.reading import config_of, say_replaced
@@ -26,7 +26,7 @@ from partita.progress.watchers import nobody, within
 from partita.protocol import Stage
 from partita.studies import run as runner
 from partita.studies.candidates import Candidates
-from partita.studies.search_space import Search, check_search, put
+from partita.studies.search_space import Search, check_search
 from partita.studies.trials import Hopeless, Trial, Tuned, Watch
 from partita.training import loop as pipeline
 from partita.training.evaluation import Row
@@ -140,17 +140,15 @@ def _said(config: Config, key: str) -> Any:
 
 def write_tuned(tuned: Tuned, ground: Ground) -> Path:
     """Write the config with the best values, for a run on all training rows, and return its path."""
-    values = copy.deepcopy(dict(ground.values))
-    values.pop("out", None)
-    put(values, tuned.best.choice)
+    values = with_values(ground.values, {**tuned.best.choice, "out": None})
     config, folder = config_of(values), ground.folder.resolve()
-    if not config.evaluate.choose and config.evaluate.split != "validation":
-        values.get("task", {}).pop("validation", None)
-    values["made_with"] = made_with(config, folder)
-    for key, path in data_files(config, ground.beside).items():
-        values["task"][key] = os.path.relpath(path.resolve(), folder)
+    files = {f"task.{key}": path for key, path in data_files(config, ground.beside).items()}
     if config.model.start:
-        values["model"]["start"] = os.path.relpath((ground.beside / config.model.start).resolve(), folder)
+        files["model.start"] = ground.beside / config.model.start
+    changes: dict[str, Any] = {key: os.path.relpath(path.resolve(), folder) for key, path in files.items()}
+    if not config.evaluate.choose and config.evaluate.split != "validation":
+        changes["task.validation"] = None
+    values = with_values(values, {**changes, "made_with": made_with(config, folder)})
     path = ground.folder / "tuned.toml"
     replace_file(path, tomli_w.dumps(values).encode())
     return path
@@ -160,20 +158,17 @@ def _judged(
     values: Mapping[str, Any], choice: Mapping[str, Any] | None = None, *, looks: int = 0
 ) -> dict[str, Any]:
     """Return the config of a trial: judged by validation rows, and looked at so often on its way."""
-    own = copy.deepcopy({key: value for key, value in values.items() if key not in ("compare", "out")})
-    put(own, choice or {})
+    own = with_values(values, {**(choice or {}), "compare": None, "out": None})
     config = config_of(own)
-    held = config.task.options.get("validation") or _HELD_OUT
     rounds = config.personalize.rounds or config.pretrain.rounds
     judged = {
-        "task.validation": held,
+        "task.validation": config.task.options.get("validation") or _HELD_OUT,
         "evaluate.split": "validation",
         "evaluate.choose": "",
         "evaluate.every": max(1, rounds // (looks + 1)) if looks else 0,
         "finetune.baseline": False,
     }
-    put(own, judged)
-    return own
+    return with_values(own, judged)
 
 
 def pretrain(ground: Ground, tick: Tick, told: pipeline.Watch = nobody) -> Path:
@@ -183,14 +178,13 @@ def pretrain(ground: Ground, tick: Tick, told: pipeline.Watch = nobody) -> Path:
         within(told, _START)(line, done, total)
         tick(0, 1, f"pretraining for all trials, {100 * done // total} %")
 
-    values = _judged(ground.values)
     only = {
         "personalize.method": "fedavg",
         "personalize.rounds": 0,
         "partition": {"personal": "none"},
         "out": str(ground.folder / _START),
     }
-    put(values, only)
+    values = with_values(_judged(ground.values), only)
     run = runner.go_on(config_of(values), ground.beside)
     runner.finish(run, watch)
     return run.folder / "shared" / f"{Stage.PRETRAINED}.safetensors"
@@ -203,11 +197,10 @@ def _folder_of(number: int) -> str:
 def _try(ground: Ground, start: Path | None, choice: Mapping[str, Any], watch: Watch) -> Trial:
     """Make one trial."""
     number = watch.number
-    values = _judged(ground.values, choice, looks=watch.looks)
-    put(values, {"out": str(ground.folder / _folder_of(number))})
+    changes: dict[str, Any] = {"out": str(ground.folder / _folder_of(number))}
     if start is not None:
-        values.get("model", {}).pop("start_names", None)
-        put(values, {"model.start": str(start.resolve()), "pretrain.rounds": 0})
+        changes |= {"model.start": str(start.resolve()), "model.start_names": None, "pretrain.rounds": 0}
+    values = with_values(_judged(ground.values, choice, looks=watch.looks), changes)
     try:
         summary = runner.finish(runner.prepare(config_of(values), ground.beside), watch).summary
     except (RunFailed, Hopeless) as error:
