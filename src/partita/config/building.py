@@ -31,7 +31,7 @@ from partita.models.parts import named_partition, named_patterns
 from partita.models.start import Account
 from partita.partition import Partition
 from partita.partition.selection import REST, Selection
-from partita.progress.watchers import Maker
+from partita.progress.watchers import WatcherFactory
 from partita.protocol import Stage
 from partita.server.optimizers import ServerOptimizer
 from partita.server.schedules import Exponential, Linear, Schedule, constant
@@ -56,7 +56,7 @@ class Built:
     plan: Plan
     start: Account | None
     """What became of the file to begin from, where there is one."""
-    watchers: Mapping[str, Maker]
+    watchers: Mapping[str, WatcherFactory]
     """What makes the watchers that the config names, by their import paths."""
 
 
