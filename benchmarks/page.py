@@ -11,8 +11,9 @@ from pathlib import Path
 
 from partita.config.reading import config_of
 from partita.report.write import write_report
-from partita.studies import compare as running
 from partita.studies import run as runner
+from partita.studies.compare import finish
+from partita.studies.comparison import begin
 
 DEVICES = 1000
 STAGE = {"rounds": 100, "devices_per_round": 10}
@@ -38,8 +39,8 @@ def main() -> None:
 
         folder = Path(place) / "comparison"
         compare = {"methods": METHODS, "partitions": ["output"], "seeds": 1}
-        comparison = running.begin({**VALUES, "compare": compare, "out": str(folder)}, Path())
-        running.finish(comparison, lambda done, total, text: None)
+        comparison = begin({**VALUES, "compare": compare, "out": str(folder)}, Path())
+        finish(comparison, lambda done, total, text: None)
         measure(f"A comparison of {len(METHODS) + 2} methods", folder)
 
 

@@ -13,9 +13,10 @@ from partita.config.schema import Config
 from partita.durable import held
 from partita.errors import ConfigError, RunFailed
 from partita.report.comparison_tables import write_comparison_tables
-from partita.studies import compare as running
+from partita.studies import comparison as running
 from partita.studies import run as runner
-from partita.studies.compare import Comparison, finish, reopen
+from partita.studies.compare import finish
+from partita.studies.comparison import Comparison, reopen
 from partita.studies.forecast import forecast
 
 METHODS = ("fedalt", "fedalt-stateless")
@@ -355,7 +356,7 @@ def test_a_method_whose_every_trial_fails_is_named_and_the_others_are_there(tmp_
     comparison, failed = done(tmp_path / "grid", given)
 
     assert list(failed) == ["fedalt-output-3"]
-    assert failed["fedalt-output-3"].startswith("Tuning: No trial came to its end: No device was heard")
+    assert failed["fedalt-output-3"].startswith("Tuning: No trial ran to its end: No device was heard")
     assert len(table(comparison.folder)) == 3
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from partita.studies.compare import Comparison
+    from partita.studies.comparison import Comparison
     from partita.studies.run import Prepared
     from partita.training.loop import Watch
 
@@ -81,7 +81,7 @@ def _print_run(options: argparse.Namespace, folder: Path) -> None:
 def compare(options: argparse.Namespace) -> int:
     """Run a comparison, resume one, or print what it would run."""
     from partita.config.reading import read_values
-    from partita.studies import compare as comparing
+    from partita.studies import comparison as comparing
     from partita.studies.cells import in_full
 
     if options.resume is not None:
@@ -148,20 +148,20 @@ def tune(options: argparse.Namespace) -> int:
     from partita.progress.watchers import ignore
     from partita.report.command_tables import trials_table
     from partita.report.tables import to_terminal, write_tables
-    from partita.studies.search_space import split_arguments
+    from partita.studies.trials import split_arguments
     from partita.studies.tune import begin, tune, write_tuned
 
     path, arguments = _config_of(options.arguments)
-    plain, search = split_arguments(arguments)
-    ground = begin(read_values(path, plain), path.parent, search, options.trials)
-    _log(options, f"Tuning in {ground.folder}")
+    overrides, space = split_arguments(arguments)
+    tuning = begin(read_values(path, overrides), path.parent, space, options.trials)
+    _log(options, f"Tuning in {tuning.folder}")
     with ProgressBar(_console(options)) as progress:
-        watch = _json_printer(options) or ignore
-        tuned = tune(ground, search, trials=options.trials, tick=progress.update, told=watch)
-    table, config = trials_table(tuned), write_tuned(tuned, ground)
-    write_tables([table], ground.folder)
+        on_round = _json_printer(options) or ignore
+        tuned = tune(tuning, space, trials=options.trials, on_progress=progress.update, on_round=on_round)
+    table, config = trials_table(tuned), write_tuned(tuned, tuning)
+    write_tables([table], tuning.folder)
     if options.json:
-        _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(ground.folder)})
+        _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
     else:
         _print_table(to_terminal(table))
         print(f"The final run, on all training data: partita run {config}")

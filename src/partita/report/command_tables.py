@@ -41,7 +41,7 @@ def trials_table(tuned: Tuned) -> Table:
             str(trial.number),
             *(str(trial.choice[key]) for key in keys),
             None if trial.value is None else MeanStd(trial.value, is_best=trial.number == tuned.best.number),
-            trial.said,
+            trial.status,
         ]
         for trial in tuned.trials
     ]

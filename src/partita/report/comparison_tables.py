@@ -11,13 +11,20 @@ from partita.report.references import references
 from partita.report.tables import Cited, Entry, Interval, MeanStd, Rounded, Table, write_tables
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START, STATELESS
-from partita.studies.compare import Comparison, kinds
+from partita.studies.comparison import Comparison, first_seed
 from partita.studies.results import Outcome, Results, Variant, collect
-from partita.studies.statistics import Moved, Values, mean_of, moved, paired, worst_tenth
+from partita.studies.statistics import (
+    DeviceCounts,
+    DeviceMetrics,
+    count_helped,
+    mean_of,
+    paired_difference,
+    worst_percentile,
+)
 
 _PARTIAL = ("ft_part", "fedalt", "fedsim")
 """The methods for one personal part that the paper compares in a table of their own."""
-ValuesBySeed = Mapping[int, Values]
+MetricsBySeed = Mapping[int, DeviceMetrics]
 
 
 def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Table]:
@@ -33,7 +40,7 @@ def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -
         write_tables(tables, folder)
         papers = references({"pillutla2022", *results.cites.values()})
         replace_file(folder / "references.bib", papers.encode())
-        for cell in kinds(comparison.cells):
+        for cell in first_seed(comparison.cells):
             if tuned := comparison.trials_of(cell):
                 write_tables([trials_table(tuned)], comparison.trials_folder(cell))
     return tables
@@ -98,7 +105,7 @@ def _methods(results: Results) -> Table:
     )
 
 
-def _baseline(results: Results, variant: Variant) -> ValuesBySeed:
+def _baseline(results: Results, variant: Variant) -> MetricsBySeed:
     """Return the baseline with the same personal part as a variant, or its first personal part."""
     own = results.of(results.baseline, variant[1])
     every = [runs for (method, _), runs in results.outcomes.items() if method == results.baseline]
@@ -162,11 +169,11 @@ def _devices(results: Results) -> Table:
     rows: list[list[Entry]] = []
     for model in _models(results):
         counts = [
-            moved(values, reference[seed], results.direction)
+            count_helped(values, reference[seed], results.direction)
             for seed, values in model.by_seed.items()
             if seed in reference
         ]
-        lows = [worst_tenth(values, results.direction) for values in model.by_seed.values()]
+        lows = [worst_percentile(values, results.direction) for values in model.by_seed.values()]
         rows.append([model.title, model.variant[1], *_mean_counts(counts), statistics.fmean(lows)])
     return Table(
         name="devices",
@@ -202,7 +209,7 @@ class _Model:
 
     variant: Variant
     title: str
-    by_seed: ValuesBySeed
+    by_seed: MetricsBySeed
     is_served: bool = False
 
 
@@ -214,29 +221,33 @@ def _models(results: Results) -> Iterator[_Model]:
             yield _Model(variant, f"{title}, chosen on validation", served, is_served=True)
 
 
-def _mean_counts(counts: Sequence[Moved]) -> list[Entry]:
+def _mean_counts(counts: Sequence[DeviceCounts]) -> list[Entry]:
     if not counts:
         return [None, None, None]
     named = ("helped", "hurt", "same")
     return [Rounded(statistics.fmean(getattr(count, name) for count in counts)) for name in named]
 
 
-def _last(runs: Mapping[int, Outcome]) -> ValuesBySeed:
+def _last(runs: Mapping[int, Outcome]) -> MetricsBySeed:
     return {seed: outcome.last for seed, outcome in runs.items()}
 
 
-def _stage(runs: Mapping[int, Outcome], stage: Stage) -> ValuesBySeed:
+def _stage(runs: Mapping[int, Outcome], stage: Stage) -> MetricsBySeed:
     return {seed: outcome.stages[stage] for seed, outcome in runs.items() if outcome.stages.get(stage)}
 
 
-def _mean_std(by_seed: ValuesBySeed) -> MeanStd:
+def _mean_std(by_seed: MetricsBySeed) -> MeanStd:
     means = [mean_of(values) for values in by_seed.values()]
     return MeanStd(statistics.fmean(means), statistics.stdev(means) if len(means) > 1 else None)
 
 
-def _interval(own: ValuesBySeed, other: ValuesBySeed, results: Results) -> Interval | None:
+def _interval(own: MetricsBySeed, other: MetricsBySeed, results: Results) -> Interval | None:
     common = [seed for seed in own if seed in other]
-    pair = paired([own[s] for s in common], [other[s] for s in common], results.direction) if common else None
+    pair = (
+        paired_difference([own[s] for s in common], [other[s] for s in common], results.direction)
+        if common
+        else None
+    )
     return pair and Interval(pair.value, pair.low, pair.high)
 
 

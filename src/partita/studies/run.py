@@ -15,8 +15,8 @@ import tomli_w
 
 from partita.config.building import Built, build
 from partita.config.imports import COMMAND, changed_code, find_code, made_with, still_made_with
-from partita.config.reading import read_config, to_values
-from partita.config.schema import Config, PartitionConfig
+from partita.config.reading import changed, read_config, to_values
+from partita.config.schema import Config
 from partita.config.tasks import data_files
 from partita.data.skipped import skipped_text
 from partita.durable import replace_file
@@ -171,15 +171,19 @@ def _baseline(config: Config) -> Config:
     """Return the paper's Finetune, from a run's folder: all of w_g, from the same start, step c alone."""
     own = config.finetune.baseline_lr
     rate = config.finetune.personal_lr if own is None else own
-    return replace(
-        config,
-        name=f"{config.name}-{BASELINE}",
-        model=replace(config.model, start=f"shared/{Stage.PRETRAINED}.safetensors", start_names={}),
-        partition=PartitionConfig(personal="full", proximal=0.0),
-        pretrain=replace(config.pretrain, rounds=0),
-        personalize=replace(config.personalize, method=BASELINE, rounds=0),
-        finetune=replace(config.finetune, baseline=False, baseline_lr=None, personal_lr=rate),
-    )
+    changes = {
+        "name": f"{config.name}-{BASELINE}",
+        "model.start": f"shared/{Stage.PRETRAINED}.safetensors",
+        "model.start_names": None,
+        "partition": {"personal": "full", "proximal": 0.0},
+        "pretrain.rounds": 0,
+        "personalize.method": BASELINE,
+        "personalize.rounds": 0,
+        "finetune.baseline": False,
+        "finetune.baseline_lr": None,
+        "finetune.personal_lr": rate,
+    }
+    return changed(config, changes)
 
 
 def claim(config: Config, name: str = "") -> Path:
