@@ -17,7 +17,7 @@ from partita.config.reading import config_of, read_config
 from partita.data.examples import examples_of
 from partita.errors import ConfigError, RunFailed
 from partita.params import from_bytes
-from partita.runs.folder import is_finished
+from partita.runs.folder import RunFolder
 from partita.studies import run as runner
 from partita.studies.trials import Tuned, split_arguments
 from partita.studies.tune import Tuning, begin, tune
@@ -155,7 +155,7 @@ def test_the_worst_trials_are_stopped_early_and_never_win(tmp_path: Path) -> Non
     assert (worst.value, worst.status[:13]) == (None, "stopped after")
     assert result.best.value == max(trial.value for trial in result.trials if trial.value is not None)
     # It ended early: the folder holds no finished run.
-    assert not is_finished(tmp_path / "tune/trial-3")
+    assert not RunFolder(tmp_path / "tune/trial-3").is_finished
     assert [trial.choice["personalize.shared_lr"] for trial in result.trials] == rates
 
 

@@ -22,14 +22,16 @@ from partita.studies.cells import START, Cell
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.search import space_of
 from partita.studies.tune import Tuning, pretrain, tune
-from partita.training.evaluation import Row
-from partita.training.loop import Watch
+from partita.training.journal import RoundRow
+from partita.training.pipeline import RoundCallback
 
 _PAUSE = 1.0
 """Seconds to wait while other processes run all cells that are left."""
 
 
-def finish(comparison: Comparison, on_progress: OnProgress, on_round: Watch = ignore) -> dict[str, str]:
+def finish(
+    comparison: Comparison, on_progress: OnProgress, on_round: RoundCallback = ignore
+) -> dict[str, str]:
     """Run all cells that are left, together with other processes, and return why cells failed, by name.
 
     Args:
@@ -119,7 +121,7 @@ class _Progress:
 
     comparison: Comparison
     on_progress: OnProgress
-    on_round: Watch
+    on_round: RoundCallback
 
     @cached_property
     def tuned(self) -> list[Cell]:
@@ -134,12 +136,12 @@ class _Progress:
         whole = len(self.tuned) + len(self.comparison.cells)
         return lambda done, total, text: self.on_progress(over + done / total, whole, f"{name}, {text}")
 
-    def watcher(self, cell: Cell) -> Watch:
+    def watcher(self, cell: Cell) -> RoundCallback:
         """Return a callback for the rounds of one cell."""
         folder = self.comparison.folder_of(cell).relative_to(self.comparison.folder)
         on_progress, on_round = self.part(cell.name), labeled(self.on_round, str(folder))
 
-        def watch(line: Row, done: int, total: int) -> None:
+        def watch(line: RoundRow, done: int, total: int) -> None:
             on_round(line, done, total)
             on_progress(done, total, f"{100 * done // total} %")
 
