@@ -14,7 +14,7 @@ from partita import FedAlt, FedSim, LocalScaffold, Partition, Plan, Result, Trai
 from partita.cli import main
 from partita.config.methods import NAMED, settle
 from partita.config.reading import config_of
-from partita.config.schema import PersonalizeConfig
+from partita.config.schema import MethodConfig
 from partita.errors import ConfigError
 from partita.tasks.build import build_model
 from small import Normed, built, normed_task, same_bits
@@ -158,7 +158,7 @@ def test_every_name_runs_and_has_its_stages(method: str) -> None:
 
 
 def test_every_name_is_in_the_help_and_in_these_tests() -> None:
-    source = inspect.getsource(PersonalizeConfig)
+    source = inspect.getsource(MethodConfig)
     listed = source.partition('"""fedalt')[2].partition("or ")[0]
 
     assert set(STAGES) == set(NAMED)

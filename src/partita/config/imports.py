@@ -35,6 +35,12 @@ MODELS = {
 }
 METHODS = {name: named.local for name, named in NAMED.items()}
 OPTIMIZERS = {"sgd": "partita.methods.sgd:SGD", "adamw": "torch.optim:AdamW"}
+SERVER_OPTIMIZERS = {
+    "fedavg": "partita.server.optimizers:Averaging",
+    "fedadam": "partita.server.optimizers:Adam",
+    "fedadagrad": "partita.server.optimizers:Adagrad",
+    "fedyogi": "partita.server.optimizers:Yogi",
+}
 
 COMMAND = "command"
 """The key under which a recorded run says what was typed to ask for it."""
@@ -65,8 +71,14 @@ def load(key: str, value: str, known: Mapping[str, str]) -> Any:
         ) from error
 
 
-def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Return what a function of the user's gives for the keys of its section.
+def call(key: str, function: Callable[..., Any], options: Mapping[str, Any], *, prefix: str = "") -> Any:
+    """Call a function that a config names with the keys of its section.
+
+    Args:
+        key: the section.
+        function: the function.
+        options: its arguments.
+        prefix: the text that keys of the section have before the names of arguments.
 
     Raises:
         ConfigError: the keys do not fit, or the function fails.
@@ -78,7 +90,7 @@ def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> 
         signature = inspect.signature(function)
     except ValueError:  # Some built-in functions have none to look at.
         signature = inspect.Signature([inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)])
-    _check_options(key, name, signature, options)
+    _check_options(key, name, signature, options, prefix)
     with own_code(f"[{key}] {name}"):
         return function(**options)
 
@@ -101,7 +113,9 @@ def takes(name: str, function: Callable[..., Any]) -> bool:
     return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in known)
 
 
-def _check_options(key: str, name: str, signature: inspect.Signature, options: Mapping[str, Any]) -> None:
+def _check_options(
+    key: str, name: str, signature: inspect.Signature, options: Mapping[str, Any], prefix: str
+) -> None:
     try:
         signature.bind(**options)
     except TypeError as error:
@@ -109,7 +123,7 @@ def _check_options(key: str, name: str, signature: inspect.Signature, options: M
     for option, value in options.items():
         kind = signature.parameters[option].annotation if option in signature.parameters else Any
         if kind in (int, float, bool, str):
-            check_type(value, kind, f"{key}.{option}")
+            check_type(value, kind, f"{key}.{prefix}{option}")
 
 
 @contextmanager
@@ -128,17 +142,6 @@ def own_code(what: str) -> Iterator[None]:
         place = (own or places)[-1]
         where = f"{Path(place.filename).name}, line {place.lineno}"
         raise ConfigError(f"{what} failed: {type(error).__name__}: {reason} ({where}).") from error
-
-
-@contextmanager
-def section(name: str) -> Iterator[None]:
-    """Say in which section of the config a value was wrong."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"[{name}] {error}") from None
 
 
 def _is_ours(file: str) -> bool:
@@ -171,8 +174,9 @@ def still_made_with(config: Config, folder: Path) -> dict[str, str]:
 
 def _paths(config: Config) -> list[str]:
     """Return what may be import paths in a config."""
-    paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
-    paths += [config.personalize.method, config.personalize.optimizer, config.finetune.optimizer]
+    paths = [config.task.kind, config.model.name, config.personalize.method]
+    paths += [config.pretrain.optimizer, config.personalize.optimizer, config.finetune.optimizer]
+    paths += [config.pretrain.server_optimizer, config.personalize.server_optimizer]
     return [*paths, str(config.partition.adapter_width), *config.report.watchers]
 
 

@@ -2,17 +2,18 @@
 
 import copy
 import difflib
-import json
 import logging
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from partita.config.changes import parse_overrides, with_values
 from partita.config.methods import settle
 from partita.config.schema import Config
+from partita.config.sections import alternatives, in_section
 from partita.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -39,8 +40,7 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise ConfigError(f"Cannot read the config `{path}`: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{path}` is not valid TOML: {error}.") from None
-    for override in overrides:
-        _override(values, override)
+    values = with_values(values, parse_overrides(overrides))
     values["name"] = values.get("name") or path.stem
     return values
 
@@ -49,70 +49,42 @@ def config_of(values: Mapping[str, Any]) -> Config:
     """Return the config that values say, with what the name of its method means."""
     settled = copy.deepcopy(dict(values))
     settle(settled)
-    return _read(Config, settled, "")
+    return _read(Config, settled)
 
 
-def values_of(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return `key=value` texts as values."""
-    values: dict[str, Any] = {}
-    for override in overrides:
-        _override(values, override)
-    return values
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Return a config in which some dotted keys have other values; None means the default."""
+    return config_of(with_values(to_values(config), changes))
 
 
-def _override(values: dict[str, Any], override: str) -> None:
-    """Set one `section.key=value`, in place; a value that is not TOML is taken as text."""
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"An override must be `section.key=value`, got {override!r}.")
-    try:
-        given = tomllib.loads(f"{key} = {text}")
-    except tomllib.TOMLDecodeError:
-        try:
-            given = tomllib.loads(f"{key} = {json.dumps(text)}")
-        except tomllib.TOMLDecodeError:
-            raise ConfigError(f"An override must be `section.key=value`, got {override!r}.") from None
-    _merge(values, given, override)
-
-
-def _merge(values: dict[str, Any], given: dict[str, Any], override: str) -> None:
-    """Put the one value in `given` in its place, in place."""
-    ((name, value),) = given.items()
-    if not isinstance(value, dict) or name not in values or len(value) != 1:
-        values[name] = value
-    elif isinstance(values[name], dict):
-        _merge(values[name], value, override)
-    else:
-        raise ConfigError(f"`{name}` is not a section, got `{override}`.")
-
-
-def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:
-    """Return a dataclass made of TOML values, each checked for its type."""
-    hints = get_type_hints(kind)
-    known = {name: hint for name, hint in hints.items() if name != "options"}
-    unknown = {name: value for name, value in values.items() if name not in known}
-    if unknown and "options" not in hints:
-        key = next(iter(unknown))
-        hint = _elsewhere(kind, key) or did_you_mean(key, list(known), prefix)
-        hint = hint or f" Known keys: {', '.join(known)}."
-        raise ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
-    taken = {
+def _read(kind: type, values: Mapping[str, Any], section: str = "") -> Any:
+    """Return a section of the config, or all of it, with every value checked for its type."""
+    hints, prefix = get_type_hints(kind), f"{section}." if section else ""
+    known = {entry.name: hints[entry.name] for entry in fields(kind) if entry.name != "options"}
+    further = {name: value for name, value in values.items() if name not in known}
+    for key in further:
+        if "options" not in hints or not key.startswith(getattr(kind, "option_prefix", "")):
+            hint = _elsewhere(kind, key) or did_you_mean(key, list(known), prefix)
+            hint = hint or f" Known keys: {', '.join(known)}."
+            raise ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
+    given = {
         name: _value(value, known[name], prefix + name) for name, value in values.items() if name in known
     }
-    return kind(**taken, **({"options": unknown} if unknown else {}))
+    with in_section(section):
+        return kind(**given, **({"options": further} if further else {}))
 
 
 def _value(value: Any, hint: Any, key: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             raise ConfigError(f"`{key}` must be a section, got {value!r}.")
-        return _read(hint, value, f"{key}.")
+        return _read(hint, value, key)
     return check_type(value, hint, key)
 
 
 def check_type(value: Any, hint: Any, key: str) -> Any:
     """Return the value of a key where it is of the type that it should be, whole numbers as floats too."""
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    options = alternatives(hint)
     for option in options:
         if _fits(value, option):
             return float(value) if option is float else value

@@ -1,4 +1,4 @@
-"""The papers that methods come from, as BibTeX."""
+"""The papers to cite for each method, as BibTeX."""
 
 from collections.abc import Collection
 
@@ -96,7 +96,7 @@ _PAPERS = {
 
 
 def references(keys: Collection[str]) -> str:
-    """Return BibTeX entries of some papers."""
+    """Return the BibTeX entries of the papers with these keys."""
     return "\n".join(_entry(key, *paper) for key, paper in _PAPERS.items() if key in keys)
 
 

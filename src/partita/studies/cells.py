@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.methods import NAMED
-from partita.config.reading import config_of, did_you_mean
+from partita.config.reading import config_of, did_you_mean, to_values
 from partita.config.schema import CompareConfig, Config, FinetuneConfig, PretrainConfig
 from partita.errors import ConfigError
 
@@ -274,7 +274,7 @@ def _passes(epochs: int, steps: int) -> int:
 
 
 def _fields(config: PretrainConfig) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
+    return to_values(config)
 
 
 def _merge(values: dict[str, Any], settings: Mapping[str, Any]) -> None:

@@ -51,7 +51,7 @@ class Stages:
         self.splits = split_by_stage(task, personalization, seed=seed, pretrains=pretrains)
         self.start_of = cache(self._start_of)
         positions = plan.evaluate.positions(len(devices), seed=seed)
-        self.evaluated = devices if plan.evaluate.devices is None else [devices[at] for at in positions]
+        self.evaluated = devices if plan.evaluate.devices == "all" else [devices[at] for at in positions]
 
     def open(self, stage: Stage) -> "ServerStage":
         """Return the server's side of a stage."""
