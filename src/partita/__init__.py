@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from partita.data.devices import Devices
     from partita.errors import CannotDo
     from partita.methods.descent import Steps, descend
-    from partita.methods.fedalt import LocalAlt
-    from partita.methods.fedavg import LocalSGD
-    from partita.methods.fedsim import LocalSim
-    from partita.methods.method import FedAlt, FedAvg, FedSim, Method
+    from partita.methods.fedalt import FedAlt, LocalAlt
+    from partita.methods.fedavg import FedAvg, LocalSGD
+    from partita.methods.fedsim import FedSim, LocalSim
+    from partita.methods.method import Method
+    from partita.methods.named import Citation, NamedMethod
     from partita.methods.pfedme import LocalMoreau
     from partita.methods.scaffold import LocalScaffold
     from partita.models.adapters import Adapters, adapters
@@ -47,6 +48,7 @@ __all__ = [
     "Additive",
     "Averaging",
     "CannotDo",
+    "Citation",
     "Devices",
     "Evaluation",
     "Exponential",
@@ -63,6 +65,7 @@ __all__ = [
     "Method",
     "Metric",
     "Mixture",
+    "NamedMethod",
     "NextWordTransformer",
     "Partition",
     "Plan",
@@ -91,12 +94,13 @@ __all__ = [
 _HOMES = {
     "partita.data.devices": ("Devices",),
     "partita.errors": ("CannotDo",),
-    "partita.methods.fedalt": ("LocalAlt",),
-    "partita.methods.method": ("FedAlt", "FedAvg", "FedSim", "Method"),
+    "partita.methods.fedalt": ("FedAlt", "LocalAlt"),
+    "partita.methods.fedavg": ("FedAvg", "LocalSGD"),
+    "partita.methods.fedsim": ("FedSim", "LocalSim"),
+    "partita.methods.method": ("Method",),
+    "partita.methods.named": ("Citation", "NamedMethod"),
     "partita.methods.pfedme": ("LocalMoreau",),
-    "partita.methods.fedavg": ("LocalSGD",),
     "partita.methods.scaffold": ("LocalScaffold",),
-    "partita.methods.fedsim": ("LocalSim",),
     "partita.methods.descent": ("Steps", "descend"),
     "partita.models.adapters": ("Adapters", "adapters"),
     "partita.models.additive": ("Additive", "Mixture"),

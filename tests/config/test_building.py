@@ -10,7 +10,7 @@ import torch
 
 from partita import Adagrad, Adam, Averaging, Exponential, Linear, Yogi
 from partita.config.building import build
-from partita.config.imports import made_with
+from partita.config.provenance import made_with
 from partita.config.schema import Config
 from partita.errors import ConfigError
 from partita.methods.fedavg import LocalSGD
@@ -118,7 +118,7 @@ def test_schedules_and_optimizers_by_name() -> None:
         ({"pretrain": {"schedule": "liner"}}, "got 'liner'. Did you mean `linear`?"),
         (
             {"pretrain": {"server_optimizer": "adam"}},
-            "must be one of fedavg, fedadam, fedadagrad, fedyogi, got 'adam'",
+            "must be one of fedavg, fedadam, fedadagrad, fedyogi or an import path",
         ),
         ({"pretrain": {"optimizer": "sdg"}}, "Did you mean `sgd`?"),
         ({"pretrain": {"momentum": -0.5}}, "`momentum` must be a finite number"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from partita.methods import registry
 from partita.report.comparison_tables import expected_sheet, sheets_of
 from partita.report.sheets import Cited, Interval, Rounded, Sheet, Spread
 from partita.studies.cells import Cell
@@ -45,7 +46,7 @@ def results(outcomes: Mapping[Row, Sequence[Outcome]], **changes: Any) -> Result
         seeds=2,
         outcomes={row: dict(enumerate(runs, start=1)) for row, runs in outcomes.items()},
         titles=TITLES,
-        cites=dict.fromkeys(TITLES, "pillutla2022"),
+        citations=dict.fromkeys(TITLES, registry.find("fedalt").citation),
         baseline="finetune",
         notes=[],
         begin_pretrained=frozenset(row for row in outcomes if row[0] not in ("", "local")),
@@ -164,7 +165,7 @@ def test_partial_personalization_is_a_row_a_partition_with_its_own_best() -> Non
         ("fedsim", "output"): [outcome(0.5, 0.5)],
     }
 
-    partial = sheet("fedalt_fedsim", results(outcomes))
+    partial = sheet("partial", results(outcomes))
 
     assert partial.columns == ["personal part", "FT (part.)", "FedAlt", "FedSim"]
     assert partial.rows == [

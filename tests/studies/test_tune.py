@@ -262,7 +262,7 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
         (["seed=1,2"], "`seed` cannot be searched for: trials would not be judged alike."),
         (
             ["personalize.method=finetune", "personalize.rounds=1,2"],
-            "`personalize.rounds` cannot be searched for: the method `finetune` has 0.",
+            "`personalize.rounds` cannot be searched: the method `finetune` sets it to 0.",
         ),
         (["evaluate.split=test,validation"], "`evaluate.split` cannot be searched for"),
         (["personalize.method=ft_part,fedatl"], "got 'fedatl'. Did you mean `fedalt`?"),

@@ -34,7 +34,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="partita",
-        description="Federated learning with partial model personalization: FedAlt and FedSim.",
+        description="Federated learning with partial model personalization.",
     )
     parser.add_argument("--version", action="version", version=f"partita {metadata.version('partita')}")
     parser.set_defaults(command=lambda _: parser.print_help() or 0)

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
 
-from partita.config.imports import METHODS, OPTIMIZERS, load, own_code, section
-from partita.config.methods import NAMED
+from partita.config.imports import OPTIMIZERS, load, own_code, section, taken
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
     Config,
@@ -22,7 +21,8 @@ from partita.config.schema import (
 from partita.config.tasks import build_task
 from partita.config.watchers import build_watchers
 from partita.errors import ConfigError
-from partita.methods.carried import Carried, Carries, LocalFn, declared_by, make_update
+from partita.methods import registry
+from partita.methods.carried import Carried, LocalFn, carries, declared_by, make_update
 from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Method
 from partita.models.adapters import Width
@@ -32,7 +32,8 @@ from partita.partition import Partition
 from partita.partition.selection import REST, Selection
 from partita.progress.watchers import Maker
 from partita.protocol import Stage
-from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
+from partita.server import registry as servers
+from partita.server.optimizers import ServerOptimizer
 from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.tasks.build import build_model
 from partita.tasks.check import check_task
@@ -41,8 +42,8 @@ from partita.training.plan import Evaluation, Finetuning, Plan, Training
 
 Choice = TypeVar("Choice")
 _NO_METHOD = (
-    "`method` must be the name of one or the import path of an update of `personal` and `shared` steps, such "
-    "as 'partita:LocalAlt', got {!r}: {}."
+    "`method` must be a name or the import path of an update of `personal` and `shared` steps, such as "
+    "'partita:LocalAlt', got {!r}: {}."
 )
 
 
@@ -69,8 +70,8 @@ def build(config: Config, folder: Path) -> Built:
     task, start = build_task(config, folder)
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
-    named = NAMED.get(config.personalize.method)
-    partition = build_partition(config.partition, model, follows=bool(named and named.follows))
+    follows = registry.find(config.personalize.method).follows
+    partition = build_partition(config.partition, model, follows=follows)
     _check_baseline(config)
     with section("evaluate"):
         evaluate = _evaluation(config)
@@ -95,7 +96,7 @@ def build(config: Config, folder: Path) -> Built:
 def _check_carried(plan: Plan, partition: Partition, task: Task, *, seed: int) -> None:
     """Raise where a method declares tensors that it cannot carry."""
     training = plan.training(Stage.PERSONALISED)
-    if training and isinstance(training.method.local, Carries):
+    if training and carries(training.method.local):
         model = build_model(task, partition, seed=seed)
         declared_by(training.method.local, partition, partition.of(model).shared)
 
@@ -160,9 +161,9 @@ def _method(key: str, config: PretrainConfig) -> Method:
         proximal=config.proximal,
     )
     if not isinstance(config, PersonalizeConfig):
-        return method(local=load("method", "fedavg", METHODS), personal_epochs=0)
+        return method(local=registry.find(registry.REFERENCE).update, personal_epochs=0)
     return method(
-        local=_local(load(f"{key}.method", config.method, METHODS), config.method),
+        local=_local(config),
         personal_lr=config.personal_lr,
         personal_epochs=config.personal_epochs,
         personal_steps=config.personal_steps,
@@ -170,8 +171,11 @@ def _method(key: str, config: PretrainConfig) -> Method:
     )
 
 
-def _local(function: Any, name: str) -> LocalFn:
-    """Return a method's update, once it has been seen to take steps."""
+def _local(config: PersonalizeConfig) -> LocalFn:
+    """Return the update of a config's method with its hyperparameters, after a trial with one step."""
+    name, function = config.method, registry.find(config.method).update
+    if config.options:
+        function = partial(function, **config.options)
     steps = Steps(count=1, lr=0.0)
     try:
         carried = Carried(kept={}, sent={})
@@ -223,13 +227,8 @@ def _schedule(config: PretrainConfig) -> Schedule:
 
 
 def _server(config: PretrainConfig) -> ServerOptimizer:
-    servers: dict[str, Callable[[], ServerOptimizer]] = {
-        "fedavg": lambda: Averaging(lr=config.server_lr, momentum=config.server_momentum),
-        "fedadam": lambda: Adam(lr=config.server_lr),
-        "fedadagrad": lambda: Adagrad(lr=config.server_lr),
-        "fedyogi": lambda: Yogi(lr=config.server_lr),
-    }
-    return _choose("server_optimizer", config.server_optimizer, servers)()
+    optimizer = load("server_optimizer", config.server_optimizer, servers.PATHS)
+    return optimizer(**taken(optimizer, {"lr": config.server_lr, "momentum": config.server_momentum}))
 
 
 def _choose(key: str, value: str, choices: dict[str, Choice]) -> Choice:

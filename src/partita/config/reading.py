@@ -1,33 +1,39 @@
 """Reading a config: TOML, then `key=value` on top, with every value checked for its type."""
 
-import copy
 import difflib
+import inspect
 import logging
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from partita.config.changes import parse_overrides, with_values
-from partita.config.methods import settle
-from partita.config.schema import Config
+from partita.config.methods import method_of, replaced_settings, with_settings
+from partita.config.provenance import find_code
+from partita.config.schema import Config, PersonalizeConfig
 from partita.errors import ConfigError
+from partita.methods.named import NamedMethod
 
 logger = logging.getLogger(__name__)
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the config in a TOML file, with `section.key=value` on top; say what its method replaces."""
+    """Return the config in a TOML file, with `section.key=value` on top.
+
+    Own code that it names is looked for beside it; settings that its method replaces are logged.
+    """
     values = read_values(path, overrides)
-    say_replaced(values)
+    find_code(values.get("made_with", {}), path.parent)
+    warn_replaced(values)
     return config_of(values)
 
 
-def say_replaced(values: Mapping[str, Any]) -> None:
-    """Say which values the name of a config's method puts others in the place of."""
-    if replaced := settle(copy.deepcopy(dict(values))):
+def warn_replaced(values: Mapping[str, Any]) -> None:
+    """Log the settings of a config that its method replaces."""
+    if replaced := replaced_settings(values):
         logger.warning(replaced)
 
 
@@ -45,10 +51,43 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
-    """Return the config that values say, with what the name of its method means."""
-    settled = copy.deepcopy(dict(values))
-    settle(settled)
-    return _read(Config, settled, "")
+    """Return the config with these values and the settings of its method."""
+    config = _read(Config, with_settings(values), "")
+    method = method_of(values)
+    if method is None:
+        return config
+    return replace(config, personalize=_with_hyperparameters(config.personalize, method))
+
+
+def _with_hyperparameters(section: PersonalizeConfig, method: NamedMethod) -> PersonalizeConfig:
+    """Return `[personalize]` with every hyperparameter of its method, each given value checked.
+
+    Raises:
+        ConfigError: a key is neither the section's nor the method's, or its value has another type.
+    """
+    keys = [entry.name for entry in fields(section) if entry.name != "options"]
+    own = method.hyperparameters
+    for name in own:
+        if name in keys:
+            raise ConfigError(
+                f"`personalize.method` = {section.method!r} has an argument `{name}`, which is a key of "
+                "[personalize] already: rename the argument."
+            )
+    options = {
+        name: entry.default for name, entry in own.items() if entry.default is not inspect.Parameter.empty
+    }
+    for key, value in section.options.items():
+        if key not in own:
+            hint = (
+                did_you_mean(key, [*keys, *own], "personalize.")
+                or f" Known keys: {', '.join([*keys, *own])}."
+            )
+            raise ConfigError(f"Unknown key `personalize.{key}`.{hint}")
+        hint = own[key].annotation
+        options[key] = (
+            value if hint is inspect.Parameter.empty else check_type(value, hint, f"personalize.{key}")
+        )
+    return replace(section, options=options)
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:

@@ -10,6 +10,8 @@ from typing import Any
 import tomli_w
 
 from partita.config.schema import Config
+from partita.methods.registry import names as method_names
+from partita.server.registry import OPTIMIZERS
 
 
 def reference(config: Any = None) -> str:
@@ -58,5 +60,7 @@ def field_docs(kind: type) -> dict[str, str]:
 
 def _text_of(node: ast.stmt) -> str:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return " ".join(str(node.value.value).split())
+        text = " ".join(str(node.value.value).split())
+        text = text.replace("{methods}", ", ".join(method_names()))
+        return text.replace("{server_optimizers}", ", ".join(OPTIMIZERS))
     return ""

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from partita.methods import registry
+from partita.server import registry as servers
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig:
@@ -64,7 +67,7 @@ class PartitionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """FedAvg and its variants on all of the model."""
+    """Federated training of all of the model."""
 
     rounds: int = 100
     """How many rounds."""
@@ -92,25 +95,24 @@ class PretrainConfig:
     """The devices' weight decay."""
     max_grad_norm: float = 0.0
     """The most that the norm of all that moves in a step may be; 0 does not clip."""
-    server_optimizer: str = "fedavg"
-    """fedavg, fedadam, fedadagrad or fedyogi."""
+    server_optimizer: str = servers.DEFAULT
+    """{server_optimizers}."""
     server_lr: float = 1.0
     """The server's learning rate."""
     server_momentum: float = 0.0
-    """With `fedavg`, the server's momentum."""
+    """The server's momentum, for server optimizers that have one."""
     weights: Literal["examples", "equal"] = "examples"
     """How much a device counts in the mean: as its training `examples`, or `equal`."""
     proximal: float = 0.0
-    """How strongly devices are held to the shared part that they were sent, FedProx's mu."""
+    """The strength mu of a proximal term that holds devices to the shared part that the server sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonalizeConfig(PretrainConfig):
     """Training of the shared and the personal part, from the pretrained model."""
 
-    method: str = "fedalt"
-    """fedalt, fedsim, fedavg, fedadam, fedprox, scaffold, pfedme, finetune, ditto, ft_part, local, fedper,
-    fedrep, lg_fedavg, fedbn, fedbabu, or "package.module:function" of `personal` and `shared` steps."""
+    method: str = registry.DEFAULT
+    """{methods}, or "package.module:thing", an own method (docs/how-to/own-method.md)."""
     personal_lr: float | None = None
     """The devices' learning rate of the personal part, before the schedule; left out: `shared_lr`."""
     personal_epochs: int = 1
@@ -119,6 +121,8 @@ class PersonalizeConfig(PretrainConfig):
     """Steps on the personal part, in place of epochs; 0: epochs."""
     stateful: bool = True
     """Whether devices keep their personal part from one round to the next."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Every further key is a hyperparameter of the method."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,25 +182,23 @@ class ReportConfig:
 class CompareConfig:
     """What `partita compare` compares; a run alone has no use for it."""
 
-    methods: list[str] = field(
-        default_factory=lambda: ["finetune", "ditto", "pfedme", "ft_part", "fedalt", "fedsim"]
-    )
-    """Methods by name or import path, "-stateless" behind one for devices that keep nothing between rounds.
-    The pretrained model, training on each device alone (local) and as many further rounds of FedAvg are
-    always there."""
+    methods: list[str] | None = None
+    """Methods by name or import path, "-stateless" behind one for devices that keep nothing between rounds;
+    left out: the methods of the paper. The pretrained model, training on each device alone and as many
+    further rounds without a personal part are always compared."""
     partitions: list[str] = field(default_factory=list)
     """What is personal, for methods whose name does not say: names, or patterns with spaces between; left
     out: those of input, output and adapter that the model names, and the config's own."""
     seeds: int = 5
     """How many, from `seed` on."""
     baseline: str = ""
-    """The method that others are paired with, device by device and seed by seed; left out: finetune where it
-    is compared, else fedavg."""
+    """The method that others are paired with, device by device and seed by seed; left out: finetuning of the
+    whole model where it is compared, else further rounds without a personal part."""
     tune: int = 0
     """How many trials each method is tuned with on validation rows beforehand; 0: none."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Values for one method alone, stateless or not: [compare.settings.ditto] with partition.proximal = 0.01,
-    say."""
+    """Settings of one method alone, stateless or not: [compare.settings.NAME] with
+    partition.proximal = 0.01, for example."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from partita.data.examples import Batch, Examples, batches_per_epoch, examples_of, shuffled
 from partita.device.store import Store
 from partita.errors import CannotDo, ConfigError
-from partita.methods.carried import Carried, Carries, LocalFn, declared_by, make_update
+from partita.methods.carried import Carried, LocalFn, carries, declared_by, make_update
 from partita.methods.descent import Diverged, OptimizerFn, Steps, descend
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull
 from partita.partition import Partition, Parts
@@ -159,7 +159,7 @@ class Visitor:
     def _kept(self, order: Order, partition: Partition) -> Params:
         if order.start.personal is not None:
             self._starts[order.start.digest] = order.start.personal
-        if not partition.names("personal") and not isinstance(self.roles[order.stage].local, Carries):
+        if not partition.names("personal") and not carries(self.roles[order.stage].local):
             return {}
         return self.store.load(order.device, order.counted) or {}
 

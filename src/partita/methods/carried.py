@@ -5,6 +5,7 @@ Both are declared, by names and shapes. Nothing undeclared is stored on a device
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -51,9 +52,14 @@ LocalFn = Callable[..., LocalUpdate]
 tensors is given them too, as `carried`."""
 
 
+def carries(local: LocalFn) -> bool:
+    """Return whether a kind of update declares tensors besides the model's."""
+    return isinstance(local.func if isinstance(local, partial) else local, Carries)
+
+
 def make_update(local: LocalFn, *, personal: Steps, shared: Steps, carried: Carried) -> LocalUpdate:
     """Return what a device does in a visit."""
-    if isinstance(local, Carries):
+    if carries(local):
         return local(personal=personal, shared=shared, carried=carried)
     return local(personal=personal, shared=shared)
 
@@ -64,10 +70,11 @@ def declared_by(local: LocalFn, partition: Partition, shared: Params) -> Carried
     Raises:
         ValueError: a declared name is one of the model's.
     """
-    if not isinstance(local, Carries):
+    kind = local.func if isinstance(local, partial) else local
+    if not isinstance(kind, Carries):
         return Carried(kept={}, sent={})
     trained = {name: shared[name] for name in partition.trained("shared")}
-    declared = Carried(kept=dict(local.keeps(trained)), sent=dict(local.sends(trained)))
+    declared = Carried(kept=dict(kind.keeps(trained)), sent=dict(kind.sends(trained)))
     for name in (*declared.kept, *declared.sent):
         if partition.has(name):
             raise ValueError(f"A method cannot carry {name!r}: the model has a tensor of that name.")

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 
 from partita.methods.carried import Carried, LocalFn, make_update
 from partita.methods.descent import OptimizerFn, Steps
-from partita.methods.fedalt import LocalAlt
-from partita.methods.fedavg import LocalSGD
-from partita.methods.fedsim import LocalSim
 from partita.methods.sgd import SGD
 from partita.protocol import Pace, Update, Weights
 
@@ -78,32 +75,6 @@ class Method:
             weights=self.weights,
             proximal=self.proximal,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedAvg(Method):
-    """All devices train one model; with a partition, its shared part. Takes the settings of `Method`."""
-
-    local: LocalFn = LocalSGD
-    """LocalSGD: steps on the shared part alone."""
-    personal_epochs: int = 0
-    """None: the personal part stays."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedAlt(Method):
-    """Devices update the personal part first, then the shared one. Takes the settings of `Method`."""
-
-    local: LocalFn = LocalAlt
-    """LocalAlt: v with u held still, then u with the new v held still."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedSim(Method):
-    """Devices update both parts in every step. Takes the settings of `Method`."""
-
-    local: LocalFn = LocalSim
-    """LocalSim: both gradients at the same point."""
 
 
 def _pace(part: str, lr: float, epochs: int, steps: int) -> Pace:

@@ -11,7 +11,7 @@ from partita.data.arrow import read_table
 from partita.protocol import DeviceId, Stage
 from partita.report.run_facts import Row, ranked, training_of
 from partita.runs.folder import is_finished
-from partita.studies.cells import LOCAL, START, has_nothing_personal
+from partita.studies.cells import START, named
 from partita.studies.compare import Comparison
 from partita.studies.results import Results, collect
 from partita.studies.results import Row as Key
@@ -49,8 +49,9 @@ class Compared:
         rows = [row for row in self.results.outcomes if row != self.reference]
         if self.reference not in self.results.outcomes:
             return rows
-        others = [abs(self.gain(row)) for row in rows if row[0] != LOCAL]
-        return [row for row in rows if row[0] != LOCAL or self.gain(row) >= -max(others, default=math.inf)]
+        alone = [row for row in rows if row[0] != START and named(row[0]).trains_alone]
+        least = -max((abs(self.gain(row)) for row in rows if row not in alone), default=math.inf)
+        return [row for row in rows if row not in alone or self.gain(row) >= least]
 
     @property
     def methods(self) -> list[str]:
@@ -87,7 +88,7 @@ class Compared:
                 "gain": self.gain(row),
             }
             for row in self.drawn
-            if not has_nothing_personal(row[0])
+            if row[0] == START or named(row[0]).personal != "none"
         ]
         return [point for point in points if point["kept"]]
 

@@ -23,7 +23,7 @@ from partita.studies.statistics import moved
 
 _TITLES = {
     "methods": "Methods",
-    "fedalt_fedsim": "FedAlt, FedSim and FT (part.)",
+    "partial": "Partial personalization",
     "finetuning": "The final finetuning",
     "stateless": "With and without a state",
     "devices": "Devices helped and hurt",
@@ -155,7 +155,7 @@ class _Reader:
             title="What a personal part costs a device",
             columns=["personal part", "personal parameters", "kB sent", "kB received", "kB of memory"],
             rows=rows,
-            notes=["Sent and received in a round of FedAlt; memory to train on one example."],
+            notes=["Sent and received in a round of training; memory to train on one example."],
         )
         return Section(title=title, texts=texts, sheet=sheet if rows else None)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.durable import held, replace_file
+from partita.methods import registry
 from partita.protocol import Stage
 from partita.report.references import references
 from partita.report.sheets import Cited, Entry, Interval, Rounded, Sheet, Spread, write_sheets
@@ -14,7 +15,6 @@ from partita.studies.forecast import Forecast
 from partita.studies.results import Outcome, Results, Row, collect
 from partita.studies.statistics import Moved, Values, mean_of, moved, paired, worst_tenth
 
-_PARTIAL = ("ft_part", "fedalt", "fedsim")
 BySeed = Mapping[int, Values]
 
 
@@ -25,8 +25,8 @@ def write_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Shee
         results = collect(comparison, failed)
         sheets = sheets_of(results)
         write_sheets(sheets, folder)
-        papers = references({"pillutla2022", *results.cites.values()})
-        replace_file(folder / "references.bib", papers.encode())
+        papers = [registry.find(registry.DEFAULT).citation, *results.citations.values()]
+        replace_file(folder / "references.bib", references(papers).encode())
     return sheets
 
 
@@ -88,7 +88,7 @@ def _methods(results: Results) -> Sheet:
         rounds, sent, seconds = (statistics.fmean(column) for column in zip(*costs, strict=True))
         is_baseline = row[0] == results.baseline and not model.is_served
         rows.append([
-            Cited(model.title, results.cites[row[0]]),
+            Cited(model.title, citation.key if (citation := results.citations[row[0]]) else ""),
             row[1],
             max(outcome.kept for outcome in runs.values()),
             spread,
@@ -124,8 +124,11 @@ def _baseline(results: Results, row: Row) -> BySeed:
 
 
 def _partial(results: Results) -> Sheet:
-    """Return FT (part.) against FedAlt against FedSim, a row a partition."""
-    known = [method for method in _PARTIAL if any(row[0] == method for row in results.outcomes)]
+    """Return the paper's table of methods for one and the same personal part, a row per part."""
+    compared = {row[0] for row in results.outcomes}
+    known = [
+        name for name, method in registry.every().items() if method.in_partial_table and name in compared
+    ]
     rows: list[list[Entry]] = []
     for partition in dict.fromkeys(row[1] for row in results.outcomes if row[0] in known):
         found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}
@@ -133,7 +136,7 @@ def _partial(results: Results) -> Sheet:
         spreads = dict(zip(found, marked, strict=True))
         rows.append([partition, *(spreads.get(method) for method in known)])
     return Sheet(
-        name="fedalt_fedsim",
+        name="partial",
         title=f"Partial personalization, after the last stage: {_judged(results)}",
         columns=["personal part", *(results.titles[method] for method in known)],
         rows=rows if len(known) > 1 else [],

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from partita.config.imports import COMMAND
+from partita.config.provenance import COMMAND
 from partita.errors import ConfigError
 from partita.report import charts
 from partita.report.page import Section

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita.config.methods import NAMED, SERVERS
 from partita.config.reading import read_config
 from partita.config.schema import Config
+from partita.methods import registry
 from partita.params import from_bytes
 from partita.protocol import Stage
+from partita.server import registry as servers
 from partita.training.evaluation import Row, Summary
 
 BASELINE = "finetune"
@@ -41,21 +42,27 @@ def tested_in(folder: Path) -> list[Tested]:
     if config.finetune.baseline and is_finished(inner):
         stages = summary_in(inner)["stages"]
         finetuned = stages.get(Stage.FINETUNED)
-        found[1:1] = [Tested("Finetune", inner, Stage.FINETUNED, finetuned)] if finetuned else []
+        found[1:1] = (
+            [Tested(registry.find(registry.BASELINE).title, inner, Stage.FINETUNED, finetuned)]
+            if finetuned
+            else []
+        )
     return found
 
 
 def _titles(config: Config) -> dict[Stage, str]:
     """Return what tables call the models of a run's stages."""
-    named = NAMED.get(config.personalize.method)
-    method = named.title if named else config.personalize.method.partition(":")[2]
-    alone = "Finetune" if config.partition.personal == "full" else "FT (part.)"
-    if named and "personalize.rounds" in named.fixed:
-        alone = method
+    method = registry.find_or_none(config.personalize.method)
+    title = method.title if method else config.personalize.method.rpartition(":")[2]
+    whole = config.partition.personal == "full"
+    alone = registry.find(registry.BASELINE if whole else registry.PARTIAL_BASELINE).title
+    if method and not method.trains_rounds:
+        alone = title
+    pretrained = servers.title_of(config.pretrain.server_optimizer)
     return {
-        Stage.PRETRAINED: SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start",
-        Stage.PERSONALISED: method,
-        Stage.FINETUNED: f"{method}, finetuned" if config.personalize.rounds else alone,
+        Stage.PRETRAINED: pretrained if config.pretrain.rounds else "Start",
+        Stage.PERSONALISED: title,
+        Stage.FINETUNED: f"{title}, finetuned" if config.personalize.rounds else alone,
         Stage.SERVED: "the better on validation",
     }
 

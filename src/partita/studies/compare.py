@@ -19,7 +19,8 @@ import tomli_w
 
 from partita.config.building import build
 from partita.config.changes import with_values
-from partita.config.imports import COMMAND, find_code, made_with, own_code
+from partita.config.imports import own_code
+from partita.config.provenance import COMMAND, find_code, made_with
 from partita.config.reading import read_values
 from partita.config.tasks import build_task, data_files
 from partita.durable import held, replace_file
@@ -139,9 +140,9 @@ def reopen(folder: Path) -> Comparison:
 
 def cells_in(values: Mapping[str, Any], beside: Path) -> list[Cell]:
     """Return the cells of a comparison; files that it names are looked for `beside` it."""
+    find_code(values.get("made_with", {}), beside)
     config = base_of(values)
     check(config.compare)
-    find_code(config, beside)
     task, _ = build_task(config, beside)
     with own_code("The model"):
         parts = partition_names(build_model(task, seed=config.seed))

@@ -5,18 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partita.config.methods import SERVERS
 from partita.data.arrow import read_table
 from partita.errors import RunFailed
+from partita.methods import registry
+from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import is_finished, journal_of, kept_in, summary_in
-from partita.studies.cells import CONTINUED, START, base_of, baseline_of, titles_of
+from partita.server import registry as servers
+from partita.studies.cells import START, base_of, baseline_of, titles_of
 from partita.studies.compare import Comparison, kinds
 from partita.studies.statistics import Direction, Values
 
 Row = tuple[str, str]
 """A method and a partition."""
-_SERVER_PAPERS = dict.fromkeys(SERVERS, "reddi2021") | {"fedavg": "mcmahan2017"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +55,15 @@ class Results:
     outcomes: Mapping[Row, Mapping[int, Outcome]]
     """By method and partition, then by seed."""
     titles: Mapping[str, str]
-    cites: Mapping[str, str]
-    """By method, its paper; empty where it has none."""
+    citations: Mapping[str, Citation | None]
+    """By method, its paper."""
     baseline: str
     notes: Sequence[str]
     """Which cells failed, or are not measured on all devices, and why."""
     begin_pretrained: frozenset[Row]
     """The rows whose runs begin from the pretrained model of their seed."""
     reference: str
-    """The method that helped and hurt refer to: what pretrains, or FedAvg of equal rounds."""
+    """The method that helped and hurt refer to: pretraining, or training without a personal part."""
     tuned: Mapping[Row, Mapping[str, Any]] = field(default_factory=dict)
     """By row, the values that it was tuned to."""
 
@@ -95,12 +96,14 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         raise RunFailed(" ".join(["There is nothing to compare.", *(notes or [go_on])]))
     config = base_of(comparison.values)
     titles = titles_of([cell.method for cell in comparison.cells if cell.method != START])
-    titles[START] = SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start"
-    again = SERVERS[config.personalize.server_optimizer]
-    titles[CONTINUED] = f"{again}, continued" if config.pretrain.rounds else again
-    cites = {cell.method: cell.cites for cell in comparison.cells}
-    cites[CONTINUED] = _SERVER_PAPERS[config.personalize.server_optimizer]
-    cites[START] = _SERVER_PAPERS[config.pretrain.server_optimizer] if config.pretrain.rounds else ""
+    first, later = config.pretrain.server_optimizer, config.personalize.server_optimizer
+    titles[START] = servers.title_of(first) if config.pretrain.rounds else "Start"
+    again = servers.title_of(later)
+    titles[registry.REFERENCE] = f"{again}, continued" if config.pretrain.rounds else again
+    papers = registry.citations()
+    citations = {cell.method: cell.citation for cell in comparison.cells}
+    citations[registry.REFERENCE] = papers.get(servers.cites_of(later))
+    citations[START] = papers.get(servers.cites_of(first)) if config.pretrain.rounds else None
     return Results(
         metric=summary["metric"],
         direction=summary["direction"],
@@ -108,11 +111,11 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         seeds=config.compare.seeds,
         outcomes=outcomes,
         titles=titles,
-        cites=cites,
+        citations=citations,
         baseline=baseline_of(config.compare),
         notes=notes,
         begin_pretrained=frozenset(cell.row for cell in comparison.cells if cell.begins_pretrained),
-        reference=START if config.pretrain.rounds else CONTINUED,
+        reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in kinds(comparison.cells)},
     )
 

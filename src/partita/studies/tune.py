@@ -14,13 +14,13 @@ import tomli_w
 
 from partita.config.building import build
 from partita.config.changes import with_values
-from partita.config.imports import find_code, made_with
-from partita.config.methods import NAMED
-from partita.config.reading import config_of, say_replaced
+from partita.config.provenance import find_code, made_with
+from partita.config.reading import config_of, warn_replaced
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed, needed
+from partita.methods import registry
 from partita.progress.bar import Tick
 from partita.progress.watchers import nobody, within
 from partita.protocol import Stage
@@ -59,24 +59,23 @@ class Ground:
 def begin(values: Mapping[str, Any], beside: Path, search: Search, trials: int) -> Ground:
     """Return where to tune, in a new folder, once it is seen that every value can be tried."""
     check_search(search, trials)
+    find_code(values.get("made_with", {}), beside)
     config = config_of(values)
-    find_code(config, beside)
     _check_free(config.personalize.method, search)
     for key, choices in search.items():
         for choice in choices:
             check_trial(values, beside, {key: choice})
     folder = runner.claim(config, f"{config.name}-tune")
-    say_replaced(values)
+    warn_replaced(values)
     return Ground(values=values, beside=beside, folder=folder)
 
 
 def _check_free(method: str, search: Search) -> None:
-    """Raise where the name of the method says already what is searched for."""
-    named = NAMED.get(method)
-    fixed = named.fixed if named and "personalize.method" not in search else {}
+    """Raise where the search is over a setting that the method fixes."""
+    fixed = {} if "personalize.method" in search else registry.find(method).settings
     for key in search:
         if key in fixed:
-            raise ConfigError(f"`{key}` cannot be searched for: the method `{method}` has {fixed[key]!r}.")
+            raise ConfigError(f"`{key}` cannot be searched: the method `{method}` sets it to {fixed[key]!r}.")
 
 
 def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, Any] | None = None) -> None:
@@ -101,8 +100,8 @@ def tune(
         RunFailed: no trial came to its end.
     """
     optuna = needed("optuna", by="Tuning", extra="tune")
+    find_code(ground.values.get("made_with", {}), ground.beside)
     config = config_of(_judged(ground.values))
-    find_code(config, ground.beside)
     task, _ = build_task(config, ground.beside)
     direction = task.metrics[task.headline].direction
     own = {key: _said(config, key) for key in search}
@@ -179,8 +178,7 @@ def pretrain(ground: Ground, tick: Tick, told: pipeline.Watch = nobody) -> Path:
         tick(0, 1, f"pretraining for all trials, {100 * done // total} %")
 
     only = {
-        "personalize.method": "fedavg",
-        "personalize.rounds": 0,
+        "personalize": {"method": registry.REFERENCE, "rounds": 0},
         "partition": {"personal": "none"},
         "out": str(ground.folder / _START),
     }

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from partita.device.visit import Role
+from partita.methods import registry
 from partita.methods.carried import declared_by
-from partita.methods.fedavg import LocalSGD
 from partita.methods.sgd import SGD
 from partita.params import Params, cloned, digest_of
 from partita.partition import Partition, Parts
@@ -74,7 +74,7 @@ class Stages:
             Stage.PERSONALISED: _role(self.partition, self.plan.personalize),
             Stage.FINETUNED: Role(
                 partition=self.partition,
-                local=LocalSGD,
+                local=registry.find(registry.REFERENCE).update,
                 optimizer=finetune.optimizer if finetune else SGD,
             ),
         }
@@ -140,7 +140,7 @@ class Stages:
 
 def _role(partition: Partition, training: Training | None) -> Role:
     if training is None:
-        return Role(partition=partition, local=LocalSGD, optimizer=SGD)
+        return Role(partition=partition, local=registry.find(registry.REFERENCE).update, optimizer=SGD)
     method = training.method
     return Role(
         partition=partition,
