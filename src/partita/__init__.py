@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from partita.data.devices import Devices
     from partita.errors import CannotDo
+    from partita.methods.carried import Carried, Sent, mean_over_all_devices, mean_over_replies
     from partita.methods.descent import Steps, descend
     from partita.methods.fedalt import FedAlt, LocalAlt
     from partita.methods.fedavg import FedAvg, LocalSGD
@@ -48,6 +49,7 @@ __all__ = [
     "Additive",
     "Averaging",
     "CannotDo",
+    "Carried",
     "Citation",
     "Devices",
     "Evaluation",
@@ -71,6 +73,7 @@ __all__ = [
     "Plan",
     "ResNet",
     "Result",
+    "Sent",
     "SpeechTransformer",
     "SplitInput",
     "Stage",
@@ -86,6 +89,8 @@ __all__ = [
     "descend",
     "full",
     "load_start",
+    "mean_over_all_devices",
+    "mean_over_replies",
     "named_partition",
     "pipeline",
     "run",
@@ -94,6 +99,7 @@ __all__ = [
 _HOMES = {
     "partita.data.devices": ("Devices",),
     "partita.errors": ("CannotDo",),
+    "partita.methods.carried": ("Carried", "Sent", "mean_over_all_devices", "mean_over_replies"),
     "partita.methods.fedalt": ("FedAlt", "LocalAlt"),
     "partita.methods.fedavg": ("FedAvg", "LocalSGD"),
     "partita.methods.fedsim": ("FedSim", "LocalSim"),

@@ -336,7 +336,7 @@ class Carrying(LocalScaffold):
     """Would keep its controls under the model's own names."""
 
     @staticmethod
-    def keeps(shared: Any) -> Any:
+    def keeps(shared: Any, personal: Any) -> Any:
         return shared
 
 

@@ -22,7 +22,7 @@ from partita.config.tasks import build_task
 from partita.config.watchers import build_watchers
 from partita.errors import ConfigError
 from partita.methods import registry
-from partita.methods.carried import Carried, LocalFn, carries, declared_by, make_update
+from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
 from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Method
 from partita.models.adapters import Width
@@ -97,8 +97,9 @@ def _check_carried(plan: Plan, partition: Partition, task: Task, *, seed: int) -
     """Raise where a method declares tensors that it cannot carry."""
     training = plan.training(Stage.PERSONALISED)
     if training and carries(training.method.local):
-        model = build_model(task, partition, seed=seed)
-        declared_by(training.method.local, partition, partition.of(model).shared)
+        parts = partition.of(build_model(task, partition, seed=seed))
+        kept_by(training.method.local, partition, parts)
+        sent_by(training.method.local, partition, parts.shared)
 
 
 def _check_baseline(config: Config) -> None:

@@ -120,7 +120,7 @@ class PersonalizeConfig(PretrainConfig):
     personal_steps: int = 0
     """Steps on the personal part, in place of epochs; 0: epochs."""
     stateful: bool = True
-    """Whether devices keep their personal part from one round to the next."""
+    """Whether devices keep their personal part, and the state of their method, from one round to the next."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Every further key is a hyperparameter of the method."""
 

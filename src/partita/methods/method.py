@@ -1,4 +1,4 @@
-"""A method: how a device updates in a round, with its rates and numbers of steps."""
+"""A method with its settings: a device's update, learning rates and numbers of steps."""
 
 import math
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from partita.protocol import Pace, Update, Weights
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """What a device does in a training round."""
+    """A device's training in a round."""
 
     local: LocalFn
-    """The device's update: LocalAlt for FedAlt, LocalSim for FedSim, LocalSGD for FedAvg."""
+    """The device's update, such as LocalAlt; one with settings of its own as a `functools.partial`."""
     shared_lr: float
     """The learning rate of the shared part, before the schedule."""
     personal_lr: float | None = None
@@ -30,15 +30,15 @@ class Method:
     batch_size: int = 32
     """Examples in a step."""
     max_grad_norm: float = 0.0
-    """The most that the norm of all that moves in a step may be; 0 does not clip."""
+    """Maximum norm of the gradient of all parameters that move in a step; 0 does not clip."""
     weights: Weights = "examples"
-    """How much a device counts in the mean: as its training examples, or as any other."""
+    """Weight of a device in the mean: its number of training examples, or the same for all."""
     optimizer: OptimizerFn = SGD
-    """The device's optimizer, made anew in each visit."""
+    """The device's optimizer, created anew in each visit."""
     stateful: bool = True
-    """Whether the personal part is kept from one visit to the next."""
+    """Whether a device keeps its personal part, and the state of its method, from one visit to the next."""
     proximal: float = 0.0
-    """How strongly the shared part is held to what the server sent, FedProx's mu."""
+    """Strength of a proximal term that holds the shared part to what the server sent."""
 
     def __post_init__(self) -> None:
         update = self.update
@@ -49,8 +49,8 @@ class Method:
         self._try_local(update.personal, update.shared)
 
     def _try_local(self, personal: Pace, shared: Pace) -> None:
-        """Raise where the update would not take these numbers of steps on any device."""
-        # An epoch has a different number of steps on every device: as many as 1 here, as many as 2 there.
+        """Raise where the update refuses these numbers of steps on some device."""
+        # An epoch has a different number of steps on every device: 1 on a small one, 2 on a larger one.
         for batches in (1, 2):
             counts = [pace.steps or pace.epochs * batches for pace in (personal, shared)]
             update = make_update(
@@ -60,11 +60,13 @@ class Method:
                 carried=Carried(kept={}, sent={}),
             )
             if not callable(update):
-                raise TypeError(f"`local` must give a function of a model, as LocalAlt does, got {update!r}.")
+                raise TypeError(
+                    f"`local` must return a function of a model, as LocalAlt does, got {update!r}."
+                )
 
     @property
     def update(self) -> Update:
-        """The order that asks for this method's update, at its full rates."""
+        """The order for this method's update, at its full learning rates."""
         shared = _pace("shared", self.shared_lr, self.shared_epochs, self.shared_steps)
         personal_lr = self.shared_lr if self.personal_lr is None else self.personal_lr
         return Update(

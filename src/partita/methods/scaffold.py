@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from partita.methods.carried import Carried
+from partita.methods.carried import Carried, Sent, mean_over_all_devices
 from partita.methods.descent import Batch, LossFn, Steps, descend
 from partita.methods.fedavg import NO_PERSONAL_STEPS
 from partita.methods.named import Citation, NamedMethod
@@ -22,10 +22,6 @@ from partita.params import Params, cloned
 from partita.partition import Partition
 
 _CONTROL = "control/"
-
-
-def _controls(shared: Params) -> dict[str, Tensor]:
-    return {f"{_CONTROL}{name}": torch.zeros_like(tensor) for name, tensor in shared.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +35,16 @@ class LocalScaffold:
     carried: Carried
     """c_i and c."""
 
-    keeps = staticmethod(_controls)
-    sends = staticmethod(_controls)
+    @staticmethod
+    def keeps(shared: Params, personal: Params) -> dict[str, Tensor]:
+        """Return c_i = 0."""
+        return {f"{_CONTROL}{name}": torch.zeros_like(tensor) for name, tensor in shared.items()}
+
+    @staticmethod
+    def sends(shared: Params) -> dict[str, Sent]:
+        """Return c = 0, to which the server adds the changes of all c_i over the number of all devices."""
+        zeros = LocalScaffold.keeps(shared, {})
+        return {name: Sent(tensor, mean_over_all_devices) for name, tensor in zeros.items()}
 
     def __call__(
         self,
@@ -87,6 +91,7 @@ METHOD = NamedMethod(
         "personalize.weights": "equal",
         "personalize.optimizer": "sgd",
         "personalize.momentum": 0.0,
+        "personalize.stateful": True,
     },
     order=14,
 )

@@ -23,7 +23,7 @@ from partita.config.tasks import build_task
 from partita.data.examples import Batch, examples_of, in_order
 from partita.errors import CannotDo, ConfigError
 from partita.methods import registry
-from partita.methods.carried import LocalFn, declared_by
+from partita.methods.carried import LocalFn, kept_by, sent_by
 from partita.models.parts import partition_names
 from partita.models.start import Account
 from partita.params import change_in_bytes, size_in_bytes, to_bytes
@@ -144,8 +144,8 @@ class _Scale:
         with one_thread(), seeded(derive_seed(self.seed, "prepare")):
             model = partition.prepare(_around_the_same_tensors(self.model))
         parts = partition.of(model)
-        carried = declared_by(local, partition, parts.shared)
-        sent, kept = {**parts.shared, **carried.sent}, {**parts.personal, **carried.kept}
+        others = {name: each.tensor for name, each in sent_by(local, partition, parts.shared).items()}
+        sent, kept = {**parts.shared, **others}, {**parts.personal, **kept_by(local, partition, parts)}
         costs = {
             "devices": devices,
             **{part: partition.count(part) for part in ("personal", "shared", "frozen")},
