@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from partita.data.examples import Batch, Examples, batches_per_epoch, examples_of, shuffled
 from partita.device.store import Store
 from partita.errors import CannotDo, ConfigError
-from partita.methods.carried import Carried, Carries, LocalFn, declared_by, make_update
+from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, OptimizerFn, Steps, descend
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull
 from partita.partition import Partition, Parts
@@ -123,7 +123,7 @@ class Visitor:
         parts = bench.parts
         change = change_of({**parts.shared, **carried.sent}, order.shared)
         _check_finite("change of the shared part", change)
-        self._file({**(parts.personal if role.stateful else {}), **carried.kept}, order)
+        self._file({**parts.personal, **carried.kept} if role.stateful else {}, order)
         weight = len(examples) if work.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
@@ -159,7 +159,7 @@ class Visitor:
     def _kept(self, order: Order, partition: Partition) -> Params:
         if order.start.personal is not None:
             self._starts[order.start.digest] = order.start.personal
-        if not partition.names("personal") and not isinstance(self.roles[order.stage].local, Carries):
+        if not partition.names("personal") and not carries(self.roles[order.stage].local):
             return {}
         return self.store.load(order.device, order.counted) or {}
 
@@ -173,10 +173,12 @@ class Visitor:
 
     def _carried(self, bench: _Bench, order: Order, kept: Params) -> Carried:
         """Return what the stage's method has besides the model, as it declares."""
-        declared = declared_by(self.roles[order.stage].local, bench.partition, bench.parts.shared)
+        local, parts = self.roles[order.stage].local, bench.parts
+        declared = kept_by(local, bench.partition, parts)
+        sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
-            kept=cloned({name: kept.get(name, tensor) for name, tensor in declared.kept.items()}),
-            sent=cloned({name: order.shared[name] for name in declared.sent}),
+            kept=cloned({name: kept.get(name, tensor) for name, tensor in declared.items()}),
+            sent=cloned({name: order.shared[name] for name in sent}),
         )
 
     def _file(self, personal: Params, order: Order) -> None:

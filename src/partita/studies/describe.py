@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from partita.config.building import build_partition
-from partita.config.imports import METHODS, find_code, load, own_code
+from partita.config.imports import own_code
+from partita.config.provenance import find_code
 from partita.config.schema import Config
 from partita.config.stand_ins import with_stand_ins
 from partita.config.tasks import build_task
 from partita.data.examples import Batch, examples_of, in_order
 from partita.errors import CannotDo, ConfigError
-from partita.methods.carried import LocalFn, declared_by
-from partita.methods.fedavg import LocalSGD
+from partita.methods import registry
+from partita.methods.carried import LocalFn, kept_by, sent_by
 from partita.models.parts import partition_names
 from partita.models.start import Account
 from partita.params import change_in_bytes, size_in_bytes, to_bytes
@@ -60,7 +61,7 @@ def describe(config: Config, beside: Path) -> Description:
 
     Data and weights that are not there yet change none of it: a made-up example stands for the data.
     """
-    find_code(config, beside)
+    find_code(config.made_with, beside)
     with TemporaryDirectory() as folder:
         config, notes = with_stand_ins(config, beside, Path(folder))
         return _describe(config, beside, notes)
@@ -73,8 +74,8 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
     with own_code("The task"):
         scale = _Scale(task, model, config.seed, _first_example(task))
     own = build_partition(config.partition, model)
-    trained = config.personalize.method if config.personalize.rounds else "fedavg"
-    local = load("personalize.method", trained, METHODS)
+    method = config.personalize.method if config.personalize.rounds else registry.REFERENCE
+    local = registry.find(method).update
     chosen = config.partition.personal
     partitions = {
         name: scale.costs(own, local) if name == chosen else _named(config, name, scale)
@@ -93,7 +94,7 @@ def _named(config: Config, name: str, scale: "_Scale") -> Costs:
     if name == "full":
         settings = replace(settings, shared="rest", frozen=[])
     try:
-        return scale.costs(build_partition(settings, scale.model))
+        return scale.costs(build_partition(settings, scale.model), registry.find(registry.REFERENCE).update)
     except ConfigError as error:
         return {"error": str(error)}
 
@@ -119,7 +120,7 @@ class _Scale:
     seed: int
     example: Batch | None
 
-    def costs(self, partition: Partition, local: LocalFn = LocalSGD) -> Costs:
+    def costs(self, partition: Partition, local: LocalFn) -> Costs:
         """Return the costs of a partition; where devices differ, the most of any, and each size apart.
 
         What the update `local` declares besides the model is sent and kept too.
@@ -143,8 +144,8 @@ class _Scale:
         with one_thread(), seeded(derive_seed(self.seed, "prepare")):
             model = partition.prepare(_around_the_same_tensors(self.model))
         parts = partition.of(model)
-        carried = declared_by(local, partition, parts.shared)
-        sent, kept = {**parts.shared, **carried.sent}, {**parts.personal, **carried.kept}
+        others = {name: each.tensor for name, each in sent_by(local, partition, parts.shared).items()}
+        sent, kept = {**parts.shared, **others}, {**parts.personal, **kept_by(local, partition, parts)}
         costs = {
             "devices": devices,
             **{part: partition.count(part) for part in ("personal", "shared", "frozen")},

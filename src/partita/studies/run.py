@@ -14,13 +14,14 @@ from pathlib import Path
 import tomli_w
 
 from partita.config.building import Built, build
-from partita.config.imports import COMMAND, changed_code, find_code, made_with, still_made_with
+from partita.config.provenance import COMMAND, changed_code, find_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
 from partita.config.tasks import data_files
 from partita.data.skipped import skipped_text
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
+from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
 from partita.progress.watchers import Watchers, labeled
 from partita.protocol import Stage
@@ -108,7 +109,7 @@ def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
 
 
 def _build(config: Config, beside: Path) -> Built:
-    find_code(config, beside)
+    find_code(config.made_with, beside)
     built = build(config, beside)
     for sentence in changed_code(config, beside):
         logger.warning(sentence)
@@ -177,8 +178,7 @@ def _baseline(config: Config) -> Config:
         "model.start_names": None,
         "partition": {"personal": "full", "proximal": 0.0},
         "pretrain.rounds": 0,
-        "personalize.method": BASELINE,
-        "personalize.rounds": 0,
+        "personalize": {"method": registry.BASELINE, "rounds": 0},
         "finetune.baseline": False,
         "finetune.baseline_lr": None,
         "finetune.personal_lr": rate,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from partita.device.visit import Role
-from partita.methods.carried import declared_by
-from partita.methods.fedavg import LocalSGD
+from partita.methods import registry
+from partita.methods.carried import sent_by
 from partita.methods.sgd import SGD
 from partita.params import Params, cloned, digest_of
 from partita.partition import Partition, Parts
@@ -74,7 +74,7 @@ class Stages:
             Stage.PERSONALISED: _role(self.partition, self.plan.personalize),
             Stage.FINETUNED: Role(
                 partition=self.partition,
-                local=LocalSGD,
+                local=registry.find(registry.REFERENCE).update,
                 optimizer=finetune.optimizer if finetune else SGD,
             ),
         }
@@ -84,17 +84,19 @@ class Stages:
         parts = self._parts(stage)
         training = self.plan.training(stage)
         partition = self._partition_of(stage)
-        sent = declared_by(training.method.local, partition, parts.shared).sent if training else {}
+        sent = sent_by(training.method.local, partition, parts.shared) if training else {}
         server = Server(
             optimizer=training.server if training else Averaging(),
             buffers=partition.buffers("shared"),
-            sent=frozenset(sent),
+            sent={name: each.aggregation for name, each in sent.items()},
             devices=len(self.task.devices),
         )
         return Scene(
             stage=stage,
             server=server,
-            state=server.begin({**parts.shared, **sent}) if state is None else state,
+            state=server.begin({**parts.shared, **{name: each.tensor for name, each in sent.items()}})
+            if state is None
+            else state,
             frozen=parts.frozen,
             sent=frozenset(sent),
         )
@@ -140,7 +142,7 @@ class Stages:
 
 def _role(partition: Partition, training: Training | None) -> Role:
     if training is None:
-        return Role(partition=partition, local=LocalSGD, optimizer=SGD)
+        return Role(partition=partition, local=registry.find(registry.REFERENCE).update, optimizer=SGD)
     method = training.method
     return Role(
         partition=partition,
