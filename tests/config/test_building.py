@@ -11,7 +11,7 @@ import torch
 from partita import Adagrad, Adam, Averaging, Exponential, Linear, Yogi
 from partita.config.building import build
 from partita.config.changes import dotted, with_values
-from partita.config.imports import made_with
+from partita.config.provenance import made_with
 from partita.config.reading import config_of
 from partita.config.schema import Config
 from partita.errors import ConfigError
