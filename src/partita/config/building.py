@@ -27,7 +27,7 @@ from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Method
 from partita.models.adapters import Width
 from partita.models.parts import named_partition, named_patterns
-from partita.models.start import Account
+from partita.models.start import LoadReport
 from partita.partition import Partition
 from partita.partition.selection import REST, Selection
 from partita.progress.watchers import Maker
@@ -53,7 +53,7 @@ class Built:
     task: Task
     partition: Partition
     plan: Plan
-    start: Account | None
+    start: LoadReport | None
     """What became of the file to begin from, where there is one."""
     watchers: Mapping[str, Maker]
     """What makes the watchers that the config names, by their import paths."""

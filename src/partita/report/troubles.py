@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from partita.data.arrow import read_table
-from partita.data.skipped import LeftOut, read_skipped
+from partita.data.rows import SkippedRow, read_skipped
 from partita.protocol import Stage
 from partita.training.evaluation import Summary
 
@@ -31,12 +31,12 @@ def troubles_of(folder: Path, summary: Summary) -> list[str]:
         split = summary.get("split", "test")
         why = _reason(folder, split)
         troubles.append(f"{_devices(evaluated - measured)} without a {split} {summary['metric']} ({why})")
-    if skipped := read_skipped(folder):
+    if skipped := read_skipped(folder / "skipped.jsonl"):
         troubles.append(left_out(skipped))
     return troubles
 
 
-def left_out(skipped: Sequence[LeftOut]) -> str:
+def left_out(skipped: Sequence[SkippedRow]) -> str:
     """Return how many bad rows were left out, and the first of them."""
     rows = "1 bad row was" if len(skipped) == 1 else f"{len(skipped)} bad rows were"
     return f"{rows} left out ({skipped[0]})"

@@ -24,7 +24,7 @@ from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import LocalFn, declared_by
 from partita.methods.fedavg import LocalSGD
 from partita.models.parts import partition_names
-from partita.models.start import Account
+from partita.models.start import LoadReport
 from partita.params import change_in_bytes, size_in_bytes, to_bytes
 from partita.partition import Partition
 from partita.protocol import DeviceId, derive_seed
@@ -43,7 +43,7 @@ class Description:
     """The name of its class."""
     devices: int
     """How many devices there are."""
-    start: Account | None
+    start: LoadReport | None
     """What became of the file to begin from, where there is one."""
     partitions: Mapping[str, Costs]
     """Of every named partition and the config's own; an `error` where one cannot be made of this model."""

@@ -150,7 +150,7 @@ def _finish(run: Prepared, record: FolderRecord, watch: Watch) -> Done:
         inner.mkdir(exist_ok=True)
         _write_config(nested, run.folder, inner)
         built = build(nested, run.folder)
-        if built.start and (built.start.new or built.start.left_over):
+        if built.start and (built.start.new or built.start.unused):
             raise RunFailed(f"The baseline cannot begin from the pretrained model: {built.start}.")
         with contextlib.closing(FolderRecord(inner)) as own:
             _run(Prepared(nested, built, inner), own, within(watch, BASELINE))
@@ -161,7 +161,7 @@ def _run(run: Prepared, record: FolderRecord, watch: Watch) -> Summary:
     skipped = run.built.task.skipped
     boards = {"report.tensorboard": partial(TensorBoard, run.folder)} if run.config.report.tensorboard else {}
     try:
-        skipped.keep_in(run.folder)
+        skipped.log_to(run.folder / "skipped.jsonl")
         pipeline = Pipeline(
             run.built.task,
             run.built.partition,
