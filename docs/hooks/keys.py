@@ -21,7 +21,7 @@ from partita.config.schema import Config
 from partita.data.options import TableOptions
 from partita.tasks import synthetic
 
-PLACES = ("source", "name", "path", "out", "tick")
+PLACES = ("source", "name", "path", "out", "progress")
 """Arguments of importing functions that are not given as `key=value`."""
 
 Row = tuple[str, Any, str]

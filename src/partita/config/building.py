@@ -31,7 +31,7 @@ from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Method
 from partita.models.adapters import Width
 from partita.models.parts import named_partition, named_patterns
-from partita.models.start import Account
+from partita.models.start import LoadReport
 from partita.partition import Partition, Personalization, Regularization
 from partita.partition.selection import REST, Selection
 from partita.progress.watchers import WatcherFactory
@@ -58,7 +58,7 @@ class Built:
     task: Task
     personalization: Personalization
     plan: Plan
-    start: Account | None
+    start: LoadReport | None
     """What became of the file to begin from, where there is one."""
     watchers: Mapping[str, WatcherFactory]
     """What makes the watchers that the config names, by their import paths."""
