@@ -21,17 +21,19 @@ data = "rooms.parquet"
 personal = "output"
 
 [pretrain]
-rounds = 20
+rounds = 10
+devices_per_round = 4
 shared_lr = 0.5
 
 [personalize]
 method = "fedalt"
-rounds = 20
+rounds = 10
+devices_per_round = 4
 shared_lr = 0.5
 """
 
 
-def write_table(path: Path, *, people: int = 12, rows: int = 80) -> None:
+def write_table(path: Path, *, people: int = 8, rows: int = 80) -> None:
     """Write who finds which room warm, from temperature and humidity; people disagree."""
     draw = random.Random(1)
     table = []

@@ -37,7 +37,7 @@ def main() -> None:
     partition = partita.Partition(make_model(), personal="2.*")
 
     for method in (partita.FedAvg(shared_lr=0.5), partita.FedAlt(shared_lr=0.5, personal_lr=0.5)):
-        result = partita.run(task, partition, method, rounds=40)
+        result = partita.run(task, partition, method, rounds=20)
         accuracy = result.summary["stages"]["personalised"]["weighted_mean"]
         print(f"{type(method).__name__}: test accuracy {accuracy:.2f}")
 
