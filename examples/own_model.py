@@ -31,9 +31,7 @@ def main() -> None:
     devices = {
         f"device-{n}": {"train": make_data(n, seed=n), "test": make_data(n, seed=100 + n)} for n in range(20)
     }
-    task = partita.Task(
-        model=make_model, loss=loss, metrics={"accuracy": partita.accuracy}, devices=devices
-    )
+    task = partita.Task(model=make_model, loss=loss, metrics={"accuracy": partita.accuracy}, devices=devices)
     partition = partita.Partition(make_model(), personal="2.*")
 
     for method in (partita.FedAvg(shared_lr=0.5), partita.FedAlt(shared_lr=0.5, personal_lr=0.5)):

@@ -32,7 +32,9 @@ def names() -> str:
     packages = {name: _package_of(getattr(partita, name)) for name in partita.__all__}
     unknown = set(packages.values()) - {package for known in TOPICS.values() for package in known}
     if unknown:
-        raise ValueError(f"`TOPICS` must include {', '.join(sorted(unknown))}: public names are defined there.")
+        raise ValueError(
+            f"`TOPICS` must include {', '.join(sorted(unknown))}: public names are defined there."
+        )
     texts: list[str] = []
     for topic, known in TOPICS.items():
         texts += [f"## {topic}", *(_entry(name) for name, package in packages.items() if package in known)]
