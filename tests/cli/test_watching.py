@@ -13,7 +13,7 @@ import pytest
 
 from boards import expected, read, same
 from partita.cli import main
-from partita.training.loop import Pipeline
+from partita.training.pipeline import Pipeline
 
 DOCS = Path(__file__).parents[2] / "docs/how-to/watch-a-run.md"
 CONFIG = """

@@ -11,7 +11,7 @@ from boards import expected, read, same
 from partita import Evaluation, FedAlt, FedAvg, Finetuning, Partition, Plan, TensorBoard, Training, pipeline
 from partita.errors import ConfigError
 from partita.progress.watchers import nobody
-from partita.training.loop import Watch
+from partita.training.pipeline import RoundCallback as Watch
 from small import affine_devices, affine_task
 
 TURNS = 21

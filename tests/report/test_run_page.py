@@ -41,7 +41,8 @@ def finished(folder: Path, **sections: Any) -> Path:
     }
     for section, changes in sections.items():
         values[section] = {**values.get(section, {}), **changes}
-    return runner.finish(runner.prepare(config_of(values), Path())) and folder
+    runner.finish(runner.prepare(config_of(values), Path()))
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def test_a_cell_has_the_bits_of_a_run_with_the_same_settings(
     names += [f"personal/{path.name}" for path in (cell / "personal").iterdir()]
     assert len(names) > 6
     for name in names:
-        assert (cell / name).read_bytes() == (run.folder / name).read_bytes(), name
+        assert (cell / name).read_bytes() == (run.folder.path / name).read_bytes(), name
 
 
 def test_the_table_holds_what_the_cells_summaries_say(whole: Comparison) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from partita.training.loop import Watch
+    from partita.training.pipeline import RoundCallback as Watch
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,6 +24,7 @@ def run(options: argparse.Namespace) -> int:
     from partita.config.reading import read_config
     from partita.data.rows import BadData
     from partita.progress.display import Display
+    from partita.report.run_facts import tested_in
     from partita.report.sheets import to_terminal
     from partita.report.tables import models_sheet
     from partita.report.troubles import troubles_of
@@ -37,28 +38,28 @@ def run(options: argparse.Namespace) -> int:
     if run.built.start:
         account = ["Tensors of the file to begin from:", *run.built.start.lines()]
         _mention(options, "\n  ".join(account))
-    _mention(options, f"Running in {run.folder}")
+    _mention(options, f"Running in {run.folder.path}")
     try:
         with Display(_display(options)) as display:
-            done = runner.finish(run, _printer(options) or display.watch)
+            summary = runner.finish(run, _printer(options) or display.watch)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Go on with `partita run --resume {run.folder}`.") from None
+        raise KeyboardInterrupt(f"Go on with `partita run --resume {run.folder.path}`.") from None
     except BadData as error:
-        command = shlex.join(["partita", "run", "--resume", str(run.folder), runner.RESUMABLE])
+        command = shlex.join(["partita", "run", "--resume", str(run.folder.path), runner.RESUMABLE])
         raise ConfigError(f"{error} Go on with `{command}`.") from error
-    troubles = troubles_of(run.folder, done.summary)
-    models = [(model.title, model.statistics) for model in done.models]
+    troubles = troubles_of(run.folder.path, summary)
+    models = [(model.title, model.statistics) for model in tested_in(run.folder.path)]
     if not options.json:
-        _print_table(to_terminal(models_sheet(done.summary, models)))
+        _print_table(to_terminal(models_sheet(summary, models)))
         for trouble in troubles:
             print(f"Mind: {trouble}.")
     _mention(options, "Drawing the page")
-    page = _drawn(run.folder)
+    page = _drawn(run.folder.path)
     if options.json:
-        outcome = {"summary": done.summary, "models": dict(models), "troubles": troubles}
-        _print_json({**outcome, "folder": str(run.folder), "page": str(page)})
+        outcome = {"summary": summary, "models": dict(models), "troubles": troubles}
+        _print_json({**outcome, "folder": str(run.folder.path), "page": str(page)})
     else:
-        print(f"The run is in {run.folder}, its page is {page}")
+        print(f"The run is in {run.folder.path}, its page is {page}")
     return 0
 
 

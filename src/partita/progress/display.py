@@ -16,7 +16,7 @@ from rich.text import Text
 
 from partita.progress.bar import NowAndThen
 from partita.protocol import Stage
-from partita.training.evaluation import Row
+from partita.training.evaluation import DeviceRow as Row
 
 _LOOKED_AT = 30
 """Of how many rounds the speed is taken, the last ones."""

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from partita.errors import needed
-from partita.training.evaluation import Row, weighted_mean
+from partita.training.evaluation import DeviceRow as Row
+from partita.training.evaluation import weighted_mean
 
 FOLDER = "tensorboard"
 """Where the events are in a run's folder."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from partita.training.evaluation import Row
-from partita.training.loop import Watch
+from partita.training.evaluation import DeviceRow as Row
+from partita.training.pipeline import RoundCallback as Watch
 
 logger = logging.getLogger(__name__)
 

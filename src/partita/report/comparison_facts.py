@@ -10,7 +10,7 @@ from typing import Any
 from partita.data.arrow import read_table
 from partita.protocol import DeviceId, Stage
 from partita.report.run_facts import Row, ranked, training_of
-from partita.runs.folder import is_finished
+from partita.runs.folder import RunFolder
 from partita.studies.cells import LOCAL, START, has_nothing_personal
 from partita.studies.compare import Comparison
 from partita.studies.results import Results, collect
@@ -169,7 +169,7 @@ def _examples(comparison: Comparison) -> dict[DeviceId, int]:
     """Return how many training examples devices have, all that any finished cell has measured."""
     found: dict[DeviceId, int] = {}
     for cell in comparison.cells:
-        if is_finished(comparison.folder_of(cell)):
+        if RunFolder(comparison.folder_of(cell)).is_finished:
             table = read_table(comparison.folder_of(cell) / "devices.parquet")
             rows = table.select(["device", "split", "examples"]).to_pylist()
             found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}

@@ -5,15 +5,58 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from partita.config.methods import NAMED, SERVERS
 from partita.config.reading import read_config
 from partita.config.schema import Config
 from partita.data.arrow import read_table
 from partita.progress.display import DOING
 from partita.protocol import DeviceId, Stage
-from partita.runs.folder import Tested, journal_of, kept_in, summary_in, tested_in
+from partita.runs.folder import RunFolder
 from partita.training.evaluation import Summary
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A model that a run has tested on its devices."""
+
+    title: str
+    folder: Path
+    """The run's folder that it is of: the baseline's is inside the run's own."""
+    stage: Stage
+    statistics: Mapping[str, Any]
+    """What `summary.json` says of it."""
+
+
+def tested_in(folder: Path) -> list[Tested]:
+    """Return the models that the finished run in a folder has tested, its baseline's too."""
+    config = read_config(RunFolder(folder).config_file)
+    names = _titles(config)
+    found = [
+        Tested(names[Stage(stage)], folder, Stage(stage), statistics)
+        for stage, statistics in RunFolder(folder).summary["stages"].items()
+    ]
+    inner = RunFolder(folder).baseline
+    if config.finetune.baseline and inner is not None:
+        finetuned = inner.summary["stages"].get(Stage.FINETUNED)
+        found[1:1] = [Tested("Finetune", inner.path, Stage.FINETUNED, finetuned)] if finetuned else []
+    return found
+
+
+def _titles(config: Config) -> dict[Stage, str]:
+    """Return what tables call the models of a run's stages."""
+    named = NAMED.get(config.personalize.method)
+    method = named.title if named else config.personalize.method.partition(":")[2]
+    alone = "Finetune" if config.partition.personal == "full" else "FT (part.)"
+    if named and "personalize.rounds" in named.fixed:
+        alone = method
+    return {
+        Stage.PRETRAINED: SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start",
+        Stage.PERSONALISED: method,
+        Stage.FINETUNED: f"{method}, finetuned" if config.personalize.rounds else alone,
+        Stage.SERVED: "the better on validation",
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +113,7 @@ def facts_of(folder: Path) -> Facts:
     facts = Facts(
         folder=folder,
         config=read_config(folder / "config.toml"),
-        summary=summary_in(folder),
+        summary=RunFolder(folder).summary,
         models=tested_in(folder),
         devices=(),
         rounds=[_round(at, line) for at, line in enumerate(lines, start=1)],
@@ -125,7 +168,7 @@ def _gain(row: Row, before: Row | None, sign: float) -> float | None:
 
 def training_of(folder: Path) -> list[Row]:
     """Return what a run's journal says of training."""
-    return [dict(line) for line in journal_of(folder) if line["work"] != "evaluate"]
+    return [dict(line) for line in RunFolder(folder).rounds() if line["work"] != "evaluate"]
 
 
 def _visits(lines: Iterable[Row]) -> list[Row]:
@@ -157,4 +200,4 @@ def _round(at: int, line: Mapping[str, Any]) -> Row:
 
 def kept_by(model: Tested) -> int:
     """Return how many numbers a device keeps for a model of its own; the pretrained one needs none."""
-    return kept_in(model.folder) if model.stage != Stage.PRETRAINED else 0
+    return RunFolder(model.folder).kept_parameters if model.stage != Stage.PRETRAINED else 0

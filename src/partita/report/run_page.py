@@ -15,7 +15,7 @@ from partita.report.sections import counted, drawn, gained_of, made_by, readable
 from partita.report.sheets import Entry, Rounded, Sheet
 from partita.report.tables import bytes_text, models_sheet
 from partita.report.troubles import troubles_of
-from partita.runs.folder import is_finished
+from partita.runs.folder import RunFolder
 from partita.studies.describe import describe
 
 _QUANTITIES = {
@@ -34,7 +34,7 @@ def write_run_page(folder: Path) -> Path:
     Raises:
         ConfigError: there is no finished run in it, or its files are damaged.
     """
-    if not is_finished(folder):
+    if not RunFolder(folder).is_finished:
         raise ConfigError(f"`{folder}` holds no finished run: go on with `partita run --resume {folder}`.")
     with held(folder, wait=True):
         with readable(folder):

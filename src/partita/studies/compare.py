@@ -29,7 +29,7 @@ from partita.progress.bar import Tick
 from partita.progress.watchers import nobody, within
 from partita.protocol import Stage
 from partita.report.sheets import write_sheets
-from partita.runs.folder import is_finished
+from partita.runs.folder import RunFolder
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of, check
 from partita.studies.search import space_of
@@ -37,8 +37,8 @@ from partita.studies.search_space import put
 from partita.studies.trials import trials_sheet
 from partita.studies.tune import Ground, check_trial, pretrain, tune
 from partita.tasks.build import build_model
-from partita.training.evaluation import Row
-from partita.training.loop import Watch
+from partita.training.evaluation import DeviceRow as Row
+from partita.training.pipeline import RoundCallback as Watch
 
 _CELLS, _TUNED = "cells", "tuned"
 """The folders of a comparison."""
@@ -68,7 +68,9 @@ class Comparison:
         start = None
         if cell.begins_pretrained:
             start = pretrained_in(self.folder_of(self.start_of(cell)))
-        return runner.go_on(self._tuned(cell).config(out=self.folder_of(cell), start=start), self.folder)
+        return runner.prepare_or_resume(
+            self._tuned(cell).config(out=self.folder_of(cell), start=start), self.folder
+        )
 
     def failure_file(self, cell: Cell) -> Path:
         """Return where it is written why a cell failed; without that file it is tried again."""
@@ -86,7 +88,7 @@ class Comparison:
 
     def is_over(self, cell: Cell) -> bool:
         """Return whether there is nothing left to do of a cell."""
-        return is_finished(self.folder_of(cell)) or bool(self.why_failed(cell))
+        return RunFolder(self.folder_of(cell)).is_finished or bool(self.why_failed(cell))
 
     def tuned_file(self, cell: Cell) -> Path:
         """Return where the values are that a cell's method was tuned to."""
@@ -160,7 +162,7 @@ def checked(cell: Cell, beside: Path) -> runner.Prepared:
     """Return a cell's run without a folder, built to see that it can be."""
     try:
         config = cell.config(out=Path())
-        return runner.Prepared(config, build(config, beside), Path())
+        return runner.Prepared(config, build(config, beside), RunFolder(Path()))
     except ConfigError as error:
         what = " ".join(filter(None, (cell.title or "The start", cell.partition)))
         raise ConfigError(f"{what}: {error}") from error
@@ -183,7 +185,7 @@ def _from_folder(
 
 def pretrained_in(folder: Path) -> Path:
     """Return the file with the model that a run has pretrained."""
-    return (folder / "shared" / f"{Stage.PRETRAINED}.safetensors").resolve()
+    return RunFolder(folder).shared_file(Stage.PRETRAINED).resolve()
 
 
 def finish(comparison: Comparison, tick: Tick, told: Watch = nobody) -> dict[str, str]:
@@ -205,7 +207,7 @@ def finish(comparison: Comparison, tick: Tick, told: Watch = nobody) -> dict[str
 
 def _try(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
     """Do a cell whose turn it is, unless another process does it, and return whether it was done."""
-    if cell.begins_pretrained and not is_finished(comparison.folder_of(comparison.start_of(cell))):
+    if cell.begins_pretrained and not RunFolder(comparison.folder_of(comparison.start_of(cell))).is_finished:
         return False
     with held(comparison.folder / _CELLS / f"{cell.name}.lock") as is_ours:
         if not is_ours or comparison.is_over(cell):

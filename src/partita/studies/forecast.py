@@ -7,12 +7,13 @@ from typing import Any
 
 from partita.errors import RunFailed
 from partita.protocol import Stage
-from partita.runs.journal import MemoryRecord
+from partita.runs.journal import MemoryJournal
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.compare import cells_in, checked, kinds
-from partita.training.evaluation import Row
-from partita.training.loop import Pipeline
+from partita.studies.python import local_executor
+from partita.training.evaluation import DeviceRow as Row
+from partita.training.pipeline import Pipeline
 from partita.training.plan import Evaluation, Plan, Training
 
 _PROBED = 3
@@ -66,13 +67,14 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
         finetune=plan.finetune and replace(plan.finetune, epochs=min(1, plan.finetune.epochs)),
         evaluate=Evaluation(devices=probed, split=plan.evaluate.split),
     )
-    record = MemoryRecord()
+    journal, own, seed = MemoryJournal(), run.built.personalization, run.config.seed
     try:
-        Pipeline(task, run.built.partition, short, seed=run.config.seed, record=record).run()
+        with local_executor(task, own, short, journal.store, seed=seed) as executor:
+            Pipeline(task, own, short, seed=seed, executor=executor, journal=journal).run()
     except RunFailed:
         return None
     evaluated = plan.evaluate.devices or len(task.devices)
-    return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in record.lines)
+    return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in journal.rounds())
 
 
 def _short(training: Training | None, probed: int) -> Training | None:

@@ -9,7 +9,7 @@ from partita.config.methods import SERVERS
 from partita.data.arrow import read_table
 from partita.errors import RunFailed
 from partita.protocol import DeviceId, Stage
-from partita.runs.folder import is_finished, journal_of, kept_in, summary_in
+from partita.runs.folder import RunFolder
 from partita.studies.cells import CONTINUED, START, base_of, baseline_of, titles_of
 from partita.studies.compare import Comparison, kinds
 from partita.studies.statistics import Direction, Values
@@ -82,9 +82,9 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     notes = [f"{name} failed: {reason}" for name, reason in failed.items()]
     for cell in comparison.cells:
         folder = comparison.folder_of(cell)
-        if not is_finished(folder):
+        if not RunFolder(folder).is_finished:
             continue
-        summary = summary or summary_in(folder)
+        summary = summary or RunFolder(folder).summary
         outcome = _outcome(folder)
         if outcome.last:
             outcomes.setdefault(cell.row, {})[cell.seed] = outcome
@@ -118,9 +118,9 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
 
 
 def _outcome(folder: Path) -> Outcome:
-    lines = list(journal_of(folder))
+    lines = list(RunFolder(folder).rounds())
     stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
-    split = summary_in(folder)["split"]
+    split = RunFolder(folder).summary["split"]
     table = read_table(folder / "devices.parquet").select(["stage", "device", "split", "metric", "weight"])
     for row in table.to_pylist():
         if row["split"] == split and row["metric"] is not None:
@@ -132,6 +132,6 @@ def _outcome(folder: Path) -> Outcome:
         rounds=sum(line["work"] == "update" for line in training),
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
-        kept=kept_in(folder),
+        kept=RunFolder(folder).kept_parameters,
         devices=sum(len(line["asked"]) for line in evaluated),
     )

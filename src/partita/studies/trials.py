@@ -7,8 +7,9 @@ from typing import Any
 from partita.progress.bar import Tick
 from partita.progress.watchers import nobody
 from partita.report.sheets import Entry, Sheet, Spread
-from partita.training import loop as pipeline
-from partita.training.evaluation import Row, weighted_mean
+from partita.training import pipeline
+from partita.training.evaluation import DeviceRow as Row
+from partita.training.evaluation import weighted_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class Watch:
     tick: Tick
     looks: int = 0
     """How often its models are judged on their way."""
-    told: pipeline.Watch = nobody
+    told: pipeline.RoundCallback = nobody
     """Who else is told of its rounds."""
     stage: str = ""
     """The stage of the last round."""

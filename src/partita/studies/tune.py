@@ -28,8 +28,8 @@ from partita.studies import run as runner
 from partita.studies.candidates import Candidates
 from partita.studies.search_space import Search, check_search, put
 from partita.studies.trials import Hopeless, Trial, Tuned, Watch
-from partita.training import loop as pipeline
-from partita.training.evaluation import Row
+from partita.training import pipeline
+from partita.training.evaluation import DeviceRow as Row
 
 _HELD_OUT = 0.2
 """Of each device's training rows, where the config does not say how many."""
@@ -86,7 +86,7 @@ def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, An
 
 
 def tune(
-    ground: Ground, search: Search, *, trials: int = 0, tick: Tick, told: pipeline.Watch = nobody
+    ground: Ground, search: Search, *, trials: int = 0, tick: Tick, told: pipeline.RoundCallback = nobody
 ) -> Tuned:
     """Try values on validation rows and return what came out.
 
@@ -176,7 +176,7 @@ def _judged(
     return own
 
 
-def pretrain(ground: Ground, tick: Tick, told: pipeline.Watch = nobody) -> Path:
+def pretrain(ground: Ground, tick: Tick, told: pipeline.RoundCallback = nobody) -> Path:
     """Pretrain once for all trials, or go on with that, and return the file that they begin from."""
 
     def watch(line: Row, done: int, total: int) -> None:
@@ -191,9 +191,9 @@ def pretrain(ground: Ground, tick: Tick, told: pipeline.Watch = nobody) -> Path:
         "out": str(ground.folder / _START),
     }
     put(values, only)
-    run = runner.go_on(config_of(values), ground.beside)
+    run = runner.prepare_or_resume(config_of(values), ground.beside)
     runner.finish(run, watch)
-    return run.folder / "shared" / f"{Stage.PRETRAINED}.safetensors"
+    return run.folder.shared_file(Stage.PRETRAINED)
 
 
 def _folder_of(number: int) -> str:
@@ -209,7 +209,7 @@ def _try(ground: Ground, start: Path | None, choice: Mapping[str, Any], watch: W
         values.get("model", {}).pop("start_names", None)
         put(values, {"model.start": str(start.resolve()), "pretrain.rounds": 0})
     try:
-        summary = runner.finish(runner.prepare(config_of(values), ground.beside), watch).summary
+        summary = runner.finish(runner.prepare(config_of(values), ground.beside), watch)
     except (RunFailed, Hopeless) as error:
         return Trial(number=number, choice=choice, value=None, said=str(error))
     # A model that has diverged has no metric: neither an earlier stage nor the devices left speak for it.
