@@ -21,7 +21,7 @@ from partita.config.schema import Config
 from partita.data.options import TableOptions
 from partita.tasks import synthetic
 
-POSITIONAL = ("source", "name", "path", "out", "progress")
+POSITIONAL = ("source", "name", "path", "out", "tick", "progress")
 """Arguments of importers that are not `key=value` options."""
 
 Row = tuple[str, Any, str]
