@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partita.durable import held
+from partita.durable import locked
 from partita.errors import ConfigError
 from partita.report import charts
 from partita.report.comparison_facts import WHOLE, Compared, compared_in
@@ -34,7 +34,7 @@ _TITLES = {
 
 def write_comparison_page(comparison: Comparison) -> Path:
     """Write the page of a comparison, of all its cells that are finished; return the page's path."""
-    with held(comparison.folder, wait=True):
+    with locked(comparison.folder, wait=True):
         with readable(comparison.folder):
             compared = compared_in(comparison)
             devices, rounds = compared.devices(), compared.rounds()

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.durable import held, replace_file
+from partita.durable import locked, replace_file
 from partita.protocol import Stage
 from partita.report.references import references
 from partita.report.sheets import Cited, Entry, Interval, Rounded, Sheet, Spread, write_sheets
@@ -21,7 +21,7 @@ BySeed = Mapping[int, Values]
 def write_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Sheet]:
     """Write the tables of all cells that are finished, with the papers to cite, and return them."""
     folder = comparison.folder / "tables"
-    with held(comparison.folder, wait=True):
+    with locked(comparison.folder, wait=True):
         results = collect(comparison, failed)
         sheets = sheets_of(results)
         write_sheets(sheets, folder)

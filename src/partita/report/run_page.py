@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partita.durable import held
+from partita.durable import locked
 from partita.errors import ConfigError
 from partita.protocol import Stage
 from partita.report import charts
@@ -36,7 +36,7 @@ def write_run_page(folder: Path) -> Path:
     """
     if not RunFolder(folder).is_finished:
         raise ConfigError(f"`{folder}` holds no finished run: go on with `partita run --resume {folder}`.")
-    with held(folder, wait=True):
+    with locked(folder, wait=True):
         with readable(folder):
             facts = facts_of(folder)
         return write_page(_Reader(facts).page(), folder)

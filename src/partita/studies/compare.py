@@ -22,7 +22,7 @@ from partita.config.building import build
 from partita.config.imports import COMMAND, find_code, made_with, own_code
 from partita.config.reading import read_values
 from partita.config.tasks import build_task, data_files
-from partita.durable import held, replace_file
+from partita.durable import locked, replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.models.parts import partition_names
 from partita.progress.bar import Tick
@@ -209,7 +209,7 @@ def _try(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
     """Do a cell whose turn it is, unless another process does it, and return whether it was done."""
     if cell.begins_pretrained and not RunFolder(comparison.folder_of(comparison.start_of(cell))).is_finished:
         return False
-    with held(comparison.folder / _CELLS / f"{cell.name}.lock") as is_ours:
+    with locked(comparison.folder / _CELLS / f"{cell.name}.lock") as is_ours:
         if not is_ours or comparison.is_over(cell):
             return False
         try:
@@ -230,7 +230,7 @@ def _tune_all(comparison: Comparison, trials: int, progress: "_Progress") -> Non
 def _tune(comparison: Comparison, cell: Cell, trials: int, progress: "_Progress") -> bool:
     """Tune one method, unless another process does, and return whether it was done."""
     path = comparison.tuned_file(cell)
-    with held(path.with_suffix(".lock")) as is_ours:
+    with locked(path.with_suffix(".lock")) as is_ours:
         if not is_ours or path.exists():
             return False
         best: Mapping[str, Any] = {}
@@ -263,7 +263,7 @@ def _start_of_trials(comparison: Comparison, cell: Cell, tick: Tick, told: Watch
     folder = comparison.folder / _TUNED
     values = comparison.start_of(cell).values
     ground = Ground(values=values, beside=comparison.folder, folder=folder)
-    with held(folder / "start.lock", wait=True):
+    with locked(folder / "start.lock", wait=True):
         return pretrain(ground, tick, within(told, _TUNED))
 
 
