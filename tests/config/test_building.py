@@ -238,8 +238,8 @@ def test_a_bad_value_is_one_line_that_names_it(sections: dict, words: str) -> No
 def test_a_named_partition_can_have_a_frozen_part() -> None:
     built = build(config(partition={"personal": "output", "frozen": ["stem.*"]}), Path())
 
-    assert built.partition.names("frozen") == ("stem.weight", "stem.bias")
-    assert built.partition.names("personal") == ("head.weight", "head.bias")
+    assert built.personalization.partition.names("frozen") == ("stem.weight", "stem.bias")
+    assert built.personalization.partition.names("personal") == ("head.weight", "head.bias")
 
 
 def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:
         (b"nonsense", "is not a safetensors file"),
         (
             to_bytes({"x": torch.zeros(1)}),
-            "`model.start`: No tensor of the file fits ConvNet: 0 loaded, 8 new",
+            "`model.start`: No tensor of the file matches ConvNet: 0 loaded, 8 new",
         ),
     ],
 )
@@ -298,7 +298,7 @@ def test_a_task_that_draws_its_data_draws_the_same_again(
         ),
         (
             "import partita; partita.Task(model=None, loss=None, metrics={'m': len}, devices={1: {}})",
-            "must be texts, got 1",
+            "must be strings, got 1",
         ),
     ],
 )

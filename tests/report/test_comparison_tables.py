@@ -108,7 +108,7 @@ def test_the_baseline_is_not_paired_with_itself() -> None:
     better = column("methods", 7, results(SMALL))
 
     assert [isinstance(entry, Interval) for entry in better] == [True, False, True]
-    assert table("methods", results(SMALL)).columns[-1] == "gain over Finetune"
+    assert table("methods", results(SMALL)).columns[-1] == "difference from Finetune"
 
 
 def test_a_baseline_with_partitions_is_paired_with_the_same_one_where_it_has_it() -> None:

@@ -17,11 +17,11 @@ from partita.config.reading import config_of, read_config
 from partita.data.examples import examples_of
 from partita.errors import ConfigError, RunFailed
 from partita.params import from_bytes
-from partita.runs.folder import is_finished
+from partita.runs.folder import RunFolder
 from partita.studies import run as runner
 from partita.studies.trials import Tuned, split_arguments
 from partita.studies.tune import Tuning, begin, tune
-from partita.tasks.held_out import held_out
+from partita.tasks.validation import hold_out_validation
 from small import affine_devices, affine_task
 
 KEY = "finetune.personal_lr"
@@ -78,7 +78,7 @@ def test_the_best_on_held_out_rows_is_found_and_test_rows_are_never_read(tmp_pat
 def closeness_of(file: Path) -> float:
     model = from_bytes(file.read_bytes())
     total, count = 0.0, 0
-    for splits in held_out(affine_task(), 0.2).devices.values():
+    for splits in hold_out_validation(affine_task(), 0.2).devices.values():
         examples = examples_of(splits["validation"])
         if len(examples):
             inputs, targets = examples.batch_at(torch.arange(len(examples)))
@@ -155,7 +155,7 @@ def test_the_worst_trials_are_stopped_early_and_never_win(tmp_path: Path) -> Non
     assert (worst.value, worst.status[:13]) == (None, "stopped after")
     assert result.best.value == max(trial.value for trial in result.trials if trial.value is not None)
     # It ended early: the folder holds no finished run.
-    assert not is_finished(tmp_path / "tune/trial-3")
+    assert not RunFolder(tmp_path / "tune/trial-3").is_finished
     assert [trial.choice["personalize.shared_lr"] for trial in result.trials] == rates
 
 

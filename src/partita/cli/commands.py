@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from partita.runs.folder import RunFolder
     from partita.studies.comparison import Comparison
     from partita.studies.run import Prepared
-    from partita.training.loop import Watch
+    from partita.training.pipeline import RoundCallback
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,14 +31,14 @@ def run(options: argparse.Namespace) -> int:
     run = _prepare(options)
     if run.built.start:
         _log(options, "\n  ".join(["Tensors of the initial model's file:", *run.built.start.lines()]))
-    _log(options, f"Running in {run.folder}")
+    _log(options, f"Running in {run.folder.path}")
     try:
         with Display(_console(options)) as display:
             runner.finish(run, _json_printer(options) or display.watch)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder}`.") from None
+        raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder.path}`.") from None
     except BadData as error:
-        command = shlex.join(["partita", "run", "--resume", str(run.folder), runner.RESUMABLE])
+        command = shlex.join(["partita", "run", "--resume", str(run.folder.path), runner.RESUMABLE])
         raise ConfigError(f"{error} Resume with `{command}`.") from error
     _print_run(options, run.folder)
     return 0
@@ -54,15 +55,13 @@ def _prepare(options: argparse.Namespace) -> "Prepared":
     return runner.prepare(read_config(path, overrides), path.parent, options.command_line)
 
 
-def _print_run(options: argparse.Namespace, folder: Path) -> None:
+def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     """Print the result of a finished run, and write its report."""
     from partita.report.command_tables import models_table
     from partita.report.models import evaluated_models
     from partita.report.tables import to_terminal
     from partita.report.warnings import warnings_of
-    from partita.runs.folder import RunFolder
 
-    run = RunFolder(folder)
     models = [(model.title, model.statistics) for model in evaluated_models(run)]
     warnings = warnings_of(run)
     if not options.json:
@@ -70,12 +69,12 @@ def _print_run(options: argparse.Namespace, folder: Path) -> None:
         for warning in warnings:
             print(f"Warning: {warning}.")
     _log(options, "Writing the report")
-    page = _write_report(folder)
+    page = _write_report(run.path)
     if options.json:
         result = {"summary": run.summary, "models": dict(models), "warnings": warnings}
-        _print_json({**result, "folder": str(folder), "page": str(page)})
+        _print_json({**result, "folder": str(run.path), "page": str(page)})
     else:
-        print(f"The run is in {folder}, its report is {page}")
+        print(f"The run is in {run.path}, its report is {page}")
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -241,7 +240,7 @@ def _console(options: argparse.Namespace) -> "Console":
     return Console(stderr=True, quiet=options.quiet or options.json)
 
 
-def _json_printer(options: argparse.Namespace) -> "Watch | None":
+def _json_printer(options: argparse.Namespace) -> "RoundCallback | None":
     """Return a watcher that prints every round as JSON, None if that is not wanted."""
     if not options.json or options.quiet:
         return None

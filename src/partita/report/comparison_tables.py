@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.durable import held, replace_file
+from partita.durable import locked, replace_file
 from partita.methods import registry
 from partita.protocol import Stage
 from partita.report.command_tables import trials_table
@@ -33,7 +33,7 @@ def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -
         The tables of the comparison.
     """
     folder = RunFolder(comparison.folder).tables_folder
-    with held(comparison.folder, wait=True):
+    with locked(comparison.folder, wait=True):
         results = collect(comparison, failed)
         tables = comparison_tables(results)
         write_tables(tables, folder)
@@ -90,15 +90,15 @@ def _methods(results: Results) -> Table:
     return Table(
         name="methods",
         title=f"{_metric(results).capitalize()} after the last stage ({_better(results)} is better)",
-        columns=[*columns, "device-seconds", f"gain over {results.titles[results.baseline]}"],
+        columns=[*columns, "device-seconds", f"difference from {results.titles[results.baseline]}"],
         rows=rows,
         notes=[
             f"Weighted means over devices, averaged over {over}. Marked with *: the best mean, and every "
-            "mean within one standard deviation of it. Gain: the mean paired difference over devices and "
-            "seeds, for the same personal part if both methods have it, with its 95 % bootstrap confidence "
-            "interval over devices and seeds. Rounds, traffic and seconds are those of training, including "
-            "pretraining for methods that begin from it. Values kept per device: personal parameters and any "
-            "other state of the method, after the last stage.",
+            "mean within one standard deviation of it. Difference: paired over devices and seeds, "
+            "positive if better, for the same personal part if both methods have it, with the 95 % "
+            "confidence interval of a bootstrap over devices and seeds. Rounds, traffic and seconds are "
+            "those of training, including pretraining for methods that begin from it. Values kept on a "
+            "device: personal parameters and any other state of the method, after the last stage.",
             *results.notes,
         ],
     )
@@ -142,7 +142,7 @@ def _finetuning(results: Results) -> Table:
     return Table(
         name="finetuning",
         title=f"Final fine-tuning: {_metric(results)}",
-        columns=["method", "personal part", "before", "after", "gain"],
+        columns=["method", "personal part", "before", "after", "improvement"],
         rows=rows,
     )
 
@@ -159,7 +159,7 @@ def _stateless(results: Results) -> Table:
     return Table(
         name="stateless",
         title=f"Stateful and stateless devices after the last stage: {_metric(results)}",
-        columns=["method", "personal part", "stateful", "stateless", "gain of stateless"],
+        columns=["method", "personal part", "stateful", "stateless", "difference"],
         rows=rows,
     )
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -19,6 +19,8 @@ class State:
     """u, the shared part."""
     optimizer: Params
     """The server optimizer's state."""
+    steps: int = 0
+    """Steps taken since the beginning of the stage."""
 
 
 @dataclass(kw_only=True)
@@ -26,7 +28,7 @@ class Outcome:
     """The replies of a round, filled in as they arrive."""
 
     asked: Sequence[DeviceId]
-    replies: dict[tuple[DeviceId, ...], Reply] = field(default_factory=dict)
+    replies: dict[DeviceId, Reply] = field(default_factory=dict)
     """Without their changes, which are in the mean already."""
     failed: dict[DeviceId, str] = field(default_factory=dict)
     bytes_up: int = 0
@@ -34,9 +36,8 @@ class Outcome:
 
     @property
     def heard(self) -> list[DeviceId]:
-        """The devices that replied, in the order of the orders."""
-        replied = {device for devices in self.replies for device in devices}
-        return [device for device in self.asked if device in replied]
+        """The devices that replied, in the order in which they were asked."""
+        return [device for device in self.asked if device in self.replies]
 
     @property
     def loss(self) -> float | None:
@@ -47,8 +48,8 @@ class Outcome:
         return math.fsum(weight * loss for weight, loss in losses) / total if total else None
 
     def metrics(self) -> list[tuple[DeviceId, Mapping[str, Measures]]]:
-        """Return the metrics of each device, in the order of the orders."""
-        return [(device, self.replies[device,].metrics) for device in self.asked if (device,) in self.replies]
+        """Return what each device measured, in the order in which they were asked."""
+        return [(device, self.replies[device].metrics) for device in self.heard]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class Server:
             if name not in moved
         }
         shared = {name: (moved if name in moved else taken)[name] for name in state.shared}
-        return State(shared=shared, optimizer=kept)
+        return State(shared=shared, optimizer=kept, steps=state.steps + 1)
 
     def _optimized(self, params: Params) -> dict[str, Tensor]:
         return {
@@ -115,12 +116,10 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
         try:
             _count(answer, mean)
         except ValueError as error:
-            outcome.failed |= dict.fromkeys(answer.devices, str(error))
+            outcome.failed[answer.device] = str(error)
             continue
         outcome.bytes_up += size_in_bytes(answer.change or {})
-        outcome.replies[answer.devices] = Reply(
-            devices=answer.devices, weight=answer.weight, change=None, metrics=answer.metrics
-        )
+        outcome.replies[answer.device] = replace(answer, change=None)
     return outcome
 
 
@@ -131,7 +130,7 @@ def _count(reply: Reply, mean: WeightedMean | None) -> None:
     elif reply.change is None:
         raise ValueError("The reply to an update carries no change.")
     else:
-        mean.add(min(reply.devices), reply.change, reply.weight)
+        mean.add(reply.device, reply.change, reply.weight)
 
 
 def _plus(tensor: Tensor, change: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from partita.durable import held, replace_file
+from partita.durable import locked, replace_file
 from partita.errors import RunFailed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
@@ -22,14 +22,16 @@ from partita.studies.cells import START, Cell
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.search import space_of
 from partita.studies.tune import Tuning, pretrain, tune
-from partita.training.evaluation import Row
-from partita.training.loop import Watch
+from partita.training.journal import RoundRow
+from partita.training.pipeline import RoundCallback
 
 _PAUSE = 1.0
 """Seconds to wait while other processes run all cells that are left."""
 
 
-def finish(comparison: Comparison, on_progress: OnProgress, on_round: Watch = ignore) -> dict[str, str]:
+def finish(
+    comparison: Comparison, on_progress: OnProgress, on_round: RoundCallback = ignore
+) -> dict[str, str]:
     """Run all cells that are left, together with other processes, and return why cells failed, by name.
 
     Args:
@@ -50,7 +52,7 @@ def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool
     """Run a cell unless its start is not finished or another process runs it; return whether it was run."""
     if cell.begins_pretrained and not comparison.run_of(comparison.start_of(cell)).is_finished:
         return False
-    with held(comparison.lock_file(cell)) as is_ours:
+    with locked(comparison.lock_file(cell)) as is_ours:
         if not is_ours or comparison.is_done(cell):
             return False
         try:
@@ -71,7 +73,7 @@ def _tune_all(comparison: Comparison, progress: "_Progress") -> None:
 def _tune_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
     """Tune the method of a cell unless another process does; return whether it was tuned."""
     path = comparison.tuned_file(cell)
-    with held(path.with_suffix(".lock")) as is_ours:
+    with locked(path.with_suffix(".lock")) as is_ours:
         if not is_ours or path.exists():
             return False
         best: Mapping[str, Any] = {}
@@ -109,7 +111,7 @@ def _start_of_trials(
     """Return the model that all methods' trials begin from, pretrained without the validation rows."""
     folder = comparison.tuned_folder
     tuning = Tuning(values=comparison.start_of(cell).values, beside=comparison.folder, folder=folder)
-    with held(folder / "start.lock", wait=True):
+    with locked(folder / "start.lock", wait=True):
         return pretrain(tuning, on_progress, labeled(progress.on_round, folder.name))
 
 
@@ -119,7 +121,7 @@ class _Progress:
 
     comparison: Comparison
     on_progress: OnProgress
-    on_round: Watch
+    on_round: RoundCallback
 
     @cached_property
     def tuned(self) -> list[Cell]:
@@ -134,12 +136,12 @@ class _Progress:
         whole = len(self.tuned) + len(self.comparison.cells)
         return lambda done, total, text: self.on_progress(over + done / total, whole, f"{name}, {text}")
 
-    def watcher(self, cell: Cell) -> Watch:
+    def watcher(self, cell: Cell) -> RoundCallback:
         """Return a callback for the rounds of one cell."""
         folder = self.comparison.folder_of(cell).relative_to(self.comparison.folder)
         on_progress, on_round = self.part(cell.name), labeled(self.on_round, str(folder))
 
-        def watch(line: Row, done: int, total: int) -> None:
+        def watch(line: RoundRow, done: int, total: int) -> None:
             on_round(line, done, total)
             on_progress(done, total, f"{100 * done // total} %")
 

@@ -95,7 +95,7 @@ class Comparison:
         if cell.begins_pretrained:
             start = pretrained_in(self.folder_of(self.start_of(cell)))
         tuned = replace(cell, values=with_values(cell.values, self.tuned_to(cell)))
-        return runner.go_on(tuned.config(out=self.folder_of(cell), start=start), self.folder)
+        return runner.prepare_or_resume(tuned.config(out=self.folder_of(cell), start=start), self.folder)
 
     def failure_file(self, cell: Cell) -> Path:
         """Return the file with the reason why a cell failed; without that file it is run again."""
@@ -239,7 +239,7 @@ def check_cell(cell: Cell, beside: Path) -> runner.Prepared:
     """Return a cell's run without a folder, or raise if it cannot be built."""
     try:
         config = cell.config(out=Path())
-        return runner.Prepared(config, build(config, beside), Path())
+        return runner.Prepared(config, build(config, beside), RunFolder(Path()))
     except ConfigError as error:
         name = " ".join(filter(None, (cell.title or "The start", cell.partition)))
         raise ConfigError(f"{name}: {error}") from error
@@ -260,4 +260,4 @@ def _from_folder(
 
 def pretrained_in(folder: Path) -> Path:
     """Return the file with the model that a run has pretrained."""
-    return (folder / "shared" / f"{Stage.PRETRAINED}.safetensors").resolve()
+    return RunFolder(folder).shared_file(Stage.PRETRAINED).resolve()

@@ -5,14 +5,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from partita.device.store import MemoryStore
 from partita.errors import RunFailed
 from partita.protocol import Stage
-from partita.runs.journal import MemoryRecord
+from partita.runs.journal import MemoryJournal
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.comparison import cells_in, check_cell, first_seed
-from partita.training.evaluation import Row
-from partita.training.loop import Pipeline
+from partita.studies.python import local_executor
+from partita.training.journal import RoundRow
+from partita.training.pipeline import Pipeline
 from partita.training.plan import Evaluation, Plan, Training
 
 _PROBED = 3
@@ -66,20 +68,22 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
         finetune=plan.finetune and replace(plan.finetune, epochs=min(1, plan.finetune.epochs)),
         evaluate=Evaluation(devices=probed, split=plan.evaluate.split),
     )
-    record = MemoryRecord()
+    journal, store = MemoryJournal(), MemoryStore()
+    own, seed = run.built.personalization, run.config.seed
     try:
-        Pipeline(task, run.built.partition, short, seed=run.config.seed, record=record).run()
+        with local_executor(task, own, short, store, seed=seed) as executor:
+            Pipeline(task, own, short, seed=seed, executor=executor, journal=journal).run()
     except RunFailed:
         return None
-    evaluated = len(plan.evaluate.positions(len(task.devices), seed=run.config.seed))
-    return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in record.lines)
+    evaluated = len(plan.evaluate.positions(len(task.devices), seed=seed))
+    return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in journal.rounds())
 
 
 def _short(training: Training | None, probed: int) -> Training | None:
     return training and replace(training, rounds=min(1, training.rounds), devices_per_round=probed)
 
 
-def _visits(line: Row, plan: Plan, cell: Cell, evaluated: int) -> int:
+def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int) -> int:
     """Return the number of visits in the whole run that a round of the short run stands for."""
     skipped = cell.begins_pretrained and line["stage"] == Stage.PRETRAINED
     training = None if skipped else plan.training(Stage(line["stage"]))

@@ -10,8 +10,9 @@ from partita.config.changes import parse_value
 from partita.errors import ConfigError, needed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
-from partita.training.evaluation import Row, weighted_mean
-from partita.training.loop import Watch
+from partita.training.evaluation import weighted_mean
+from partita.training.journal import RoundRow
+from partita.training.pipeline import RoundCallback
 
 SearchSpace = Mapping[str, Sequence[Any]]
 """The values to try, by dotted key of the config."""
@@ -159,13 +160,13 @@ class TrialWatcher:
     on_progress: OnProgress
     checks: int = 0
     """Number of evaluations during training, after each of which the trial may be stopped."""
-    on_round: Watch = ignore
+    on_round: RoundCallback = ignore
     """Called with every round too."""
     stage: str = ""
     """Stage of the last round."""
     _evaluated: list[tuple[float, float]] = field(default_factory=list)
 
-    def __call__(self, line: Row, done: int, total: int) -> None:
+    def __call__(self, line: RoundRow, done: int, total: int) -> None:
         """Take note of a round.
 
         Raises:

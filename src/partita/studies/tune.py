@@ -26,8 +26,8 @@ from partita.progress.watchers import ignore, labeled
 from partita.protocol import Stage
 from partita.studies import run as runner
 from partita.studies.trials import Sampler, SearchSpace, Stopped, Trial, TrialWatcher, Tuned, check_space
-from partita.training.evaluation import Row
-from partita.training.loop import Watch
+from partita.training.journal import RoundRow
+from partita.training.pipeline import RoundCallback
 
 _VALIDATION = 0.2
 """Share of training rows held out for validation if the config has none."""
@@ -83,7 +83,12 @@ def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, An
 
 
 def tune(
-    tuning: Tuning, space: SearchSpace, *, trials: int = 0, on_progress: OnProgress, on_round: Watch = ignore
+    tuning: Tuning,
+    space: SearchSpace,
+    *,
+    trials: int = 0,
+    on_progress: OnProgress,
+    on_round: RoundCallback = ignore,
 ) -> Tuned:
     """Run the trials of a search and return their results.
 
@@ -165,10 +170,10 @@ def _trial_values(
     return with_values(own, changes)
 
 
-def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: Watch = ignore) -> Path:
+def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback = ignore) -> Path:
     """Pretrain once for all trials, or resume that run, and return the file that trials begin from."""
 
-    def watch(line: Row, done: int, total: int) -> None:
+    def watch(line: RoundRow, done: int, total: int) -> None:
         labeled(on_round, _START)(line, done, total)
         on_progress(0, 1, f"pretraining for all trials, {100 * done // total} %")
 
@@ -178,9 +183,9 @@ def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: Watch = ignore) 
         "out": str(tuning.folder / _START),
     }
     values = with_values(_trial_values(tuning.values), changes)
-    run = runner.go_on(config_of(values), tuning.beside)
+    run = runner.prepare_or_resume(config_of(values), tuning.beside)
     runner.finish(run, watch)
-    return run.folder / "shared" / f"{Stage.PRETRAINED}.safetensors"
+    return run.folder.shared_file(Stage.PRETRAINED)
 
 
 def _folder_of(number: int) -> str:
