@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 
 from partita.config.schema import Config
-from partita.config.sections import included_in
+from partita.config.sections import included_in, settings_of
 from partita.methods.registry import names as method_names
 from partita.server.registry import OPTIMIZERS
 
@@ -22,7 +22,7 @@ def reference(config: Any = None) -> str:
 
 def _lines(section: Any) -> Iterator[str]:
     meanings = field_docs(type(section))
-    for entry in fields(section):
+    for entry in sorted(fields(section), key=lambda entry: entry.name == "options"):
         value = getattr(section, entry.name)
         if is_dataclass(value):
             yield from ("", *_comment(inspect.getdoc(value) or ""), f"[{entry.name}]")
@@ -49,7 +49,7 @@ def field_docs(kind: type) -> dict[str, str]:
     """Return the docstring of each field of a dataclass, inherited and included ones too."""
     docs: dict[str, str] = {}
     for owner in included_in(kind):
-        docs |= field_docs(owner)
+        docs |= {name: text for name, text in field_docs(owner).items() if name in settings_of(owner)}
     for owner in reversed(kind.__mro__):
         if is_dataclass(owner):
             docs |= _docstrings(owner)

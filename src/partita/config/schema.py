@@ -76,14 +76,6 @@ class PartitionConfig:
     width; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MethodConfig:
-    """The method."""
-
-    method: str = registry.DEFAULT
-    """{methods}, or "package.module:thing", an own method (docs/how-to/own-method.md)."""
-
-
 @includes(Linear, Exponential)
 class ScheduleConfig:
     """The schedule of the devices' learning rates over rounds."""
@@ -127,10 +119,10 @@ class PretrainConfig:
         def __getattr__(self, name: str) -> Any: ...
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of the server's optimizer, with `server_` before them."""
+    """Every further key begins with `server_` and is a setting of the server's optimizer."""
 
 
-@includes(MethodConfig, Training, Method, ScheduleConfig, OptimizerConfig, ServerConfig)
+@includes(Training, Method, ScheduleConfig, OptimizerConfig, ServerConfig)
 class PersonalizeConfig:
     """Training of the shared and the personal part, from the pretrained model."""
 
@@ -138,9 +130,11 @@ class PersonalizeConfig:
 
         def __getattr__(self, name: str) -> Any: ...
 
+    method: str = registry.DEFAULT
+    """{methods}, or "package.module:thing", an own method (docs/how-to/own-method.md)."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Hyperparameters of the method, and further settings of the server's optimizer with `server_` before
-    them."""
+    """Every further key is a hyperparameter of the method or, if it begins with `server_`, a setting of the
+    server's optimizer."""
 
 
 def server_options(section: PretrainConfig | PersonalizeConfig) -> dict[str, Any]:
@@ -153,19 +147,24 @@ def method_options(section: PersonalizeConfig) -> dict[str, Any]:
     return {name: value for name, value in section.options.items() if not name.startswith(SERVER)}
 
 
-@includes(Finetuning, OptimizerConfig)
-class FinetuneConfig:
-    """Training of the personal part of each evaluated device alone."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
+@dataclass(frozen=True, kw_only=True)
+class BaselineConfig:
+    """The paper's Finetune baseline."""
 
     baseline: bool = False
     """Whether to finetune the whole pretrained model on every device too, the paper's Finetune baseline; its
     results are in the folder `finetune/` of the run."""
     baseline_lr: float | None = None
     """Learning rate of the Finetune baseline; left out: `personal_lr`."""
+
+
+@includes(Finetuning, OptimizerConfig, BaselineConfig)
+class FinetuneConfig:
+    """Training of the personal part of each evaluated device alone."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
