@@ -130,7 +130,9 @@ TASKS = {
     ),
     "mixture": lambda: task_of(lambda: Mixture(nn.Linear(4, 2), nn.Linear(4, 2)), classify, kinds),
     "split input": lambda: task_of(
-        lambda: SplitInput(nn.Linear(3, 4), nn.Linear(1, 2), nn.Linear(6, 2), shared_features=3), classify, kinds
+        lambda: SplitInput(nn.Linear(3, 4), nn.Linear(1, 2), nn.Linear(6, 2), shared_features=3),
+        classify,
+        kinds,
     ),
 }
 LARGE = "resnet50"
