@@ -1,19 +1,24 @@
-"""What holds for all tests."""
+"""Settings and fixtures for all tests."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from partita.report import draw
+# Two test processes share two cores, and threads that wait for each other cost half of the time. Set before torch
+# is loaded, for processes that tests start as well.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No test uses the network. Set before `datasets` is loaded, which reads it once.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture
-def drawn() -> None:
-    """A test that asks for this draws pages."""
+def reports() -> None:
+    """Write real reports in a test that uses this fixture."""
 
 
 @pytest.fixture(autouse=True)
-def _no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Charts take seconds to draw: runs of tests draw none, unless a test is about them."""
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr(draw, "write_report", lambda folder: Path(folder) / "report.html")
+def _no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no report after a run, because charts take seconds, unless a test uses `reports`."""
+    if "reports" not in request.fixturenames:
+        monkeypatch.setattr("partita.report.write.write_report", lambda folder: Path(folder) / "report.html")

@@ -208,7 +208,7 @@ def test_skipped_rows_are_counted_at_the_end_of_a_run(
     assert main(["run", "words.toml", *quick]) == 2
     assert "`words.parquet`, row 2, device 'd0': `text` is empty" in capsys.readouterr().err
     assert main(["run", "words.toml", "task.skip_bad=true", *quick]) == 0
-    assert "Mind: 1 bad row was left out (`words.parquet`, row 2, device 'd0'" in capsys.readouterr().out
+    assert "Warning: 1 bad row was skipped (`words.parquet`, row 2, device 'd0'" in capsys.readouterr().out
 
 
 WORDS = '[task]\nkind = "text"\ndata = "words.parquet"\nmax_length = 4\n'
@@ -232,7 +232,7 @@ def test_a_bad_test_row_does_not_lose_the_training(
     assert main(["run", "words.toml", *SHORT, "out=a"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert "`words.parquet`, row 5, device 'd0': `text` is empty" in line
-    assert line.endswith("Go on with `partita run --resume a task.skip_bad=true`.")
+    assert line.endswith("Resume with `partita run --resume a task.skip_bad=true`.")
     trained = Path("a/rounds.jsonl").read_text()
     assert main(["run", "--resume", "a", "task.skip_bad=false"]) == 2
     assert main(["run", "--resume", "a", "task.skip_bad=true", "seed=3"]) == 2
@@ -267,7 +267,7 @@ def test_skipped_rows_are_logged_once(
     logged = Path("a/skipped.jsonl").read_text()
     assert main(["run", "--resume", "a"]) == 0
 
-    assert "Mind: 2 bad rows were left out (`words.parquet`, row 2, device 'd0': `text` is empty)." in first
+    assert "Warning: 2 bad rows were skipped (`words.parquet`, row 2, device 'd0': `text` is empty)." in first
     assert capsys.readouterr().out == first
     assert Path("a/skipped.jsonl").read_text() == logged
     assert [json.loads(line) for line in logged.splitlines()] == [
@@ -288,7 +288,7 @@ def test_a_run_without_any_good_row_fails_with_the_reason(
     line = capsys.readouterr().err.splitlines()[-1]
     assert "The device has no training examples." in line
     assert (
-        "Mind: 10 bad rows were left out (`words.parquet`, row 0, device 'd0': `text` must be a string"
+        "Warning: 10 bad rows were skipped (`words.parquet`, row 0, device 'd0': `text` must be a string"
         in line
     )
 

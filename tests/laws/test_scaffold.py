@@ -20,6 +20,7 @@ from partita import (
     Partition,
     Plan,
     Result,
+    Sent,
     Task,
     Training,
     pipeline,
@@ -68,7 +69,7 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Order, Reply | Failur
                 exchanged.append((order, answer))
                 yield answer
 
-    monkeypatch.setattr("partita.training.loop.SerialExecutor", Listening)
+    monkeypatch.setattr("partita.studies.python.SerialExecutor", Listening)
     return exchanged
 
 
@@ -79,7 +80,7 @@ def flat(params: Params, prefix: str = "") -> np.ndarray:
 
 
 def kept_by(result: Result, device: str) -> Params:
-    return result._record.store.load(device) or {}
+    return result._record.kept(device) or {}
 
 
 def algorithm_1(rounds: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
@@ -259,28 +260,25 @@ def test_a_resumed_run_has_the_same_bits_wherever_it_stopped(tmp_path: Path) -> 
 
 
 class Carrying(LocalAlt):
-    """Carries tensors under a name of the model's."""
+    """Sends tensors under names of the model's."""
 
     def __init__(self, *, carried: Any, **steps: Any) -> None:
         super().__init__(**steps)
 
     @staticmethod
-    def keeps(shared: Params) -> Params:
-        return {}
+    def sends(shared: Params) -> dict[str, Sent]:
+        return {name: Sent(tensor) for name, tensor in cloned(shared).items()}
+
+
+class Keeping(LocalAlt):
+    """Keeps a tensor under a name of the model's."""
+
+    def __init__(self, *, carried: Any, **steps: Any) -> None:
+        super().__init__(**steps)
 
     @staticmethod
-    def sends(shared: Params) -> Params:
-        return cloned(shared)
-
-
-class Keeping(Carrying):
-    @staticmethod
-    def keeps(shared: Params) -> Params:
+    def keeps(shared: Params, personal: Params) -> Params:
         return {"offset": torch.zeros(1)}
-
-    @staticmethod
-    def sends(shared: Params) -> Params:
-        return {}
 
 
 @pytest.mark.parametrize(("local", "name"), [(Carrying, "slope.weight"), (Keeping, "offset")])

@@ -23,7 +23,7 @@ def test_an_additive_model_returns_the_sum() -> None:
     model = Additive(Constant(1.0, 2.0), Constant(10.0, 20.0))
 
     assert model(torch.zeros(1, 1)).tolist() == [[11.0, 22.0]]
-    assert named_partition(model, "additive").names("personal") == ("personal.values",)
+    assert named_partition(model, "additive").partition.names("personal") == ("personal.values",)
 
 
 def test_each_part_of_an_additive_model_fits_the_residual_of_the_other() -> None:
@@ -55,7 +55,7 @@ def test_the_weight_of_a_mixture_is_learned_and_personal() -> None:
     (gradient,) = torch.autograd.grad(loss, model.balance)
 
     assert gradient.item() == pytest.approx(-0.25 / 0.7 * 0.8 * 0.2, rel=1e-5)
-    assert named_partition(model, "additive").names("personal") == ("balance", "personal.values")
+    assert named_partition(model, "additive").partition.names("personal") == ("balance", "personal.values")
     assert model.theta.item() == pytest.approx(0.8)
 
 

@@ -17,7 +17,7 @@ def test_shared_and_personal_features_are_separate_until_the_top() -> None:
     both = torch.cat([model.shared(inputs[:, :2]), model.personal(inputs[:, 2:])], dim=1)
     assert torch.equal(output, model.top(both))
     assert Partition(model, personal="personal.*").count("personal") == 1 * 2 + 2
-    assert named_partition(model, "input").names("personal") == ("personal.weight", "personal.bias")
+    assert named_partition(model, "input").partition.names("personal") == ("personal.weight", "personal.bias")
 
 
 def test_there_must_be_shared_and_personal_features() -> None:

@@ -24,20 +24,20 @@ class Scripted:
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         yield from (self.answers[order.device] for order in reversed(list(orders)))
 
-    def close(self, label: str, counted: Sequence[str]) -> None:
+    def close(self, label: str, counted: Sequence[str], asked: Sequence[str]) -> None:
         raise AssertionError("A round is closed by who commits it.")
 
 
 def reply(device: str, change: float, weight: int = 1, **others: float) -> Reply:
     tensors = {"u": torch.tensor([change])} | {name: torch.tensor(value) for name, value in others.items()}
     metrics = {"train": {"loss": change, "examples": weight}}
-    return Reply(devices=(device,), weight=weight, change=tensors, metrics=metrics)
+    return Reply(device=device, weight=weight, change=tensors, metrics=metrics)
 
 
 def orders(devices: str, shared: dict[str, torch.Tensor], work: Update | Evaluate = WORK) -> list[Order]:
     start = Start(digest="", personal={}, frozen="")
     return [
-        Order(run="r", stage=Stage.PERSONALISED, round=0, device=d, work=work, shared=shared, start=start)
+        Order(stage=Stage.PERSONALISED, round=0, device=d, work=work, shared=shared, start=start)
         for d in devices
     ]
 
@@ -62,7 +62,7 @@ def test_the_server_takes_the_weighted_mean_of_who_is_heard() -> None:
     [
         (reply("b", float("nan")), "finite"),
         (reply("b", 1.0, personal=3.0), "unknown \\['personal'\\]"),
-        (Reply(devices=("b",), weight=1, change=None, metrics={}), "no change"),
+        (Reply(device="b", weight=1, change=None, metrics={}), "no change"),
     ],
 )
 def test_a_change_that_cannot_be_counted_is_its_devices_failure(bad: Reply, words: str) -> None:
@@ -98,6 +98,24 @@ def test_tensors_in_an_evaluation_are_refused() -> None:
 
     assert outcome.heard == []
     assert "none were asked for" in outcome.failed["a"]
+
+
+def test_what_a_method_sends_is_aggregated_by_its_own_rule() -> None:
+    # Two of four devices reply, with changes of 1 and 3 in each of two tensors: their mean is 2. One tensor takes
+    # the mean itself, the other the sum of the changes over all four devices, (1 + 3) / 4 = 1.
+    rules = {"mean": lambda replied, devices: 1.0, "all": lambda replied, devices: replied / devices}
+    server = Server(optimizer=Averaging(lr=0.5), sent=rules, devices=4)
+    shared = {"u": torch.tensor([0.0]), "mean": torch.tensor(10.0), "all": torch.tensor(10.0)}
+    answers = {d: reply(d, change, mean=change, all=change) for d, change in (("a", 1.0), ("b", 3.0))}
+
+    state, _ = run_round(server.begin(shared), orders("ab", shared), Scripted(dict(answers)), server)
+
+    assert {name: tensor.item() for name, tensor in state.shared.items()} == {
+        "u": 1.0,
+        "mean": 12.0,
+        "all": 11.0,
+    }
+    assert not state.optimizer
 
 
 def test_buffers_are_averaged_past_the_optimizer() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from partita.config.changes import parse_overrides
 from partita.config.imports import call, load
-from partita.config.reading import did_you_mean, values_of
+from partita.config.reading import did_you_mean
 from partita.data.importers.source import import_source
 from partita.data.writing import ProgressFn
 from partita.errors import ConfigError
@@ -68,7 +69,7 @@ def _options(kind: str, function: Callable[..., Any], settings: Sequence[str]) -
     }
     options: dict[str, Any] = {}
     for setting in settings:
-        for key, value in values_of([setting]).items():
+        for key, value in parse_overrides([setting]).items():
             if key in _PLACES:
                 raise ConfigError(f"`{key}` is no key of `partita import`: it has a place of its own.")
             if key not in takes:

@@ -1,86 +1,178 @@
-"""What a finished run has left in its folder: its models, how they did, its rounds."""
+"""A run's folder, read only. No other module spells the names of its files.
+
+Reading takes no lock and changes nothing; `runs.journal` writes the folder through the paths given here.
+"""
 
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from partita.config.methods import NAMED, SERVERS
-from partita.config.reading import read_config
-from partita.config.schema import Config
+from torch import Tensor
+
+from partita.data.arrow import Table, read_table
+from partita.data.rows import SkippedRow, read_skipped
+from partita.device.store import DiskStore
+from partita.errors import ConfigError
 from partita.params import from_bytes
-from partita.protocol import Stage
-from partita.training.evaluation import Row, Summary
-
-BASELINE = "finetune"
-"""The folder of the Finetune baseline inside a run's folder."""
+from partita.protocol import DeviceId
+from partita.training.evaluation import DeviceRow, Summary
+from partita.training.journal import RoundRow
 
 
-@dataclass(frozen=True)
-class Tested:
-    """A model that a run has tested on its devices."""
+class RunFolder:
+    """The folder of a run, finished or not.
 
-    title: str
-    folder: Path
-    """The run's folder that it is of: the baseline's is inside the run's own."""
-    stage: Stage
-    statistics: Mapping[str, Any]
-    """What `summary.json` says of it."""
+    Args:
+        path: the folder; it does not have to exist yet.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.toml"
+        self.commit_file = self.path / "commit.json"
+        self.rounds_file = self.path / "rounds.jsonl"
+        self.rows_file = self.path / "devices.jsonl"
+        """Measurements by device while the run is not finished."""
+        self.devices_file = self.path / "devices.parquet"
+        self.summary_file = self.path / "summary.json"
+        self.costs_file = self.path / "costs.json"
+        """What the run's partition costs a device, as in `partita describe`."""
+        self.skipped_file = self.path / "skipped.jsonl"
+        self.report_file = self.path / "report.html"
+        self.shared_folder = self.path / "shared"
+        self.personal_folder = self.path / "personal"
+        self.figures_folder = self.path / "figures"
+        self.tables_folder = self.path / "tables"
+        self.tensorboard_folder = self.path / "tensorboard"
+        self.watchers_folder = self.path / "watchers"
+        self.baseline_folder = self.path / "finetune"
+        """The run of the Finetune baseline."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that a run may write, checkpoints and the files in subfolders aside."""
+        return tuple(path for name, path in vars(self).items() if name.endswith("_file"))
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Every subfolder that a run may have."""
+        return tuple(path for name, path in vars(self).items() if name.endswith("_folder"))
+
+    def shared_file(self, name: str) -> Path:
+        """Return the file of tensors that belong to no device."""
+        return self.shared_folder / f"{name}.safetensors"
+
+    def checkpoint_file(self, number: int, kind: str) -> Path:
+        """Return the file of the server's state after a round; see `is_checkpoint`."""
+        return self.path / f"checkpoint-{number}-{kind}.safetensors"
+
+    @staticmethod
+    def is_checkpoint(name: str) -> bool:
+        """Return whether a file name is a checkpoint's.
+
+        >>> RunFolder.is_checkpoint(RunFolder("run").checkpoint_file(3, "shared").name)
+        True
+        """
+        kind, _, rest = name.partition("-")
+        number, _, part = rest.partition("-")
+        return kind == "checkpoint" and number.isdigit() and part.endswith(".safetensors")
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run has been written here."""
+        return self.config_file.is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the folder holds a finished run."""
+        try:
+            return bool((self.commit or {}).get("finished"))
+        except ConfigError:
+            return False
+
+    @property
+    def config_text(self) -> str:
+        """The text of `config.toml`."""
+        return self.config_file.read_text()
+
+    @cached_property
+    def values(self) -> Mapping[str, Any]:
+        """The values in `config.toml`."""
+        try:
+            return tomllib.loads(self.config_text)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"`{self.config_file}` is damaged: it is not TOML: {error}.") from None
+
+    @property
+    def commit(self) -> dict[str, Any] | None:
+        """The content of `commit.json`, None before the first commit."""
+        try:
+            return _read_json(self.commit_file)
+        except FileNotFoundError:
+            return None
+
+    @property
+    def summary(self) -> Summary:
+        """The content of `summary.json`."""
+        return _read_json(self.summary_file)
+
+    @property
+    def costs(self) -> Mapping[str, Any] | None:
+        """The content of `costs.json`, None where the run has not written it."""
+        try:
+            return _read_json(self.costs_file)
+        except FileNotFoundError:
+            return None
+
+    def rounds(self) -> Iterator[RoundRow]:
+        """Yield the lines of `rounds.jsonl`."""
+        return _read_lines(self.rounds_file)
+
+    def rows(self) -> Iterator[DeviceRow]:
+        """Yield the measurements that an unfinished run has committed so far."""
+        return _read_lines(self.rows_file)
+
+    @cached_property
+    def devices(self) -> Table:
+        """The table `devices.parquet`, read once."""
+        return read_table(self.devices_file)
+
+    def shared(self, name: str) -> dict[str, Tensor]:
+        """Return the tensors in `shared/NAME.safetensors`."""
+        return from_bytes(self.shared_file(name).read_bytes())
+
+    def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
+        """Return all tensors that a device keeps, v_i and what its method declares, None where none."""
+        return DiskStore(self.personal_folder).load(device)
+
+    @property
+    def kept_parameters(self) -> int:
+        """The most values that any device keeps."""
+        files = self.personal_folder.glob("*.safetensors")
+        largest = max(files, key=lambda file: file.stat().st_size, default=None)
+        return sum(t.numel() for t in from_bytes(largest.read_bytes()).values()) if largest else 0
+
+    def skipped(self) -> list[SkippedRow]:
+        """Return the bad rows that the run left out."""
+        return read_skipped(self.skipped_file)
+
+    @property
+    def baseline(self) -> "RunFolder | None":
+        """The finished run of the Finetune baseline inside this one, None where there is none."""
+        inner = RunFolder(self.baseline_folder)
+        return inner if inner.is_finished else None
 
 
-def tested_in(folder: Path) -> list[Tested]:
-    """Return the models that the finished run in a folder has tested, its baseline's too."""
-    config = read_config(folder / "config.toml")
-    names = _titles(config)
-    found = [
-        Tested(names[Stage(stage)], folder, Stage(stage), statistics)
-        for stage, statistics in summary_in(folder)["stages"].items()
-    ]
-    inner = folder / BASELINE
-    if config.finetune.baseline and is_finished(inner):
-        stages = summary_in(inner)["stages"]
-        finetuned = stages.get(Stage.FINETUNED)
-        found[1:1] = [Tested("Finetune", inner, Stage.FINETUNED, finetuned)] if finetuned else []
-    return found
-
-
-def _titles(config: Config) -> dict[Stage, str]:
-    """Return what tables call the models of a run's stages."""
-    named = NAMED.get(config.personalize.method)
-    method = named.title if named else config.personalize.method.partition(":")[2]
-    alone = "Finetune" if config.partition.personal == "full" else "FT (part.)"
-    if named and "personalize.rounds" in named.fixed:
-        alone = method
-    return {
-        Stage.PRETRAINED: SERVERS[config.pretrain.server_optimizer] if config.pretrain.rounds else "Start",
-        Stage.PERSONALISED: method,
-        Stage.FINETUNED: f"{method}, finetuned" if config.personalize.rounds else alone,
-        Stage.SERVED: "the better on validation",
-    }
-
-
-def summary_in(folder: Path) -> Summary:
-    """Return the summary of the finished run in a folder."""
-    return json.loads((folder / "summary.json").read_bytes())
-
-
-def journal_of(folder: Path) -> Iterator[Row]:
-    """Yield what `rounds.jsonl` of a run's folder says."""
-    with (folder / "rounds.jsonl").open() as lines:
-        yield from map(json.loads, lines)
-
-
-def kept_in(folder: Path) -> int:
-    """Return how many numbers a device of a run keeps, v_i and what else its method has, the most of any."""
-    files = (folder / "personal").glob("*.safetensors")
-    largest = max(files, key=lambda file: file.stat().st_size, default=None)
-    return sum(tensor.numel() for tensor in from_bytes(largest.read_bytes()).values()) if largest else 0
-
-
-def is_finished(folder: Path) -> bool:
-    """Return whether a folder holds a finished run."""
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return bool(json.loads((folder / "commit.json").read_bytes()).get("finished"))
-    except (OSError, ValueError):
-        return False
+        return json.loads(path.read_bytes())
+    except ValueError:
+        raise ConfigError(f"`{path}` is damaged: it is not JSON.") from None
+
+
+def _read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open() as lines:
+        yield from map(json.loads, lines)
