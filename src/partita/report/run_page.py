@@ -60,14 +60,14 @@ class _RunPage:
         run = self.data.run
         command = f"partita run {run.config_file.name} out=FOLDER"
         return Page(
-            title=run.values["name"],
+            title=run.values.get("name", run.path.name),
             answer=self._answer(),
             sections=list(self._sections()),
             data=self._data_sets(),
             metric=self._metric,
             change=self._change,
             split=self.data.split,
-            facts=reproduction(run.values, command) | {"Seed": str(run.values["seed"])},
+            facts=reproduction(run.values, command) | {"Seed": str(run.values.get("seed", "unknown"))},
             config=run.config_text,
         )
 
