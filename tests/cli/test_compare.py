@@ -159,7 +159,7 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.
         (["methods=fedatl"], "There is no method 'fedatl'. Known: "),
         (
             ["methods=my_method:absent"],
-            "absent output: `personalize.method` = 'my_method:absent' does not import",
+            "`compare.methods` = 'my_method:absent' does not import",
         ),
         (
             ["partitions=adapter"],

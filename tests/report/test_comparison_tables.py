@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from partita.methods import registry
 from partita.report.comparison_tables import comparison_tables
 from partita.report.tables import Cited, Interval, MeanStd, Rounded, Table
 from partita.studies.results import Outcome, Results, Variant
@@ -43,7 +44,7 @@ def results(outcomes: Mapping[Variant, Sequence[Outcome]], **changes: Any) -> Re
         seeds=2,
         outcomes={row: dict(enumerate(runs, start=1)) for row, runs in outcomes.items()},
         titles=TITLES,
-        cites=dict.fromkeys(TITLES, "pillutla2022"),
+        citations=dict.fromkeys(TITLES, registry.find("fedalt").citation),
         baseline="finetune",
         notes=[],
         begin_pretrained=frozenset(row for row in outcomes if row[0] not in ("", "local")),

@@ -6,7 +6,7 @@ import re
 
 from rich.console import Console
 
-from partita.config.methods import NAMED
+from partita.methods import registry
 from partita.report.references import references
 from partita.report.tables import (
     Cited,
@@ -115,10 +115,12 @@ def test_a_table_without_rows_has_its_header() -> None:
 
 
 def test_every_method_has_a_paper() -> None:
-    text = references({named.cites for named in NAMED.values()})
+    methods = registry.every()
+    text = references(method.citation for method in methods.values())
 
-    for name, named in NAMED.items():
-        assert name == "local" or text.count(f"{{{named.cites},") == 1, name
+    for name, method in methods.items():
+        assert method.citation is None or text.count(f"{{{method.citation.key},") == 1, name
+    assert [name for name, method in methods.items() if method.citation is None] == ["local"]
     assert text.count("{") == text.count("}")
     # Two of them are on arXiv alone.
     assert text.count("@misc{") == 2

@@ -100,6 +100,24 @@ def test_tensors_in_an_evaluation_are_refused() -> None:
     assert "none were asked for" in outcome.failed["a"]
 
 
+def test_what_a_method_sends_is_aggregated_by_its_own_rule() -> None:
+    # Two of four devices reply, with changes of 1 and 3 in each of two tensors: their mean is 2. One tensor takes
+    # the mean itself, the other the sum of the changes over all four devices, (1 + 3) / 4 = 1.
+    rules = {"mean": lambda replied, devices: 1.0, "all": lambda replied, devices: replied / devices}
+    server = Server(optimizer=Averaging(lr=0.5), sent=rules, devices=4)
+    shared = {"u": torch.tensor([0.0]), "mean": torch.tensor(10.0), "all": torch.tensor(10.0)}
+    answers = {d: reply(d, change, mean=change, all=change) for d, change in (("a", 1.0), ("b", 3.0))}
+
+    state, _ = run_round(server.begin(shared), orders("ab", shared), Scripted(dict(answers)), server)
+
+    assert {name: tensor.item() for name, tensor in state.shared.items()} == {
+        "u": 1.0,
+        "mean": 12.0,
+        "all": 11.0,
+    }
+    assert not state.optimizer
+
+
 def test_buffers_are_averaged_past_the_optimizer() -> None:
     # The mean change is 2; Adam's first step on u has length lr = 1/8, the buffers take the mean itself.
     server = Server(optimizer=Adam(lr=0.125), buffers=frozenset({"running"}))

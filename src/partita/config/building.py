@@ -4,35 +4,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
 
-from partita.config.imports import METHODS, OPTIMIZERS, SERVER_OPTIMIZERS, call, load, own_code, taken
-from partita.config.methods import NAMED
+from partita.config.imports import OPTIMIZERS, call, load, own_code, taken
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
+    SERVER,
     Config,
     FinetuneConfig,
     PartitionConfig,
     PersonalizeConfig,
     PretrainConfig,
+    method_options,
+    server_options,
 )
 from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
 from partita.config.watchers import build_watchers
 from partita.errors import ConfigError
-from partita.methods.carried import Carried, Carries, LocalFn, declared_by, make_update
+from partita.methods import registry
+from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
 from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Method
 from partita.models.adapters import Width
 from partita.models.parts import named_partition, named_patterns
-from partita.models.start import Account
+from partita.models.start import LoadReport
 from partita.partition import Partition, Personalization, Regularization
 from partita.partition.selection import REST, Selection
 from partita.progress.watchers import WatcherFactory
 from partita.protocol import Stage
+from partita.server import registry as servers
 from partita.server.optimizers import ServerOptimizer
 from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.tasks.build import build_model
@@ -42,8 +46,8 @@ from partita.training.plan import Finetuning, Plan, Training
 
 Choice = TypeVar("Choice")
 _NO_METHOD = (
-    "`method` must be the name of one or the import path of an update of `personal` and `shared` steps, such "
-    "as 'partita:LocalAlt', got {!r}: {}."
+    "`method` must be a name or the import path of an update of `personal` and `shared` steps, such as "
+    "'partita:LocalAlt', got {!r}: {}."
 )
 
 
@@ -54,7 +58,7 @@ class Built:
     task: Task
     personalization: Personalization
     plan: Plan
-    start: Account | None
+    start: LoadReport | None
     """What became of the file to begin from, where there is one."""
     watchers: Mapping[str, WatcherFactory]
     """What makes the watchers that the config names, by their import paths."""
@@ -70,8 +74,8 @@ def build(config: Config, folder: Path) -> Built:
     task, start = build_task(config, folder)
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
-    named = NAMED.get(config.personalize.method)
-    own = build_partition(config.partition, model, follows=bool(named and named.follows))
+    follows = registry.find(config.personalize.method).follows
+    own = build_partition(config.partition, model, follows=follows)
     _check_baseline(config)
     with in_section("evaluate"):
         _check_choice(config)
@@ -96,9 +100,10 @@ def build(config: Config, folder: Path) -> Built:
 def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:
     """Raise where a method declares tensors that it cannot carry."""
     training = plan.training(Stage.PERSONALISED)
-    if training and isinstance(training.method.local, Carries):
-        model = build_model(task, own, seed=seed)
-        declared_by(training.method.local, own.partition, own.partition.of(model).shared)
+    if training and carries(training.method.local):
+        parts = own.partition.of(build_model(task, own, seed=seed))
+        kept_by(training.method.local, own.partition, parts)
+        sent_by(training.method.local, own.partition, parts.shared)
 
 
 def _check_baseline(config: Config) -> None:
@@ -151,14 +156,16 @@ def _training(key: str, config: PretrainConfig | PersonalizeConfig) -> Training:
 def _method(key: str, config: PretrainConfig | PersonalizeConfig) -> Method:
     optimizer = _optimizer(key, config)
     if isinstance(config, PersonalizeConfig):
-        local = _local(load(f"{key}.method", config.method, METHODS), config.method)
-        return create(Method, config, local=local, optimizer=optimizer)
-    local = load("method", "fedavg", METHODS)
+        return create(Method, config, local=_local(config), optimizer=optimizer)
+    local = registry.find(registry.REFERENCE).update
     return create(Method, config, local=local, optimizer=optimizer, personal_epochs=0)
 
 
-def _local(function: Any, name: str) -> LocalFn:
-    """Return a method's update, once it has been seen to take steps."""
+def _local(config: PersonalizeConfig) -> LocalFn:
+    """Return the update of a config's method with its hyperparameters, after a trial with one step."""
+    name, function = config.method, registry.find(config.method).update
+    if options := method_options(config):
+        function = partial(function, **options)
     steps = Steps(count=1, lr=0.0)
     try:
         carried = Carried(kept={}, sent={})
@@ -205,11 +212,10 @@ def _schedule(config: PretrainConfig | PersonalizeConfig) -> Schedule:
 
 def _server(key: str, config: PretrainConfig | PersonalizeConfig) -> ServerOptimizer:
     """Return the server's optimizer, with every key that begins with `server_` as an argument."""
-    function = load(f"{key}.server_optimizer", config.server_optimizer, SERVER_OPTIMIZERS)
-    prefix = config.option_prefix
-    arguments = {name.removeprefix(prefix): value for name, value in config.options.items()}
+    function = load(f"{key}.server_optimizer", config.server_optimizer, servers.PATHS)
+    arguments = {name.removeprefix(SERVER): value for name, value in server_options(config).items()}
     arguments |= taken(function, {"lr": config.server_lr, "momentum": config.server_momentum})
-    server = call(key, function, arguments, prefix=prefix)
+    server = call(key, function, arguments, prefix=SERVER)
     if not isinstance(server, ServerOptimizer):
         raise ValueError(
             f"`server_optimizer` = {config.server_optimizer!r} must return an object with `init` and `step`, "

@@ -22,7 +22,8 @@ def with_values(values: Values, changes: Mapping[str, Any]) -> dict[str, Any]:
     >>> with_values({"seed": 1, "finetune": {"epochs": 5}}, {"seed": None, "finetune.personal_lr": 0.1})
     {'finetune': {'epochs': 5, 'personal_lr': 0.1}}
     """
-    changed = copy.deepcopy(dict(values))
+    # Each section on its own: two that are one object must not change together.
+    changed = {key: copy.deepcopy(value) for key, value in values.items()}
     for key, value in changes.items():
         *sections, name = _path(key)
         home: Any = changed

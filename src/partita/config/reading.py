@@ -1,34 +1,40 @@
 """Reading a config: TOML, then `key=value` on top, with every value checked for its type."""
 
-import copy
 import difflib
+import inspect
 import logging
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from partita.config.changes import parse_overrides, with_values
-from partita.config.methods import settle
-from partita.config.schema import Config
+from partita.config.methods import method_of, replaced_settings, with_settings
+from partita.config.provenance import find_code
+from partita.config.schema import SERVER, Config, PersonalizeConfig, PretrainConfig
 from partita.config.sections import alternatives, in_section
 from partita.errors import ConfigError
+from partita.methods.named import NamedMethod
 
 logger = logging.getLogger(__name__)
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the config in a TOML file, with `section.key=value` on top; say what its method replaces."""
+    """Return the config in a TOML file, with `section.key=value` on top.
+
+    Own code that it names is looked for beside it; settings that its method replaces are logged.
+    """
     values = read_values(path, overrides)
-    say_replaced(values)
+    find_code(values.get("made_with", {}), path.parent)
+    warn_replaced(values)
     return config_of(values)
 
 
-def say_replaced(values: Mapping[str, Any]) -> None:
-    """Say which values the name of a config's method puts others in the place of."""
-    if replaced := settle(copy.deepcopy(dict(values))):
+def warn_replaced(values: Mapping[str, Any]) -> None:
+    """Log the settings of a config that its method replaces."""
+    if replaced := replaced_settings(values):
         logger.warning(replaced)
 
 
@@ -46,10 +52,40 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
-    """Return the config that values say, with what the name of its method means."""
-    settled = copy.deepcopy(dict(values))
-    settle(settled)
-    return _read(Config, settled)
+    """Return the config with these values and the settings of its method."""
+    config = _read(Config, with_settings(values))
+    method = method_of(values)
+    if method is None:
+        return config
+    return replace(config, personalize=_with_hyperparameters(config.personalize, method))
+
+
+def _with_hyperparameters(section: PersonalizeConfig, method: NamedMethod) -> PersonalizeConfig:
+    """Return `[personalize]` with every hyperparameter of its method, each given value checked.
+
+    Raises:
+        ConfigError: a key is neither the section's nor the method's, or its value has another type.
+    """
+    keys = [entry.name for entry in fields(section) if entry.name != "options"]
+    own = method.hyperparameters
+    for name in own:
+        if name in keys or name.startswith(SERVER):
+            raise ConfigError(
+                f"`personalize.method` = {section.method!r} has an argument `{name}`, which is a key of "
+                "[personalize] already: rename the argument."
+            )
+    defaults = {name: entry.default for name, entry in own.items()}
+    options = {name: value for name, value in defaults.items() if value is not inspect.Parameter.empty}
+    for key, value in section.options.items():
+        if key in own:
+            hint = own[key].annotation
+            is_typed = hint is not inspect.Parameter.empty
+            options[key] = check_type(value, hint, f"personalize.{key}") if is_typed else value
+        elif key.startswith(SERVER):
+            options[key] = value
+        else:
+            raise _unknown_key("personalize.", key, [*keys, *own])
+    return replace(section, options=options)
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -63,10 +99,11 @@ def _read(kind: type, values: Mapping[str, Any], section: str = "") -> Any:
     known = {entry.name: hints[entry.name] for entry in fields(kind) if entry.name != "options"}
     further = {name: value for name, value in values.items() if name not in known}
     for key in further:
-        if "options" not in hints or not key.startswith(getattr(kind, "option_prefix", "")):
-            hint = _elsewhere(kind, key) or did_you_mean(key, list(known), prefix)
-            hint = hint or f" Known keys: {', '.join(known)}."
-            raise ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
+        is_server = kind is PretrainConfig and key.startswith(SERVER)
+        if "options" not in hints or (kind is PretrainConfig and not is_server):
+            if homes := _elsewhere(kind, key):
+                raise ConfigError(f"Unknown key `{prefix}{key}`.{homes}")
+            raise _unknown_key(prefix, key, list(known))
     given = {
         name: _value(value, known[name], prefix + name) for name, value in values.items() if name in known
     }
@@ -117,6 +154,12 @@ def _name_of(kind: Any) -> str:
     if kind == Mapping[str, Any]:
         return "a table"
     return names.get(kind, "a list of texts")
+
+
+def _unknown_key(prefix: str, key: str, known: Sequence[str]) -> ConfigError:
+    """Return the error about a key that a section does not have."""
+    hint = did_you_mean(key, known, prefix) or f" Known keys: {', '.join(known)}."
+    return ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
 
 
 def _elsewhere(kind: type, key: str) -> str:

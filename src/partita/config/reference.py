@@ -11,6 +11,8 @@ import tomli_w
 
 from partita.config.schema import Config
 from partita.config.sections import included_in
+from partita.methods.registry import names as method_names
+from partita.server.registry import OPTIMIZERS
 
 
 def reference(config: Any = None) -> str:
@@ -67,5 +69,7 @@ def _docstrings(kind: type) -> dict[str, str]:
 
 def _text_of(node: ast.stmt) -> str:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return " ".join(str(node.value.value).split())
+        text = " ".join(str(node.value.value).split())
+        text = text.replace("{methods}", ", ".join(method_names()))
+        return text.replace("{server_optimizers}", ", ".join(OPTIMIZERS))
     return ""

@@ -7,15 +7,19 @@ of every value; the class that owns a setting checks its value when the run is b
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from partita.config.sections import includes
+from partita.methods import registry
 from partita.methods.method import Method
+from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear
 from partita.training.plan import Evaluation, Finetuning, Training
 
 _PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "stateful")
 """Settings of the personal part, which pretraining does not have."""
+SERVER = "server_"
+"""The text before keys of the server's optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +81,8 @@ class PartitionConfig:
 class MethodConfig:
     """The method."""
 
-    method: str = "fedalt"
-    """fedalt, fedsim, fedavg, fedadam, fedprox, scaffold, pfedme, finetune, ditto, ft_part, local, fedper,
-    fedrep, lg_fedavg, fedbn, fedbabu, or "package.module:function" of `personal` and `shared` steps."""
+    method: str = registry.DEFAULT
+    """{methods}, or "package.module:thing", an own method (docs/how-to/own-method.md)."""
 
 
 @includes(Linear, Exponential)
@@ -107,9 +110,9 @@ class OptimizerConfig:
 class ServerConfig:
     """The optimizer of the server."""
 
-    server_optimizer: str = "fedavg"
-    """Optimizer of the server: fedavg, fedadam, fedadagrad, fedyogi, or "package.module:function". Its other
-    settings are further keys with `server_` before them, such as `server_beta1`."""
+    server_optimizer: str = servers.DEFAULT
+    """Optimizer of the server: {server_optimizers}, or "package.module:function". Its other settings are
+    further keys with `server_` before them, such as `server_beta1`."""
     server_lr: float = 1.0
     """Learning rate of the server."""
     server_momentum: float = 0.0
@@ -124,7 +127,6 @@ class PretrainConfig:
 
         def __getattr__(self, name: str) -> Any: ...
 
-    option_prefix: ClassVar[str] = "server_"
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the server's optimizer, with `server_` before them."""
 
@@ -137,9 +139,19 @@ class PersonalizeConfig:
 
         def __getattr__(self, name: str) -> Any: ...
 
-    option_prefix: ClassVar[str] = "server_"
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of the server's optimizer, with `server_` before them."""
+    """Hyperparameters of the method, and further settings of the server's optimizer with `server_` before
+    them."""
+
+
+def server_options(section: PretrainConfig | PersonalizeConfig) -> dict[str, Any]:
+    """Return the further settings of the server's optimizer."""
+    return {name: value for name, value in section.options.items() if name.startswith(SERVER)}
+
+
+def method_options(section: PersonalizeConfig) -> dict[str, Any]:
+    """Return the hyperparameters of the method."""
+    return {name: value for name, value in section.options.items() if not name.startswith(SERVER)}
 
 
 @includes(Finetuning, OptimizerConfig)
@@ -174,25 +186,23 @@ class ReportConfig:
 class CompareConfig:
     """The methods, partitions and seeds of `partita compare`; other commands do not use this section."""
 
-    methods: list[str] = field(
-        default_factory=lambda: ["finetune", "ditto", "pfedme", "ft_part", "fedalt", "fedsim"]
-    )
+    methods: list[str] | None = None
     """Methods by name or import path, with "-stateless" appended for devices that keep nothing between
-    rounds. The pretrained model, training on each device alone (local) and as many further rounds of FedAvg
-    are always compared too."""
+    rounds; left out: the methods of the paper. The pretrained model, training on each device alone and as
+    many further rounds without a personal part are always compared too."""
     partitions: list[str] = field(default_factory=list)
     """Personal parts for the methods that do not determine it: names, or patterns separated by spaces; left
     out: those of input, output and adapter that the model names, and `partition.personal`."""
     seeds: int = 5
     """Number of seeds, counted up from `seed`."""
     baseline: str = ""
-    """The method that others are paired with, device by device and seed by seed; left out: finetune if it is
-    compared, else fedavg."""
+    """The method that others are paired with, device by device and seed by seed; left out: finetuning of the
+    whole model if it is compared, else further rounds without a personal part."""
     tune: int = 0
     """Number of trials on validation rows with which each method is tuned first; 0: no tuning."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings for one method alone, stateless or not, such as partition.proximal = 0.01 in
-    [compare.settings.ditto]."""
+    [compare.settings.NAME]."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from partita.protocol import DeviceId, Stage
 from partita.report.figures import Datum
 from partita.report.run_data import Place, ranked, training_rounds
 from partita.runs.folder import RunFolder
-from partita.studies.cells import LOCAL, START
+from partita.studies.cells import START
 from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant, collect
 from partita.studies.statistics import mean_of
@@ -45,9 +45,10 @@ class ComparisonData:
         variants = [variant for variant in self.results.outcomes if variant != self.reference]
         if self.reference not in self.results.outcomes:
             return variants
-        others = [abs(self.change(variant)) for variant in variants if variant[0] != LOCAL]
+        alone = [variant for variant in variants if self.comparison.methods[variant[0]].trains_alone]
+        others = [abs(self.change(variant)) for variant in variants if variant not in alone]
         lowest = -max(others, default=math.inf)
-        return [variant for variant in variants if variant[0] != LOCAL or self.change(variant) >= lowest]
+        return [variant for variant in variants if variant not in alone or self.change(variant) >= lowest]
 
     @property
     def methods(self) -> list[str]:

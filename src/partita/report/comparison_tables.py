@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.durable import locked, replace_file
+from partita.methods import registry
 from partita.protocol import Stage
 from partita.report.command_tables import trials_table
 from partita.report.references import references
@@ -22,8 +23,6 @@ from partita.studies.statistics import (
     worst_percentile,
 )
 
-_PARTIAL = ("ft_part", "fedalt", "fedsim")
-"""The methods for one personal part that the paper compares in a table of their own."""
 MetricsBySeed = Mapping[int, DeviceMetrics]
 
 
@@ -38,8 +37,8 @@ def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -
         results = collect(comparison, failed)
         tables = comparison_tables(results)
         write_tables(tables, folder)
-        papers = references({"pillutla2022", *results.cites.values()})
-        replace_file(folder / "references.bib", papers.encode())
+        papers = [registry.find(registry.DEFAULT).citation, *results.citations.values()]
+        replace_file(folder / "references.bib", references(papers).encode())
         for cell in first_seed(comparison.cells):
             if tuned := comparison.trials_of(cell):
                 write_tables([trials_table(tuned)], comparison.trials_folder(cell))
@@ -70,7 +69,7 @@ def _methods(results: Results) -> Table:
         rounds, sent, seconds = (statistics.fmean(column) for column in zip(*costs, strict=True))
         is_baseline = variant[0] == results.baseline and not model.is_served
         rows.append([
-            Cited(model.title, results.cites[variant[0]]),
+            Cited(model.title, citation.key if (citation := results.citations[variant[0]]) else ""),
             variant[1],
             max(outcome.kept for outcome in runs.values()),
             mean,
@@ -113,8 +112,11 @@ def _baseline(results: Results, variant: Variant) -> MetricsBySeed:
 
 
 def _partial(results: Results) -> Table:
-    """Return the partial methods of the paper side by side, a row for each personal part."""
-    known = [method for method in _PARTIAL if any(variant[0] == method for variant in results.outcomes)]
+    """Return the paper's table of methods for one and the same personal part, a row per part."""
+    compared = {variant[0] for variant in results.outcomes}
+    known = [
+        name for name, method in registry.every().items() if method.in_partial_table and name in compared
+    ]
     rows: list[list[Entry]] = []
     for partition in dict.fromkeys(part for method, part in results.outcomes if method in known):
         found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}

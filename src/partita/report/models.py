@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from partita.config.methods import NAMED, SERVERS
+from partita.methods import registry
+from partita.methods.named import NamedMethod
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
+from partita.server import registry as servers
 
 _TITLES = {
     Stage.PRETRAINED: "pretrained",
@@ -40,7 +42,7 @@ def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
     if baseline is not None and baseline.is_finished:
         finetuned = baseline.summary["stages"].get(Stage.FINETUNED)
         if finetuned:
-            title = method_title("finetune")
+            title = method_title(registry.BASELINE)
             models.insert(1, EvaluatedModel(title, baseline, Stage.FINETUNED, finetuned))
     return models
 
@@ -56,8 +58,9 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
     method = personalize["method"]
     title = method_title(method)
     finetuned = f"{title}, finetuned" if personalize["rounds"] else _finetuned_alone(method, values)
+    server = servers.title_of(pretrain["server_optimizer"])
     return {
-        Stage.PRETRAINED: SERVERS[pretrain["server_optimizer"]] if pretrain["rounds"] else "Start",
+        Stage.PRETRAINED: server if pretrain["rounds"] else "Start",
         Stage.PERSONALISED: title,
         Stage.FINETUNED: finetuned,
         Stage.SERVED: _TITLES[Stage.SERVED],
@@ -66,11 +69,11 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
 
 def _finetuned_alone(method: str, values: Mapping[str, Any]) -> str:
     """Return the title of a model that is finetuned without a round of personalization before."""
-    named = NAMED.get(method)
-    if named and "personalize.rounds" in named.fixed:
+    named = _named(method)
+    if named and not named.trains_rounds:
         return named.title
     is_full = values["partition"]["personal"] == "full"
-    return method_title("finetune" if is_full else "ft_part")
+    return method_title(registry.BASELINE if is_full else registry.PARTIAL_BASELINE)
 
 
 def method_title(method: str) -> str:
@@ -79,5 +82,10 @@ def method_title(method: str) -> str:
     >>> method_title("fedalt"), method_title("my.module:Update")
     ('FedAlt', 'Update')
     """
-    named = NAMED.get(method)
+    named = _named(method)
     return named.title if named else method.rpartition(":")[2]
+
+
+def _named(method: str) -> NamedMethod | None:
+    """Return a method that is known by name; own code by import path is not loaded."""
+    return None if ":" in method else registry.find_or_none(method)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from partita.config.imports import COMMAND
+from partita.config.provenance import COMMAND
 from partita.report import charts
 from partita.report.figures import Datum
 from partita.report.page import Section

@@ -12,18 +12,21 @@ import tomli_w
 
 from partita.config.building import build
 from partita.config.changes import with_values
-from partita.config.imports import COMMAND, find_code, made_with, own_code
-from partita.config.methods import SERVERS
+from partita.config.imports import own_code
+from partita.config.provenance import COMMAND, find_code, made_with
 from partita.config.reading import read_values
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError
+from partita.methods import registry
+from partita.methods.named import Citation
 from partita.models.parts import partition_names
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
+from partita.server import registry as servers
 from partita.studies import run as runner
-from partita.studies.cells import CONTINUED, START, Cell, base_of, cells_of, check, titles_of
+from partita.studies.cells import START, Cell, base_of, cells_of, check, named, titles_of
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tune import check_trial
 from partita.tasks.build import build_model
@@ -34,7 +37,6 @@ _FILE = "comparison.json"
 """The cells of a comparison and the methods that it compares, resolved when it begins."""
 _TRIALS = "trials.json"
 """All trials of a method's tuning, in its folder."""
-_SERVER_PAPERS = dict.fromkeys(SERVERS, "reddi2021") | {"fedavg": "mcmahan2017"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +44,12 @@ class ComparedMethod:
     """The facts about a method that tables need, so that they can be written without its code."""
 
     title: str
-    citation: str
-    """The key of its paper in `references.bib`; empty if it has none."""
+    citation: Citation | None
+    """Its paper, if it has one."""
     begins_pretrained: bool
     """Whether its runs begin from the pretrained model of their seed."""
+    trains_alone: bool
+    """Whether its devices never exchange anything."""
 
 
 @dataclass(frozen=True)
@@ -180,28 +184,36 @@ def reopen(folder: Path) -> Comparison:
     try:
         resolved = json.loads((folder / _FILE).read_bytes())
         cells = [Cell(**cell) for cell in resolved["cells"]]
-        methods = {method: ComparedMethod(**own) for method, own in resolved["methods"].items()}
+        methods = {method: _method_from(own) for method, own in resolved["methods"].items()}
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"`{folder / _FILE}` is damaged: {error}") from error
     return Comparison(folder, values, cells, methods)
 
 
+def _method_from(values: Mapping[str, Any]) -> ComparedMethod:
+    citation = values["citation"] and Citation(**values["citation"])
+    return ComparedMethod(**{**values, "citation": citation})
+
+
 def _methods(config: Config, cells: Sequence[Cell]) -> dict[str, ComparedMethod]:
-    """Return the methods of some cells; those of pretraining and FedAvg by their server optimizer."""
+    """Return the methods of some cells; those without a personal part by their server optimizer."""
     titles = titles_of([cell.method for cell in cells if cell.method != START])
-    papers = {cell.method: cell.cites for cell in cells}
-    first, again = config.pretrain.server_optimizer, config.personalize.server_optimizer
+    citations = {cell.method: cell.citation for cell in cells}
+    papers = registry.citations()
+    first, later = config.pretrain.server_optimizer, config.personalize.server_optimizer
+    again = servers.title_of(later)
+    citations[registry.REFERENCE] = papers.get(servers.cites_of(later))
     if config.pretrain.rounds:
-        titles |= {START: SERVERS[first], CONTINUED: f"{SERVERS[again]}, continued"}
-        papers |= {START: _SERVER_PAPERS[first], CONTINUED: _SERVER_PAPERS[again]}
+        titles |= {START: servers.title_of(first), registry.REFERENCE: f"{again}, continued"}
+        citations[START] = papers.get(servers.cites_of(first))
     else:
-        titles |= {START: "Start", CONTINUED: SERVERS[again]}
-        papers |= {START: "", CONTINUED: _SERVER_PAPERS[again]}
+        titles |= {START: "Start", registry.REFERENCE: again}
     return {
         cell.method: ComparedMethod(
             title=titles[cell.method],
-            citation=papers[cell.method],
+            citation=citations[cell.method],
             begins_pretrained=cell.begins_pretrained,
+            trains_alone=cell.method != START and named(cell.method).trains_alone,
         )
         for cell in cells
     }
@@ -209,9 +221,9 @@ def _methods(config: Config, cells: Sequence[Cell]) -> dict[str, ComparedMethod]
 
 def cells_in(values: Mapping[str, Any], beside: Path) -> list[Cell]:
     """Return the cells of a comparison; files that it names are found `beside` it."""
+    find_code(values.get("made_with", {}), beside)
     config = base_of(values)
     check(config.compare)
-    find_code(config, beside)
     task, _ = build_task(config, beside)
     with own_code("The model"):
         parts = partition_names(build_model(task, seed=config.seed))

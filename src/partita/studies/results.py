@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partita.errors import RunFailed
+from partita.methods import registry
+from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
-from partita.studies.cells import CONTINUED, START, base_of, baseline_of
+from partita.studies.cells import START, base_of, baseline_of
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics, Direction
 
@@ -50,15 +52,15 @@ class Results:
     outcomes: Mapping[Variant, Mapping[int, Outcome]]
     """By variant and seed."""
     titles: Mapping[str, str]
-    cites: Mapping[str, str]
-    """The key of each method's paper in `references.bib`; empty if it has none."""
+    citations: Mapping[str, Citation | None]
+    """The paper of each method."""
     baseline: str
     notes: Sequence[str]
     """The cells that failed or lack a metric on some devices, and why."""
     begin_pretrained: frozenset[Variant]
     """The variants whose runs begin from the pretrained model of their seed."""
     reference: str
-    """The method that helped and hurt refer to: pretraining, or FedAvg with as many rounds."""
+    """The method that helped and hurt refer to: pretraining, or training without a personal part."""
     tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
     """The values that each variant was tuned to."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
@@ -102,13 +104,13 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         seeds=config.compare.seeds,
         outcomes=outcomes,
         titles={name: method.title for name, method in methods.items()},
-        cites={name: method.citation for name, method in methods.items()},
+        citations={name: method.citation for name, method in methods.items()},
         baseline=baseline_of(config.compare),
         notes=notes,
         begin_pretrained=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
         ),
-        reference=START if config.pretrain.rounds else CONTINUED,
+        reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
         runs=runs,
     )

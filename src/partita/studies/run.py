@@ -15,15 +15,15 @@ from pathlib import Path
 import tomli_w
 
 from partita.config.building import Built, build
-from partita.config.imports import COMMAND, changed_code, find_code, made_with, still_made_with
+from partita.config.provenance import COMMAND, changed_code, find_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
 from partita.config.tasks import data_files
-from partita.data.skipped import skipped_text
+from partita.data.rows import skipped_text
 from partita.device.store import DiskStore
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
-from partita.methods.fedavg import LocalSGD
+from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
 from partita.progress.watchers import Watchers, labeled
 from partita.protocol import Stage
@@ -114,7 +114,7 @@ def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
 
 
 def _build(config: Config, beside: Path) -> Built:
-    find_code(config, beside)
+    find_code(config.made_with, beside)
     built = build(config, beside)
     for sentence in changed_code(config, beside):
         logger.warning(sentence)
@@ -149,7 +149,7 @@ def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
     inner.path.mkdir(exist_ok=True)
     _write_config(nested, run.folder.path, inner)
     built = build(nested, run.folder.path)
-    if built.start and (built.start.new or built.start.left_over):
+    if built.start and (built.start.new or built.start.unused):
         raise RunFailed(f"The baseline cannot start from the pretrained model: {built.start}.")
     own = Prepared(nested, built, inner)
     with _journal(own) as journal:
@@ -169,7 +169,7 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
     )
     store = DiskStore(folder.personal_folder)
     try:
-        built.task.skipped.keep_in(folder.path)
+        built.task.skipped.log_to(folder.skipped_file)
         _write_costs(run)
         with (
             Watchers(boards, then=watch) as watchers,
@@ -190,7 +190,7 @@ def _write_costs(run: Prepared) -> None:
     if run.folder.costs_file.exists():
         return
     training = run.built.plan.training(Stage.PERSONALISED)
-    local = training.method.local if training else LocalSGD
+    local = training.method.local if training else registry.find(registry.REFERENCE).update
     costs = cost_model_of(run.built.task, seed=run.config.seed).costs(run.built.personalization, local)
     replace_file(run.folder.costs_file, json.dumps(dict(costs), indent=1).encode())
 
@@ -199,15 +199,13 @@ def _baseline(config: Config) -> Config:
     """Return the config of the paper's Finetune baseline: all of w_g, from the same start, step (c) alone."""
     own = config.finetune.baseline_lr
     rate = config.finetune.personal_lr if own is None else own
-    method = RunFolder("").baseline_folder.name
     changes = {
-        "name": f"{config.name}-{method}",
+        "name": f"{config.name}-{registry.BASELINE}",
         "model.start": str(RunFolder("").shared_file(Stage.PRETRAINED)),
         "model.start_names": None,
         "partition": {"personal": "full", "proximal": 0.0},
         "pretrain.rounds": 0,
-        "personalize.method": method,
-        "personalize.rounds": 0,
+        "personalize": {"method": registry.BASELINE, "rounds": 0},
         "finetune.baseline": False,
         "finetune.baseline_lr": None,
         "finetune.personal_lr": rate,

@@ -14,13 +14,13 @@ import tomli_w
 
 from partita.config.building import build
 from partita.config.changes import value_at, with_values
-from partita.config.imports import find_code, made_with
-from partita.config.methods import NAMED
-from partita.config.reading import config_of, say_replaced, to_values
+from partita.config.provenance import find_code, made_with
+from partita.config.reading import config_of, to_values, warn_replaced
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed, needed
+from partita.methods import registry
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
 from partita.protocol import Stage
@@ -57,21 +57,20 @@ class Tuning:
 def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: int) -> Tuning:
     """Return a tuning in a new folder, after checking that every value of the search space can be tried."""
     check_space(space, trials)
+    find_code(values.get("made_with", {}), beside)
     config = config_of(values)
-    find_code(config, beside)
     _check_free(config.personalize.method, space)
     for key, choices in space.items():
         for choice in choices:
             check_trial(values, beside, {key: choice})
     folder = runner.claim(config, f"{config.name}-tune")
-    say_replaced(values)
+    warn_replaced(values)
     return Tuning(values=values, beside=beside, folder=folder)
 
 
 def _check_free(method: str, space: SearchSpace) -> None:
     """Raise if the search is over a setting that the method fixes."""
-    named = NAMED.get(method)
-    fixed = named.fixed if named and "personalize.method" not in space else {}
+    fixed = {} if "personalize.method" in space else registry.find(method).settings
     for key in space:
         if key in fixed:
             raise ConfigError(f"`{key}` cannot be searched: the method `{method}` sets it to {fixed[key]!r}.")
@@ -103,8 +102,8 @@ def tune(
     Raises:
         RunFailed: no trial ran to its end.
     """
+    find_code(tuning.values.get("made_with", {}), tuning.beside)
     config = config_of(_trial_values(tuning.values))
-    find_code(config, tuning.beside)
     task, _ = build_task(config, tuning.beside)
     direction = task.metrics[task.headline].direction
     own = {key: _value_in(config, key) for key in space}
@@ -179,8 +178,7 @@ def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback = 
         on_progress(0, 1, f"pretraining for all trials, {100 * done // total} %")
 
     changes = {
-        "personalize.method": "fedavg",
-        "personalize.rounds": 0,
+        "personalize": {"method": registry.REFERENCE, "rounds": 0},
         "partition": {"personal": "none"},
         "out": str(tuning.folder / _START),
     }
