@@ -13,12 +13,18 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture
-def drawn() -> None:
-    """Let a test draw report pages."""
+def reports() -> None:
+    """Write real reports in a test that uses this fixture."""
 
 
 @pytest.fixture(autouse=True)
-def _no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw no report pages, which takes seconds, unless a test asks for `drawn`."""
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("partita.report.draw.write_report", lambda folder: Path(folder) / "report.html")
+def _no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no report after a run, because charts take seconds, unless a test uses `reports`."""
+    if "reports" not in request.fixturenames:
+        monkeypatch.setattr("partita.report.write.write_report", lambda folder: Path(folder) / "report.html")
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write report pages without their figures, which take seconds."""
+    monkeypatch.setattr("partita.report.write.write_figures", lambda charts, data, folder: None)

@@ -38,9 +38,9 @@ from unittest.mock import patch
 import partita
 from partita.cli import main
 from partita.config.imports import MODELS, TASKS, load
-from partita.config.methods import NAMED
 from partita.config.reading import config_of
 from partita.data.options import options_of
+from partita.methods import registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -224,7 +224,7 @@ def check_config(text: str) -> None:
     if config.model.name in MODELS:
         inspect.signature(load("model.name", config.model.name, MODELS)).bind_partial(**config.model.options)
     for method, settings in config.compare.settings.items():
-        assert method.removesuffix("-stateless") in NAMED, f"There is no method {method!r}."
+        assert method.removesuffix("-stateless") in registry.names(), f"There is no method {method!r}."
         config_of(settings)
 
 

@@ -43,7 +43,7 @@ def test_what_is_on_a_page_runs(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("reader", "drawn")
+@pytest.mark.usefixtures("reader", "reports")
 def test_the_report_is_written_as_its_page_says() -> None:
     execute(ROOT / "docs/how-to/read-the-report.md")
 

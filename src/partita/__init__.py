@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from partita.data.devices import Devices
     from partita.errors import CannotDo
+    from partita.methods.carried import Carried, Sent, mean_over_all_devices, mean_over_replies
     from partita.methods.descent import Steps, descend
-    from partita.methods.fedalt import LocalAlt
-    from partita.methods.fedavg import LocalSGD
-    from partita.methods.fedsim import LocalSim
-    from partita.methods.method import FedAlt, FedAvg, FedSim, Method
+    from partita.methods.fedalt import FedAlt, LocalAlt
+    from partita.methods.fedavg import FedAvg, LocalSGD
+    from partita.methods.fedsim import FedSim, LocalSim
+    from partita.methods.method import Method
+    from partita.methods.named import Citation, NamedMethod
     from partita.methods.pfedme import LocalMoreau
     from partita.methods.scaffold import LocalScaffold
     from partita.models.adapters import Adapters, adapters
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from partita.runs.result import Result
     from partita.server.optimizers import Adagrad, Adam, Averaging, Yogi
     from partita.server.schedules import Exponential, Linear, constant
-    from partita.studies.python import pipeline, run
+    from partita.studies.python import open, pipeline, run
     from partita.tasks.metrics import Metric, Undefined, accuracy
     from partita.tasks.task import Task
     from partita.training.plan import Evaluation, Finetuning, Plan, Training
@@ -47,6 +49,8 @@ __all__ = [
     "Additive",
     "Averaging",
     "CannotDo",
+    "Carried",
+    "Citation",
     "Devices",
     "Evaluation",
     "Exponential",
@@ -63,6 +67,7 @@ __all__ = [
     "Method",
     "Metric",
     "Mixture",
+    "NamedMethod",
     "NextWordTransformer",
     "Partition",
     "Personalization",
@@ -70,6 +75,7 @@ __all__ = [
     "Regularization",
     "ResNet",
     "Result",
+    "Sent",
     "SpeechTransformer",
     "SplitInput",
     "Stage",
@@ -85,7 +91,10 @@ __all__ = [
     "descend",
     "full",
     "load_start",
+    "mean_over_all_devices",
+    "mean_over_replies",
     "named_partition",
+    "open",
     "pipeline",
     "run",
 ]
@@ -93,12 +102,14 @@ __all__ = [
 _HOMES = {
     "partita.data.devices": ("Devices",),
     "partita.errors": ("CannotDo",),
-    "partita.methods.fedalt": ("LocalAlt",),
-    "partita.methods.method": ("FedAlt", "FedAvg", "FedSim", "Method"),
+    "partita.methods.carried": ("Carried", "Sent", "mean_over_all_devices", "mean_over_replies"),
+    "partita.methods.fedalt": ("FedAlt", "LocalAlt"),
+    "partita.methods.fedavg": ("FedAvg", "LocalSGD"),
+    "partita.methods.fedsim": ("FedSim", "LocalSim"),
+    "partita.methods.method": ("Method",),
+    "partita.methods.named": ("Citation", "NamedMethod"),
     "partita.methods.pfedme": ("LocalMoreau",),
-    "partita.methods.fedavg": ("LocalSGD",),
     "partita.methods.scaffold": ("LocalScaffold",),
-    "partita.methods.fedsim": ("LocalSim",),
     "partita.methods.descent": ("Steps", "descend"),
     "partita.models.adapters": ("Adapters", "adapters"),
     "partita.models.additive": ("Additive", "Mixture"),
@@ -115,7 +126,7 @@ _HOMES = {
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
     "partita.runs.result": ("Result",),
-    "partita.studies.python": ("pipeline", "run"),
+    "partita.studies.python": ("open", "pipeline", "run"),
     "partita.training.plan": ("Evaluation", "Finetuning", "Plan", "Training"),
     "partita.tasks.metrics": ("Metric", "Undefined", "accuracy"),
     "partita.tasks.task": ("Task",),

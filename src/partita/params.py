@@ -5,7 +5,7 @@ rounded once to a multiple of 2^-36, multiplied by the device's integer weight a
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import safetensors.torch
 import torch
@@ -13,6 +13,10 @@ from torch import Tensor, nn
 
 Params = Mapping[str, Tensor]
 """Tensors by name."""
+
+Aggregation = Callable[[int, int], float]
+"""From the number of devices that replied and the number of all devices to the factor with which the server
+adds the mean change of a tensor that is sent besides the shared part."""
 
 SCALE = 2.0**36
 """A change is counted in steps of 1 / SCALE (about 1.5e-11)."""

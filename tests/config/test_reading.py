@@ -70,7 +70,7 @@ def test_further_keys_of_task_and_model_go_to_their_functions(path: Path) -> Non
         ("pretrain = 3", [], "`pretrain` must be a section, got 3."),
         ("seed = ", [], "is not valid TOML: Invalid value (at end of document)."),
         ("", ["seed"], "An override must be `section.key=value`, got 'seed'."),
-        ("seed = 1", ["seed.x=2"], "`seed` is not a section, got `seed.x=2`."),
+        ("seed = 1", ["seed.x=2"], "`seed` must be a section, got 1."),
     ],
 )
 def test_a_bad_config_is_one_line(path: Path, text: str, overrides: list[str], words: str) -> None:

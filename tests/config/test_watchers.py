@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from partita.config.imports import made_with
+from partita.config.provenance import made_with
 from partita.config.reading import config_of
 from partita.config.schema import ReportConfig
 from partita.config.watchers import build_watchers

@@ -1,6 +1,5 @@
 """Methods by name: each is an update of ours with settings, which the run's config says."""
 
-import inspect
 import json
 import sys
 import tomllib
@@ -12,10 +11,11 @@ import pytest
 
 from partita import FedAlt, FedSim, LocalScaffold, Partition, Plan, Result, Training, pipeline
 from partita.cli import main
-from partita.config.methods import NAMED, settle
+from partita.config.methods import replaced_settings
 from partita.config.reading import config_of
-from partita.config.schema import PersonalizeConfig
+from partita.config.reference import reference
 from partita.errors import ConfigError
+from partita.methods import registry
 from partita.tasks.build import build_model
 from small import Normed, built, normed_task, same_bits
 
@@ -158,11 +158,10 @@ def test_every_name_runs_and_has_its_stages(method: str) -> None:
 
 
 def test_every_name_is_in_the_help_and_in_these_tests() -> None:
-    source = inspect.getsource(PersonalizeConfig)
-    listed = source.partition('"""fedalt')[2].partition("or ")[0]
+    words = reference().partition("[personalize]")[2].partition("method = ")[0].replace("#", " ").split()
 
-    assert set(STAGES) == set(NAMED)
-    assert set(f"fedalt{listed}".replace("\n", " ").replace(" ", "").strip(",").split(",")) == set(NAMED)
+    assert set(STAGES) == set(registry.names())
+    assert {word.strip(",") for word in words} >= set(registry.names())
 
 
 # What makes each method the published one, from its paper.
@@ -238,18 +237,19 @@ def test_what_a_paper_only_suggests_yields_to_an_explicit_value(method: str, key
     assert getattr(config.personalize, key) == value
 
 
-def test_what_the_method_replaces_is_told() -> None:
-    def told(method: str, personal: Any, **personalize: Any) -> str:
-        return settle({"partition": {"personal": personal}, "personalize": {"method": method, **personalize}})
+def test_the_settings_that_a_method_replaces_are_named() -> None:
+    def replaced(method: str, personal: Any, **personalize: Any) -> str:
+        values = {"partition": {"personal": personal}, "personalize": {"method": method, **personalize}}
+        return replaced_settings(values)
 
-    assert told("fedper", ["stem.*"]) == (
-        "The method `fedper` has `partition.personal` = 'output', in the place of ['stem.*']."
+    assert replaced("fedper", ["stem.*"]) == (
+        "The method `fedper` sets `partition.personal` = 'output' instead of ['stem.*']."
     )
-    assert told("finetune", "full", rounds=5) == (
-        "The method `finetune` has `personalize.rounds` = 0, in the place of 5."
+    assert replaced("finetune", "full", rounds=5) == (
+        "The method `finetune` sets `personalize.rounds` = 0 instead of 5."
     )
-    assert told("fedper", "output") == told("ft_part", ["stem.*"]) == ""
-    assert settle({"personalize": {"method": "fedper"}}) == settle({}) == ""
+    assert replaced("fedper", "output") == replaced("ft_part", ["stem.*"]) == ""
+    assert replaced_settings({"personalize": {"method": "fedper"}}) == replaced_settings({}) == ""
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_says_what_its_methods_name_meant(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert main(["run", "mine.toml", "personalize.method=fedrep", "out=a"]) == 0
 
-    assert "`partition.personal` = 'output', in the place of ['slope.*']" in caplog.text
+    assert "`partition.personal` = 'output' instead of ['slope.*']" in caplog.text
     written = tomllib.loads((here / "a/config.toml").read_text())
     assert written["partition"]["personal"] == "output"
     assert written["personalize"]["method"] == "fedrep"
@@ -315,7 +315,7 @@ def test_a_run_says_what_its_methods_name_meant(here: Path, caplog: pytest.LogCa
     # The record says all of it: run again, nothing is replaced and the same comes out.
     caplog.clear()
     assert main(["run", "a/config.toml", "out=b"]) == 0
-    assert "in the place of" not in caplog.text
+    assert "instead of" not in caplog.text
     for name in ("devices.parquet", "summary.json", "shared/personalised.safetensors"):
         assert (here / "a" / name).read_bytes() == (here / "b" / name).read_bytes()
 
@@ -340,7 +340,7 @@ class Carrying(LocalScaffold):
     """Would keep its controls under the model's own names."""
 
     @staticmethod
-    def keeps(shared: Any) -> Any:
+    def keeps(shared: Any, personal: Any) -> Any:
         return shared
 
 

@@ -20,6 +20,7 @@ from partita import (
     Partition,
     Plan,
     Result,
+    Sent,
     Task,
     Training,
     pipeline,
@@ -259,28 +260,25 @@ def test_a_resumed_run_has_the_same_bits_wherever_it_stopped(tmp_path: Path) -> 
 
 
 class Carrying(LocalAlt):
-    """Carries tensors under a name of the model's."""
+    """Sends tensors under names of the model's."""
 
     def __init__(self, *, carried: Any, **steps: Any) -> None:
         super().__init__(**steps)
 
     @staticmethod
-    def keeps(shared: Params) -> Params:
-        return {}
+    def sends(shared: Params) -> dict[str, Sent]:
+        return {name: Sent(tensor) for name, tensor in cloned(shared).items()}
+
+
+class Keeping(LocalAlt):
+    """Keeps a tensor under a name of the model's."""
+
+    def __init__(self, *, carried: Any, **steps: Any) -> None:
+        super().__init__(**steps)
 
     @staticmethod
-    def sends(shared: Params) -> Params:
-        return cloned(shared)
-
-
-class Keeping(Carrying):
-    @staticmethod
-    def keeps(shared: Params) -> Params:
+    def keeps(shared: Params, personal: Params) -> Params:
         return {"offset": torch.zeros(1)}
-
-    @staticmethod
-    def sends(shared: Params) -> Params:
-        return {}
 
 
 @pytest.mark.parametrize(("local", "name"), [(Carrying, "slope.weight"), (Keeping, "offset")])

@@ -1,5 +1,6 @@
 """The one local loop."""
 
+from dataclasses import replace
 from itertools import repeat
 
 import pytest
@@ -50,6 +51,32 @@ def test_an_optimizer_of_torch_can_take_the_steps() -> None:
     descend(moves, model, Partition(model, personal="v"), repeat(ONE), half_square_error)
 
     assert model.v.item() == pytest.approx(0.125, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("personal", "words"),
+    [
+        ({"count": 2}, "the same `count`, got 2 for the personal part and 1 for the shared part."),
+        ({"max_grad_norm": 0.5}, "the same `max_grad_norm`, got 0.5 for the personal part and 0.0"),
+        ({"optimizer": torch.optim.Adam}, "the same `optimizer`, got <class 'torch.optim.adam.Adam'>"),
+    ],
+)
+def test_parts_that_move_together_differ_in_their_learning_rate_alone(personal: dict, words: str) -> None:
+    model = Sum()
+    shared = Steps(count=1, lr=0.25)
+    moves = {"personal": replace(shared, lr=0.5, **personal), "shared": shared}
+
+    with pytest.raises(ValueError, match=words):
+        descend(moves, model, Partition(model, personal="v"), repeat(ONE), half_square_error)
+
+    assert (model.u.item(), model.v.item()) == (0.0, 0.0)
+
+
+def test_no_part_to_move_is_an_error() -> None:
+    model = Sum()
+
+    with pytest.raises(ValueError, match="at least one part"):
+        descend({}, model, Partition(model, personal="v"), repeat(ONE), half_square_error)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from partita import Adam, Averaging, Stage
+from partita.params import WeightedMean
 from partita.protocol import Evaluate, Failure, Order, Pace, Reply, Start, Update
-from partita.server.round import Server, ask, run_round
+from partita.server.round import Outcome, Server, State, ask
 
 WORK = Update(personal=Pace(lr=0.1), shared=Pace(lr=0.1))
 
@@ -40,6 +41,17 @@ def orders(devices: str, shared: dict[str, torch.Tensor], work: Update | Evaluat
         Order(stage=Stage.PERSONALISED, round=0, device=d, work=work, shared=shared, start=start)
         for d in devices
     ]
+
+
+def run_round(
+    state: State, orders: Sequence[Order], executor: Scripted, server: Server
+) -> tuple[State, Outcome]:
+    """One round as the training loop runs it."""
+    mean = WeightedMean(state.shared, cohort=len(orders))
+    outcome = ask(orders, executor, mean)
+    if not mean.weight:
+        return state, outcome
+    return server.step(state, mean.value(), heard=len(outcome.heard)), outcome
 
 
 def test_the_server_takes_the_weighted_mean_of_who_is_heard() -> None:
@@ -98,6 +110,24 @@ def test_tensors_in_an_evaluation_are_refused() -> None:
 
     assert outcome.heard == []
     assert "none were asked for" in outcome.failed["a"]
+
+
+def test_what_a_method_sends_is_aggregated_by_its_own_rule() -> None:
+    # Two of four devices reply, with changes of 1 and 3 in each of two tensors: their mean is 2. One tensor takes
+    # the mean itself, the other the sum of the changes over all four devices, (1 + 3) / 4 = 1.
+    rules = {"mean": lambda replied, devices: 1.0, "all": lambda replied, devices: replied / devices}
+    server = Server(optimizer=Averaging(lr=0.5), sent=rules, devices=4)
+    shared = {"u": torch.tensor([0.0]), "mean": torch.tensor(10.0), "all": torch.tensor(10.0)}
+    answers = {d: reply(d, change, mean=change, all=change) for d, change in (("a", 1.0), ("b", 3.0))}
+
+    state, _ = run_round(server.begin(shared), orders("ab", shared), Scripted(dict(answers)), server)
+
+    assert {name: tensor.item() for name, tensor in state.shared.items()} == {
+        "u": 1.0,
+        "mean": 12.0,
+        "all": 11.0,
+    }
+    assert not state.optimizer
 
 
 def test_buffers_are_averaged_past_the_optimizer() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from compared import ROUNDS, values
-from partita.config.methods import NAMED
 from partita.config.reading import config_of
 from partita.config.schema import CompareConfig, Config
 from partita.errors import ConfigError
+from partita.methods import registry
 from partita.studies.cells import Cell, baseline_of, cells_of, in_full
 from partita.studies.search import space_of
 
@@ -136,7 +136,7 @@ def test_short_names_are_taken_in_full() -> None:
     [
         (["fedalt"], {"seeds": 0}, "`seeds` must be at least 1, got 0."),
         (["fedalt"], {"tune": -1}, "`tune` must be 0 (no tuning) or above, got -1."),
-        (["fedatl"], {}, "There is no method 'fedatl'. Known: fedavg, "),
+        (["fedatl"], {}, "There is no method 'fedatl'. Known: ditto, fedadam, "),
         (["fedatl"], {}, "Did you mean `fedalt`?"),
         (["fedalt"], {"settings": {"dito": {}}}, "There is no method 'dito'."),
         (["fedalt"], {"settings": {"ditto": 3}}, "`compare.settings.ditto` must be a section, got 3."),
@@ -162,21 +162,21 @@ def test_a_comparison_that_makes_no_sense_is_refused(methods: list[str], compare
 
 
 def test_stateless_is_for_methods_that_keep_a_personal_part_between_rounds() -> None:
-    keep = {name for name, named in NAMED.items() if named.keeps_state}
+    keep = {name for name, method in registry.every().items() if method.is_stateful}
 
     assert keep == {"fedalt", "fedsim", "fedper", "fedrep", "lg_fedavg", "fedbn"}
 
 
 def test_every_method_makes_a_config_that_reads_back() -> None:
-    named = [name for name in NAMED if name not in ("fedbn", "lg_fedavg")]
+    named = [name for name in registry.names() if name not in ("fedbn", "lg_fedavg")]
 
-    for cell in cells(*named, "small:Update", compare={"seeds": 1}):
-        assert config_of(cell.values).personalize.method in (*NAMED, "small:Update")
+    for cell in cells(*named, "partita:LocalAlt", compare={"seeds": 1}):
+        assert config_of(cell.values).personalize.method in (*registry.names(), "partita:LocalAlt")
 
 
 @pytest.mark.parametrize("trials", [1, 6, 30])
 def test_every_method_has_enough_to_try_for_as_many_trials(trials: int) -> None:
-    named = [name for name in NAMED if name not in ("fedbn", "lg_fedavg")]
+    named = [name for name in registry.names() if name not in ("fedbn", "lg_fedavg")]
 
     for kind, config in configs(*named).items():
         space = space_of(config, trials)

@@ -12,11 +12,11 @@ from partita.config.reading import config_of, read_config, read_values
 from partita.config.schema import Config
 from partita.durable import locked
 from partita.errors import ConfigError, RunFailed
-from partita.report.comparison_tables import write_tables
-from partita.runs.folder import journal_of
-from partita.studies import compare as running
+from partita.report.comparison_tables import write_comparison_tables
+from partita.studies import comparison as running
 from partita.studies import run as runner
-from partita.studies.compare import Comparison, finish, reopen
+from partita.studies.compare import finish
+from partita.studies.comparison import Comparison, reopen
 from partita.studies.forecast import forecast
 
 METHODS = ("fedalt", "fedalt-stateless")
@@ -44,8 +44,7 @@ def test_every_cell_of_a_seed_begins_from_the_same_pretrained_bits(whole: Compar
 def test_only_the_start_pretrains(whole: Comparison) -> None:
     rounds = {
         cell.kind: sum(
-            (line["stage"], line["work"]) == ("pretrained", "update")
-            for line in journal_of(whole.folder_of(cell))
+            (line["stage"], line["work"]) == ("pretrained", "update") for line in whole.run_of(cell).rounds()
         )
         for cell in whole.cells
     }
@@ -98,7 +97,7 @@ def test_the_table_holds_what_the_cells_summaries_say(whole: Comparison) -> None
 
 
 def test_bytes_are_those_of_training_and_of_pretraining(whole: Comparison) -> None:
-    rows = {row["method"]: float(row["MB both ways"]) * 1e6 for row in table(whole.folder)}
+    rows = {row["method"]: float(row["MB up and down"]) * 1e6 for row in table(whole.folder)}
 
     # 4 numbers of 4 bytes, down and up, to 3 devices, in 2 rounds.
     assert rows["FedAvg"] == pytest.approx(4 * 4 * 2 * 3 * 2)
@@ -129,7 +128,7 @@ def test_a_comparison_that_ended_in_the_middle_goes_on_to_the_same_tables(
     (tmp_path / "grid/cells/fedalt-output-4/config.toml.tmp").write_text("half")
 
     again = reopen(tmp_path / "grid")
-    write_tables(again, finish(again, quiet))
+    write_comparison_tables(again, finish(again, quiet))
 
     assert 0 < told[-1] < len(comparison.cells) / 2
     assert tables(again.folder) == tables(whole.folder)
@@ -206,7 +205,7 @@ def test_a_comparison_of_which_nothing_is_left_fails(tmp_path: Path) -> None:
     comparison = begun(tmp_path / "grid", values(compare={"seeds": 1}))
 
     with pytest.raises(RunFailed, match="There is nothing to compare. a failed: b"):
-        write_tables(comparison, {"a": "b"})
+        write_comparison_tables(comparison, {"a": "b"})
 
 
 def test_in_a_relative_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,9 +242,9 @@ def test_a_single_device_and_a_single_seed_are_compared(tmp_path: Path) -> None:
 
     assert failed == {}
     rows = table(comparison.folder)
-    assert {row["better than Finetune low"] for row in rows} == {""}
+    assert {row["difference from Finetune low"] for row in rows} == {""}
     assert all(row["closeness std"] == "" for row in rows)
-    assert rows[0]["better than Finetune value"] != ""
+    assert rows[0]["difference from Finetune value"] != ""
 
 
 def test_where_the_metric_goes_down_the_lowest_mean_is_marked(tmp_path: Path) -> None:
@@ -357,7 +356,7 @@ def test_a_method_whose_every_trial_fails_is_named_and_the_others_are_there(tmp_
     comparison, failed = done(tmp_path / "grid", given)
 
     assert list(failed) == ["fedalt-output-3"]
-    assert failed["fedalt-output-3"].startswith("Tuning: No trial came to its end: No device was heard")
+    assert failed["fedalt-output-3"].startswith("Tuning: No trial ran to its end: No device was heard")
     assert len(table(comparison.folder)) == 3
 
 
@@ -398,7 +397,7 @@ def test_a_forecast_lists_cells_that_diverge_without_a_time() -> None:
 def test_a_folder_without_a_comparison_is_not_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
 
-    with pytest.raises(ConfigError, match="holds no comparison to go on with"):
+    with pytest.raises(ConfigError, match="is not the folder of a comparison"):
         reopen(tmp_path)
 
 

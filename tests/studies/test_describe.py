@@ -204,8 +204,8 @@ def test_the_file_to_begin_from_is_accounted_for(here: Path, capsys: pytest.Capt
     assert main(["run", "--resume", "runs/net-1"]) == 0
 
     assert start["loaded"] == {"body.weight": "backbone.body.weight"}
-    assert start["new"]["head.weight"] == "7x4 in the file, 2x4 here"
-    assert start["left_over"]["x"] == "no such name in the model"
+    assert start["new"]["head.weight"] == "7x4 in the file, 2x4 in the model"
+    assert start["unused"]["x"] == "no such name in the model"
     assert "4 new (`calls`, `body.bias`, `head.bias`: not in the file" in told.replace("\n", "")
 
 
@@ -255,7 +255,10 @@ def test_a_cause_is_told_once(here: Path, capsys: pytest.CaptureFixture[str]) ->
 
     out = capsys.readouterr().out
     assert out.count("No device has a training example") == 1
-    assert "No memory for none, output, adapter, full: CannotDo: No device has a training example." in out
+    assert (
+        "Memory is not known for none, output, adapter, full: CannotDo: No device has a training example."
+        in out
+    )
 
 
 def test_a_table_shows_all_of_a_long_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

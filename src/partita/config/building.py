@@ -4,45 +4,50 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
 
-from partita.config.imports import METHODS, OPTIMIZERS, load, own_code, section
-from partita.config.methods import NAMED
+from partita.config.imports import OPTIMIZERS, call, load, own_code, taken
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
+    SERVER,
     Config,
     FinetuneConfig,
     PartitionConfig,
     PersonalizeConfig,
     PretrainConfig,
+    method_options,
+    server_options,
 )
+from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
 from partita.config.watchers import build_watchers
 from partita.errors import ConfigError
-from partita.methods.carried import Carried, Carries, LocalFn, declared_by, make_update
+from partita.methods import registry
+from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
 from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Method
 from partita.models.adapters import Width
 from partita.models.parts import named_partition, named_patterns
-from partita.models.start import Account
+from partita.models.start import LoadReport
 from partita.partition import Partition, Personalization, Regularization
 from partita.partition.selection import REST, Selection
-from partita.progress.watchers import Maker
+from partita.progress.watchers import WatcherFactory
 from partita.protocol import Stage
-from partita.server.optimizers import Adagrad, Adam, Averaging, ServerOptimizer, Yogi
+from partita.server import registry as servers
+from partita.server.optimizers import ServerOptimizer
 from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.tasks.build import build_model
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
-from partita.training.plan import Evaluation, Finetuning, Plan, Training
+from partita.training.plan import Finetuning, Plan, Training
 
 Choice = TypeVar("Choice")
 _NO_METHOD = (
-    "`method` must be the name of one or the import path of an update of `personal` and `shared` steps, such "
-    "as 'partita:LocalAlt', got {!r}: {}."
+    "`method` must be a name or the import path of an update of `personal` and `shared` steps, such as "
+    "'partita:LocalAlt', got {!r}: {}."
 )
 
 
@@ -53,9 +58,9 @@ class Built:
     task: Task
     personalization: Personalization
     plan: Plan
-    start: Account | None
+    start: LoadReport | None
     """What became of the file to begin from, where there is one."""
-    watchers: Mapping[str, Maker]
+    watchers: Mapping[str, WatcherFactory]
     """What makes the watchers that the config names, by their import paths."""
 
 
@@ -69,24 +74,24 @@ def build(config: Config, folder: Path) -> Built:
     task, start = build_task(config, folder)
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
-    named = NAMED.get(config.personalize.method)
-    own = build_partition(config.partition, model, follows=bool(named and named.follows))
+    follows = registry.find(config.personalize.method).follows
+    own = build_partition(config.partition, model, follows=follows)
     _check_baseline(config)
-    with section("evaluate"):
-        evaluate = _evaluation(config)
+    with in_section("evaluate"):
+        _check_choice(config)
     plan = Plan(
         pretrain=_training("pretrain", config.pretrain),
         personalize=_training("personalize", config.personalize),
         finetune=_finetuning(config.finetune) if own.partition.names("personal") else None,
-        evaluate=evaluate,
+        evaluate=config.evaluate,
     )
     with own_code("`partition.adapter_width`"):
         own.kinds(task.devices.ids)
     with own_code("The task"):
         plan.check(len(task.devices))
         check_task(task, own, seed=config.seed)
-        with section("evaluate"):
-            evaluate.check(task)
+        with in_section("evaluate"):
+            config.evaluate.check(task)
     with own_code("`personalize.method`"):
         _check_carried(plan, own, task, seed=config.seed)
     return Built(task, own, plan, start, watchers)
@@ -95,9 +100,10 @@ def build(config: Config, folder: Path) -> Built:
 def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:
     """Raise where a method declares tensors that it cannot carry."""
     training = plan.training(Stage.PERSONALISED)
-    if training and isinstance(training.method.local, Carries):
-        model = build_model(task, own, seed=seed)
-        declared_by(training.method.local, own.partition, own.partition.of(model).shared)
+    if training and carries(training.method.local):
+        parts = own.partition.of(build_model(task, own, seed=seed))
+        kept_by(training.method.local, own.partition, parts)
+        sent_by(training.method.local, own.partition, parts.shared)
 
 
 def _check_baseline(config: Config) -> None:
@@ -109,13 +115,13 @@ def _check_baseline(config: Config) -> None:
 
 def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool = False) -> Personalization:
     """Return how the config splits a model; `follows` as in `full`."""
-    with section("partition"):
+    with in_section("partition"):
         others = {
             "shared": _selection(config.shared, model),
             "frozen": _selection(config.frozen, model),
             "untie": config.untie,
         }
-        regularization = Regularization(dropout=config.dropout, l2=config.l2, l2_to=config.l2_to)
+        regularization = create(Regularization, config)
         width = config.adapter_width
         if isinstance(width, str):
             width = cast(Width, load("partition.adapter_width", width, {}))
@@ -136,43 +142,30 @@ def _selection(value: str | list[str], model: nn.Module) -> Selection:
     return named_patterns(model, value) if isinstance(value, str) else value
 
 
-def _training(key: str, config: PretrainConfig) -> Training:
-    with section(key):
-        return Training(
+def _training(key: str, config: PretrainConfig | PersonalizeConfig) -> Training:
+    with in_section(key):
+        return create(
+            Training,
+            config,
             method=_method(key, config),
-            rounds=config.rounds,
-            devices_per_round=config.devices_per_round,
             schedule=_schedule(config),
-            server=_server(config),
+            server=_server(key, config),
         )
 
 
-def _method(key: str, config: PretrainConfig) -> Method:
+def _method(key: str, config: PretrainConfig | PersonalizeConfig) -> Method:
     optimizer = _optimizer(key, config)
-    method = partial(
-        Method,
-        shared_lr=config.shared_lr,
-        shared_epochs=config.shared_epochs,
-        shared_steps=config.shared_steps,
-        batch_size=config.batch_size,
-        max_grad_norm=config.max_grad_norm,
-        weights=config.weights,
-        optimizer=optimizer,
-        proximal=config.proximal,
-    )
-    if not isinstance(config, PersonalizeConfig):
-        return method(local=load("method", "fedavg", METHODS), personal_epochs=0)
-    return method(
-        local=_local(load(f"{key}.method", config.method, METHODS), config.method),
-        personal_lr=config.personal_lr,
-        personal_epochs=config.personal_epochs,
-        personal_steps=config.personal_steps,
-        stateful=config.stateful,
-    )
+    if isinstance(config, PersonalizeConfig):
+        return create(Method, config, local=_local(config), optimizer=optimizer)
+    local = registry.find(registry.REFERENCE).update
+    return create(Method, config, local=local, optimizer=optimizer, personal_epochs=0)
 
 
-def _local(function: Any, name: str) -> LocalFn:
-    """Return a method's update, once it has been seen to take steps."""
+def _local(config: PersonalizeConfig) -> LocalFn:
+    """Return the update of a config's method with its hyperparameters, after a trial with one step."""
+    name, function = config.method, registry.find(config.method).update
+    if options := method_options(config):
+        function = partial(function, **options)
     steps = Steps(count=1, lr=0.0)
     try:
         carried = Carried(kept={}, sent={})
@@ -185,17 +178,11 @@ def _local(function: Any, name: str) -> LocalFn:
 
 
 def _finetuning(config: FinetuneConfig) -> Finetuning:
-    with section("finetune"):
-        return Finetuning(
-            personal_lr=config.personal_lr,
-            epochs=config.epochs,
-            batch_size=config.batch_size,
-            max_grad_norm=config.max_grad_norm,
-            optimizer=_optimizer("finetune", config),
-        )
+    with in_section("finetune"):
+        return create(Finetuning, config, optimizer=_optimizer("finetune", config))
 
 
-def _optimizer(key: str, config: PretrainConfig | FinetuneConfig) -> OptimizerFn:
+def _optimizer(key: str, config: PretrainConfig | PersonalizeConfig | FinetuneConfig) -> OptimizerFn:
     """Return the devices' optimizer; its settings are passed on where they are not 0."""
     function = load(f"{key}.optimizer", config.optimizer, OPTIMIZERS)
     settings = {"momentum": config.momentum, "weight_decay": config.weight_decay}
@@ -214,23 +201,27 @@ def _optimizer(key: str, config: PretrainConfig | FinetuneConfig) -> OptimizerFn
     return optimizer
 
 
-def _schedule(config: PretrainConfig) -> Schedule:
+def _schedule(config: PretrainConfig | PersonalizeConfig) -> Schedule:
     schedules: dict[str, Callable[[], Schedule]] = {
         "constant": lambda: constant,
-        "linear": lambda: Linear(warmup=config.warmup),
-        "exponential": lambda: Exponential(halve_every=config.halve_every),
+        "linear": lambda: create(Linear, config),
+        "exponential": lambda: create(Exponential, config),
     }
     return _choose("schedule", config.schedule, schedules)()
 
 
-def _server(config: PretrainConfig) -> ServerOptimizer:
-    servers: dict[str, Callable[[], ServerOptimizer]] = {
-        "fedavg": lambda: Averaging(lr=config.server_lr, momentum=config.server_momentum),
-        "fedadam": lambda: Adam(lr=config.server_lr),
-        "fedadagrad": lambda: Adagrad(lr=config.server_lr),
-        "fedyogi": lambda: Yogi(lr=config.server_lr),
-    }
-    return _choose("server_optimizer", config.server_optimizer, servers)()
+def _server(key: str, config: PretrainConfig | PersonalizeConfig) -> ServerOptimizer:
+    """Return the server's optimizer, with every key that begins with `server_` as an argument."""
+    function = load(f"{key}.server_optimizer", config.server_optimizer, servers.PATHS)
+    arguments = {name.removeprefix(SERVER): value for name, value in server_options(config).items()}
+    arguments |= taken(function, {"lr": config.server_lr, "momentum": config.server_momentum})
+    server = call(key, function, arguments, prefix=SERVER)
+    if not isinstance(server, ServerOptimizer):
+        raise ValueError(
+            f"`server_optimizer` = {config.server_optimizer!r} must return an object with `init` and `step`, "
+            f"got {server!r}."
+        )
+    return server
 
 
 def _choose(key: str, value: str, choices: dict[str, Choice]) -> Choice:
@@ -240,17 +231,14 @@ def _choose(key: str, value: str, choices: dict[str, Choice]) -> Choice:
     return choices[value]
 
 
-def _evaluation(config: Config) -> Evaluation:
-    devices, choose = config.evaluate.devices, bool(config.evaluate.choose)
-    if choose and config.evaluate.split == "validation":
-        raise ValueError("Models cannot be judged by the rows that `choose` goes by: leave out `split`.")
-    if isinstance(devices, str) and devices != "all":
-        raise ValueError(f"`devices` must be 'all' or a number, got {devices!r}.")
-    if choose and not config.pretrain.rounds and not config.model.start:
+def _check_choice(config: Config) -> None:
+    """Raise if devices cannot choose between the pretrained model and their own."""
+    if not config.evaluate.choose:
+        return
+    if config.evaluate.split == "validation":
+        raise ValueError(
+            "`choose` and `split` = 'validation' exclude each other: a choice by validation rows must be "
+            "evaluated on test rows."
+        )
+    if not config.pretrain.rounds and not config.model.start:
         raise ValueError("`choose` needs a model to choose beside a device's own: `pretrain.rounds` above 0.")
-    return Evaluation(
-        devices=None if isinstance(devices, str) else devices,
-        every=config.evaluate.every,
-        split=config.evaluate.split,
-        choose=choose,
-    )

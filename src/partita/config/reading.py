@@ -1,33 +1,40 @@
 """Reading a config: TOML, then `key=value` on top, with every value checked for its type."""
 
-import copy
 import difflib
-import json
+import inspect
 import logging
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from partita.config.methods import settle
-from partita.config.schema import Config
+from partita.config.changes import parse_overrides, with_values
+from partita.config.methods import method_of, replaced_settings, with_settings
+from partita.config.provenance import find_code
+from partita.config.schema import SERVER, Config, PersonalizeConfig, PretrainConfig
+from partita.config.sections import alternatives, in_section
 from partita.errors import ConfigError
+from partita.methods.named import NamedMethod
 
 logger = logging.getLogger(__name__)
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the config in a TOML file, with `section.key=value` on top; say what its method replaces."""
+    """Return the config in a TOML file, with `section.key=value` on top.
+
+    Own code that it names is looked for beside it; settings that its method replaces are logged.
+    """
     values = read_values(path, overrides)
-    say_replaced(values)
+    find_code(values.get("made_with", {}), path.parent)
+    warn_replaced(values)
     return config_of(values)
 
 
-def say_replaced(values: Mapping[str, Any]) -> None:
-    """Say which values the name of a config's method puts others in the place of."""
-    if replaced := settle(copy.deepcopy(dict(values))):
+def warn_replaced(values: Mapping[str, Any]) -> None:
+    """Log the settings of a config that its method replaces."""
+    if replaced := replaced_settings(values):
         logger.warning(replaced)
 
 
@@ -39,80 +46,82 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise ConfigError(f"Cannot read the config `{path}`: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{path}` is not valid TOML: {error}.") from None
-    for override in overrides:
-        _override(values, override)
+    values = with_values(values, parse_overrides(overrides))
     values["name"] = values.get("name") or path.stem
     return values
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
-    """Return the config that values say, with what the name of its method means."""
-    settled = copy.deepcopy(dict(values))
-    settle(settled)
-    return _read(Config, settled, "")
+    """Return the config with these values and the settings of its method."""
+    config = _read(Config, with_settings(values))
+    method = method_of(values)
+    if method is None:
+        return config
+    return replace(config, personalize=_with_hyperparameters(config.personalize, method))
 
 
-def values_of(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return `key=value` texts as values."""
-    values: dict[str, Any] = {}
-    for override in overrides:
-        _override(values, override)
-    return values
+def _with_hyperparameters(section: PersonalizeConfig, method: NamedMethod) -> PersonalizeConfig:
+    """Return `[personalize]` with every hyperparameter of its method, each given value checked.
+
+    Raises:
+        ConfigError: a key is neither the section's nor the method's, or its value has another type.
+    """
+    keys = [entry.name for entry in fields(section) if entry.name != "options"]
+    own = method.hyperparameters
+    for name in own:
+        if name in keys or name.startswith(SERVER):
+            raise ConfigError(
+                f"`personalize.method` = {section.method!r} has an argument `{name}`, which is a key of "
+                "[personalize] already: rename the argument."
+            )
+    defaults = {name: entry.default for name, entry in own.items()}
+    options = {name: value for name, value in defaults.items() if value is not inspect.Parameter.empty}
+    for key, value in section.options.items():
+        if key in own:
+            hint = own[key].annotation
+            is_typed = hint is not inspect.Parameter.empty
+            options[key] = check_type(value, hint, f"personalize.{key}") if is_typed else value
+        elif key.startswith(SERVER):
+            options[key] = value
+        else:
+            raise _unknown_key("personalize.", key, [*keys, *own])
+    return replace(section, options=options)
 
 
-def _override(values: dict[str, Any], override: str) -> None:
-    """Set one `section.key=value`, in place; a value that is not TOML is taken as text."""
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"An override must be `section.key=value`, got {override!r}.")
-    try:
-        given = tomllib.loads(f"{key} = {text}")
-    except tomllib.TOMLDecodeError:
-        try:
-            given = tomllib.loads(f"{key} = {json.dumps(text)}")
-        except tomllib.TOMLDecodeError:
-            raise ConfigError(f"An override must be `section.key=value`, got {override!r}.") from None
-    _merge(values, given, override)
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Return a config in which some dotted keys have other values; None means the default."""
+    return config_of(with_values(to_values(config), changes))
 
 
-def _merge(values: dict[str, Any], given: dict[str, Any], override: str) -> None:
-    """Put the one value in `given` in its place, in place."""
-    ((name, value),) = given.items()
-    if not isinstance(value, dict) or name not in values or len(value) != 1:
-        values[name] = value
-    elif isinstance(values[name], dict):
-        _merge(values[name], value, override)
-    else:
-        raise ConfigError(f"`{name}` is not a section, got `{override}`.")
-
-
-def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:
-    """Return a dataclass made of TOML values, each checked for its type."""
-    hints = get_type_hints(kind)
-    known = {name: hint for name, hint in hints.items() if name != "options"}
-    unknown = {name: value for name, value in values.items() if name not in known}
-    if unknown and "options" not in hints:
-        key = next(iter(unknown))
-        hint = _elsewhere(kind, key) or did_you_mean(key, list(known), prefix)
-        hint = hint or f" Known keys: {', '.join(known)}."
-        raise ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
-    taken = {
+def _read(kind: type, values: Mapping[str, Any], section: str = "") -> Any:
+    """Return a section of the config, or all of it, with every value checked for its type."""
+    hints, prefix = get_type_hints(kind), f"{section}." if section else ""
+    known = {entry.name: hints[entry.name] for entry in fields(kind) if entry.name != "options"}
+    further = {name: value for name, value in values.items() if name not in known}
+    for key in further:
+        is_server = kind is PretrainConfig and key.startswith(SERVER)
+        if "options" not in hints or (kind is PretrainConfig and not is_server):
+            if homes := _elsewhere(kind, key):
+                raise ConfigError(f"Unknown key `{prefix}{key}`.{homes}")
+            raise _unknown_key(prefix, key, list(known))
+    given = {
         name: _value(value, known[name], prefix + name) for name, value in values.items() if name in known
     }
-    return kind(**taken, **({"options": unknown} if unknown else {}))
+    with in_section(section):
+        return kind(**given, **({"options": further} if further else {}))
 
 
 def _value(value: Any, hint: Any, key: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             raise ConfigError(f"`{key}` must be a section, got {value!r}.")
-        return _read(hint, value, f"{key}.")
+        return _read(hint, value, key)
     return check_type(value, hint, key)
 
 
 def check_type(value: Any, hint: Any, key: str) -> Any:
     """Return the value of a key where it is of the type that it should be, whole numbers as floats too."""
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    options = alternatives(hint)
     for option in options:
         if _fits(value, option):
             return float(value) if option is float else value
@@ -145,6 +154,12 @@ def _name_of(kind: Any) -> str:
     if kind == Mapping[str, Any]:
         return "a table"
     return names.get(kind, "a list of texts")
+
+
+def _unknown_key(prefix: str, key: str, known: Sequence[str]) -> ConfigError:
+    """Return the error about a key that a section does not have."""
+    hint = did_you_mean(key, known, prefix) or f" Known keys: {', '.join(known)}."
+    return ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
 
 
 def _elsewhere(kind: type, key: str) -> str:

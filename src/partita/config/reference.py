@@ -10,6 +10,9 @@ from typing import Any
 import tomli_w
 
 from partita.config.schema import Config
+from partita.config.sections import included_in, settings_of
+from partita.methods.registry import names as method_names
+from partita.server.registry import OPTIMIZERS
 
 
 def reference(config: Any = None) -> str:
@@ -19,7 +22,7 @@ def reference(config: Any = None) -> str:
 
 def _lines(section: Any) -> Iterator[str]:
     meanings = field_docs(type(section))
-    for entry in fields(section):
+    for entry in sorted(fields(section), key=lambda entry: entry.name == "options"):
         value = getattr(section, entry.name)
         if is_dataclass(value):
             yield from ("", *_comment(inspect.getdoc(value) or ""), f"[{entry.name}]")
@@ -43,20 +46,30 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """Return the text under each field of a dataclass, inherited ones included."""
+    """Return the docstring of each field of a dataclass, inherited and included ones too."""
     docs: dict[str, str] = {}
+    for owner in included_in(kind):
+        docs |= {name: text for name, text in field_docs(owner).items() if name in settings_of(owner)}
     for owner in reversed(kind.__mro__):
-        if not is_dataclass(owner):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for entry, text in zip(body.body, body.body[1:], strict=False):
-            if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
-                docs[entry.target.id] = _text_of(text)
+        if is_dataclass(owner):
+            docs |= _docstrings(owner)
     return docs
+
+
+def _docstrings(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields in the source of a class."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        entry.target.id: _text_of(text)
+        for entry, text in zip(body.body, body.body[1:], strict=False)
+        if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name)
+    }
 
 
 def _text_of(node: ast.stmt) -> str:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return " ".join(str(node.value.value).split())
+        text = " ".join(str(node.value.value).split())
+        text = text.replace("{methods}", ", ".join(method_names()))
+        return text.replace("{server_optimizers}", ", ".join(OPTIMIZERS))
     return ""

@@ -4,11 +4,11 @@ A device builds its roles from its own task, partition and methods; nothing here
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from partita.methods import registry
 from partita.methods.carried import LocalFn
 from partita.methods.descent import OptimizerFn
-from partita.methods.fedavg import LocalSGD
 from partita.methods.method import Method
 from partita.methods.sgd import SGD
 from partita.partition import Personalization
@@ -21,7 +21,7 @@ class Role:
 
     personalization: Personalization
     """How the stage's model is split."""
-    local: LocalFn = LocalSGD
+    local: LocalFn = field(default_factory=lambda: registry.find(registry.REFERENCE).update)
     """The update of a training round."""
     optimizer: OptimizerFn = SGD
     """The device's optimizer, created anew in each visit."""

@@ -17,7 +17,7 @@ from partita.data.examples import Batch, Examples, batches_per_epoch, examples_o
 from partita.device.roles import Role
 from partita.device.store import Store
 from partita.errors import CannotDo, ConfigError
-from partita.methods.carried import Carried, Carries, declared_by, make_update
+from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, OptimizerFn, Steps, descend
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull
 from partita.partition import Part, Partition, Parts, Personalization
@@ -159,7 +159,7 @@ class Visitor:
     def _kept(self, order: Order, partition: Partition) -> Params:
         if order.start.personal is not None:
             self._starts[order.start.digest] = order.start.personal
-        if not partition.names("personal") and not isinstance(self.roles[order.stage].local, Carries):
+        if not partition.names("personal") and not carries(self.roles[order.stage].local):
             return {}
         return self.store.load(order.device) or {}
 
@@ -175,10 +175,12 @@ class Visitor:
 
     def _carried(self, bench: _Workbench, order: Order, kept: Params) -> Carried:
         """Return the tensors that the stage's method declares besides the model."""
-        declared = declared_by(self.roles[order.stage].local, bench.partition, bench.parts.shared)
+        local, parts = self.roles[order.stage].local, bench.parts
+        declared = kept_by(local, bench.partition, parts)
+        sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
-            kept=cloned({name: kept.get(name, tensor) for name, tensor in declared.kept.items()}),
-            sent=cloned({name: order.shared[name] for name in declared.sent}),
+            kept=cloned({name: kept.get(name, tensor) for name, tensor in declared.items()}),
+            sent=cloned({name: order.shared[name] for name in sent}),
         )
 
     def _save(self, personal: Params, order: Order) -> None:

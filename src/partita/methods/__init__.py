@@ -1,1 +1,1 @@
-"""How one device learns."""
+"""How one device learns: one method, one file."""

@@ -1,74 +1,138 @@
-"""What a method has besides the model: tensors that a device keeps, and tensors that travel both ways.
+"""Tensors that a method has besides the model: those that a device keeps and those that are sent.
 
-Both are declared, by names and shapes. Nothing undeclared is stored on a device or sent.
+An update declares them by name and shape, and nothing undeclared is stored on a device or sent:
+
+- `keeps(shared, personal)`: what a device stores between its visits. It may depend on both parts.
+- `sends(shared)`: what travels with the shared part, both ways, and how the server aggregates it. It depends
+  on the shared part alone, so nothing personal shapes what leaves a device.
+
+An update with either of them is created with a further argument `carried`, a `Carried`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from partita.methods.descent import LocalUpdate, Steps
-from partita.params import Params
-from partita.partition import Partition
+from partita.params import Aggregation, Params
+from partita.partition import Partition, Parts
+from partita.partition.selection import Part
+
+Value = TypeVar("Value")
+
+
+def mean_over_replies(replied: int, devices: int) -> float:
+    """Aggregate by the weighted mean over the devices that replied, as for the shared part."""
+    return 1.0
+
+
+def mean_over_all_devices(replied: int, devices: int) -> float:
+    """Aggregate by the mean over all devices, where those that did not reply have changed nothing."""
+    return replied / devices
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A tensor that travels with the shared part."""
+
+    tensor: Tensor
+    """Its value before the first round; a floating-point tensor."""
+    aggregation: Aggregation = mean_over_replies
+    """The rule by which the server applies the devices' changes of it."""
 
 
 @dataclass(kw_only=True)
 class Carried:
-    """What an update has besides the model; it changes both in place."""
+    """The tensors that an update has besides the model, by name; it changes both in place."""
 
     kept: dict[str, Tensor]
-    """What the device keeps for itself from one visit to the next."""
+    """Stored by the device until its next visit."""
     sent: dict[str, Tensor]
-    """What came with the shared part; its change goes back with the shared part's."""
+    """Received with the shared part; the change of each goes back with the change of the shared part."""
 
 
 @runtime_checkable
-class Carries(Protocol):
-    """A kind of update that declares tensors besides the model's; it is made with `carried`, a `Carried`.
-
-    Names hold no dots but those of the shared part's names: `control/head.weight`.
-    """
-
-    def __call__(self, *, personal: Steps, shared: Steps, carried: Carried) -> LocalUpdate:
-        """Return what a device does in a visit."""
-        ...
+class Keeps(Protocol):
+    """A kind of update that declares tensors for the device to keep."""
 
     @staticmethod
-    def keeps(shared: Params) -> Params:
-        """Return what a device begins with, for the shared parameters that train."""
+    def keeps(shared: Params, personal: Params) -> Params:
+        """Return what a device keeps before its first visit, for the parameters of both parts that train."""
         ...
 
+
+@runtime_checkable
+class Sends(Protocol):
+    """A kind of update that declares tensors to send with the shared part."""
+
     @staticmethod
-    def sends(shared: Params) -> Params:
-        """Return what the server begins with, for the shared parameters that train."""
+    def sends(shared: Params) -> Mapping[str, Sent]:
+        """Return what is sent in the first round, for the shared parameters that train."""
         ...
 
 
 LocalFn = Callable[..., LocalUpdate]
-"""From `personal` and `shared` steps to what a device does with them; `LocalAlt`, say. One that `Carries`
-tensors is given them too, as `carried`."""
+"""From `personal` and `shared` steps to what a device does with them, such as `LocalAlt`; with settings of
+its own, a `functools.partial` of one."""
 
 
 def make_update(local: LocalFn, *, personal: Steps, shared: Steps, carried: Carried) -> LocalUpdate:
-    """Return what a device does in a visit."""
-    if isinstance(local, Carries):
+    """Return the update of one visit."""
+    if carries(local):
         return local(personal=personal, shared=shared, carried=carried)
     return local(personal=personal, shared=shared)
 
 
-def declared_by(local: LocalFn, partition: Partition, shared: Params) -> Carried:
-    """Return all that a kind of update declares, with the values that it begins with.
+def carries(local: LocalFn) -> bool:
+    """Return whether a kind of update declares tensors besides the model's."""
+    return isinstance(_kind(local), Keeps | Sends)
+
+
+def kept_by(local: LocalFn, partition: Partition, parts: Parts) -> dict[str, Tensor]:
+    """Return what a device keeps before its first visit, by name.
 
     Raises:
-        ValueError: a declared name is one of the model's.
+        ValueError: a name is also a tensor of the model.
     """
-    if not isinstance(local, Carries):
-        return Carried(kept={}, sent={})
-    trained = {name: shared[name] for name in partition.trained("shared")}
-    declared = Carried(kept=dict(local.keeps(trained)), sent=dict(local.sends(trained)))
-    for name in (*declared.kept, *declared.sent):
+    kind = _kind(local)
+    if not isinstance(kind, Keeps):
+        return {}
+    trained = [_trained(partition, "shared", parts.shared), _trained(partition, "personal", parts.personal)]
+    return _checked(dict(kind.keeps(*trained)), partition)
+
+
+def sent_by(local: LocalFn, partition: Partition, shared: Params) -> dict[str, Sent]:
+    """Return what is sent with the shared part in the first round, by name.
+
+    Raises:
+        ValueError: a name is also a tensor of the model, or a tensor has no floating-point values.
+    """
+    kind = _kind(local)
+    if not isinstance(kind, Sends):
+        return {}
+    declared = _checked(dict(kind.sends(_trained(partition, "shared", shared))), partition)
+    for name, sent in declared.items():
+        if not sent.tensor.is_floating_point():
+            raise ValueError(
+                f"A method can only send floating-point tensors, got {name!r} of {sent.tensor.dtype}."
+            )
+    return declared
+
+
+def _kind(local: LocalFn) -> LocalFn:
+    """Return the class or function of an update without its settings."""
+    return local.func if isinstance(local, partial) else local
+
+
+def _trained(partition: Partition, part: Part, params: Params) -> Params:
+    return {name: params[name] for name in partition.trained(part)}
+
+
+def _checked(declared: dict[str, Value], partition: Partition) -> dict[str, Value]:
+    for name in declared:
         if partition.has(name):
             raise ValueError(f"A method cannot carry {name!r}: the model has a tensor of that name.")
     return declared

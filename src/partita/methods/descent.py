@@ -1,4 +1,4 @@
-"""The one local loop: gradient steps on some parts of a model while the others are held still."""
+"""The one local loop: gradient steps on some parts of a model while the other parts are fixed."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +17,10 @@ LossFn = Callable[[nn.Module, Batch], Tensor]
 
 
 class Optimizer(Protocol):
-    """What moves parameters along their gradients; torch's optimizers do."""
+    """Moves parameters along their gradients, as the optimizers of torch do."""
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         ...
 
     def step(self) -> Any:
@@ -41,17 +41,17 @@ class Steps:
     """Gradient steps on one part of the model."""
 
     count: int
-    """How many."""
+    """The number of steps."""
     lr: float
     """The learning rate."""
     max_grad_norm: float = 0.0
-    """The most that the norm of all that moves in a step may be; 0 does not clip."""
+    """Maximum norm of the gradient of all parameters that move in a step; 0 does not clip."""
     optimizer: OptimizerFn = SGD
     """Plain SGD: a parameter p with gradient g becomes `p.add_(g, alpha=-lr)`."""
 
 
 class LocalUpdate(Protocol):
-    """What a device does with its model in a round; changes the model in place."""
+    """A device's training in a round; changes the model in place."""
 
     def __call__(
         self,
@@ -73,12 +73,14 @@ def descend(
 ) -> list[float]:
     """Take gradient steps on the parts in `moves`, all at once and in place; return each step's loss.
 
-    Parts that move together take as many steps, and are clipped by one norm over all of them.
+    Each part has its own learning rate. One optimizer takes the steps of all parts, and clipping is by one
+    norm over all of them, so everything else must be the same for all parts.
 
     Raises:
+        ValueError: the parts differ in their count, their optimizer or their clipping.
         Diverged: the loss became infinite or NaN.
     """
-    steps = next(iter(moves.values()))
+    steps = _common(moves)
     parts = partition.let_move(model, *moves)
     if not any(getattr(parts, part) for part in moves):
         return []
@@ -94,6 +96,22 @@ def descend(
         if optimizer and value.requires_grad:
             _step(optimizer, moving, value, steps.max_grad_norm)
     return losses
+
+
+def _common(moves: Mapping[Part, Steps]) -> Steps:
+    """Return the steps of any part, once it is known that parts differ in nothing but their learning rate."""
+    if not moves:
+        raise ValueError("`descend` needs at least one part to move.")
+    (first, steps), *others = moves.items()
+    for part, other in others:
+        for name in ("count", "optimizer", "max_grad_norm"):
+            one, two = getattr(steps, name), getattr(other, name)
+            if one != two:
+                raise ValueError(
+                    f"Parts that move together must have the same `{name}`, got {one!r} for the {first} part "
+                    f"and {two!r} for the {part} part."
+                )
+    return steps
 
 
 def _group(part: Params, lr: float) -> dict[str, Any]:

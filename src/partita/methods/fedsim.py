@@ -1,4 +1,4 @@
-"""LocalSim, the device's half of FedSim: both parts in every step, from gradients at the same point.
+"""FedSim: devices update both parts in every step, from gradients at the same point.
 
 Federated Learning with Partial Model Personalization
     K. Pillutla, K. Malik, A. Mohamed, M. Rabbat, M. Sanjabi, L. Xiao. ICML 2022.
@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from partita.methods.carried import LocalFn
 from partita.methods.descent import Batch, LossFn, Steps, descend
+from partita.methods.fedalt import PAPER
+from partita.methods.method import Method
+from partita.methods.named import NamedMethod
 from partita.partition import Partition
 
 
@@ -39,3 +43,21 @@ class LocalSim:
     ) -> list[float]:
         """Train the model in place and return the loss of every step."""
         return descend({"personal": self.personal, "shared": self.shared}, model, partition, batches, loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSim(Method):
+    """Devices update both parts in every step. Takes the settings of `Method`."""
+
+    local: LocalFn = LocalSim
+    """LocalSim: both gradients at the same point."""
+
+
+METHOD = NamedMethod(
+    title="FedSim",
+    update=LocalSim,
+    citation=PAPER,
+    compared_by_default=True,
+    in_partial_table=True,
+    order=25,
+)

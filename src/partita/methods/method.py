@@ -1,47 +1,44 @@
-"""A method: how a device updates in a round, with its rates and numbers of steps."""
+"""A method with its settings: a device's update, learning rates and numbers of steps."""
 
 import math
 from dataclasses import dataclass
 
 from partita.methods.carried import Carried, LocalFn, make_update
 from partita.methods.descent import OptimizerFn, Steps
-from partita.methods.fedalt import LocalAlt
-from partita.methods.fedavg import LocalSGD
-from partita.methods.fedsim import LocalSim
 from partita.methods.sgd import SGD
 from partita.protocol import Pace, Update, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """What a device does in a training round."""
+    """A device's training in a round."""
 
     local: LocalFn
-    """The device's update: LocalAlt for FedAlt, LocalSim for FedSim, LocalSGD for FedAvg."""
-    shared_lr: float
-    """The learning rate of the shared part, before the schedule."""
-    personal_lr: float | None = None
-    """The learning rate of the personal part, before the schedule; None: as `shared_lr`."""
-    personal_epochs: int = 1
-    """Passes over the training examples that update the personal part."""
-    shared_epochs: int = 1
-    """Passes over the training examples that update the shared part."""
-    personal_steps: int = 0
-    """Steps on the personal part, in place of epochs; 0: epochs."""
-    shared_steps: int = 0
-    """Steps on the shared part, in place of epochs; 0: epochs."""
+    """The device's update, such as LocalAlt; one with settings of its own as a `functools.partial`."""
     batch_size: int = 32
-    """Examples in a step."""
-    max_grad_norm: float = 0.0
-    """The most that the norm of all that moves in a step may be; 0 does not clip."""
-    weights: Weights = "examples"
-    """How much a device counts in the mean: as its training examples, or as any other."""
-    optimizer: OptimizerFn = SGD
-    """The device's optimizer, made anew in each visit."""
+    """Examples per step."""
+    shared_lr: float = 0.1
+    """Learning rate of the shared part on devices, before the schedule."""
+    shared_epochs: int = 1
+    """Passes over a device's training examples that update the shared part."""
+    shared_steps: int = 0
+    """Steps on the shared part instead of epochs; 0: epochs."""
+    personal_lr: float | None = None
+    """Learning rate of the personal part, before the schedule; left out: `shared_lr`."""
+    personal_epochs: int = 1
+    """Passes over a device's training examples that update the personal part."""
+    personal_steps: int = 0
+    """Steps on the personal part instead of epochs; 0: epochs."""
     stateful: bool = True
-    """Whether the personal part is kept from one visit to the next."""
+    """Whether devices keep their personal part, and the state of their method, from one round to the next."""
+    max_grad_norm: float = 0.0
+    """Norm to which the gradient of all parameters that move in a step is clipped; 0: no clipping."""
+    weights: Weights = "examples"
+    """Weight of a device in the mean: its number of training `examples`, or `equal` for all devices."""
     proximal: float = 0.0
-    """How strongly the shared part is held to what the server sent, FedProx's mu."""
+    """Strength mu of the proximal term (mu / 2) ||u - u_sent||^2, which keeps u near the server's."""
+    optimizer: OptimizerFn = SGD
+    """Optimizer of the device, created anew in each visit."""
 
     def __post_init__(self) -> None:
         update = self.update
@@ -52,8 +49,8 @@ class Method:
         self._try_local(update.personal, update.shared)
 
     def _try_local(self, personal: Pace, shared: Pace) -> None:
-        """Raise where the update would not take these numbers of steps on any device."""
-        # An epoch has a different number of steps on every device: as many as 1 here, as many as 2 there.
+        """Raise where the update refuses these numbers of steps on some device."""
+        # An epoch has a different number of steps on every device: 1 on a small one, 2 on a larger one.
         for batches in (1, 2):
             counts = [pace.steps or pace.epochs * batches for pace in (personal, shared)]
             update = make_update(
@@ -63,11 +60,13 @@ class Method:
                 carried=Carried(kept={}, sent={}),
             )
             if not callable(update):
-                raise TypeError(f"`local` must give a function of a model, as LocalAlt does, got {update!r}.")
+                raise TypeError(
+                    f"`local` must return a function of a model, as LocalAlt does, got {update!r}."
+                )
 
     @property
     def update(self) -> Update:
-        """The order that asks for this method's update, at its full rates."""
+        """The order for this method's update, at its full learning rates."""
         shared = _pace("shared", self.shared_lr, self.shared_epochs, self.shared_steps)
         personal_lr = self.shared_lr if self.personal_lr is None else self.personal_lr
         return Update(
@@ -78,32 +77,6 @@ class Method:
             weights=self.weights,
             proximal=self.proximal,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedAvg(Method):
-    """All devices train one model; with a partition, its shared part. Takes the settings of `Method`."""
-
-    local: LocalFn = LocalSGD
-    """LocalSGD: steps on the shared part alone."""
-    personal_epochs: int = 0
-    """None: the personal part stays."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedAlt(Method):
-    """Devices update the personal part first, then the shared one. Takes the settings of `Method`."""
-
-    local: LocalFn = LocalAlt
-    """LocalAlt: v with u held still, then u with the new v held still."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedSim(Method):
-    """Devices update both parts in every step. Takes the settings of `Method`."""
-
-    local: LocalFn = LocalSim
-    """LocalSim: both gradients at the same point."""
 
 
 def _pace(part: str, lr: float, epochs: int, steps: int) -> Pace:

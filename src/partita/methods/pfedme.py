@@ -1,4 +1,4 @@
-"""LocalMoreau, the device's half of pFedMe: gradient steps on Moreau envelopes of the device's loss.
+"""pFedMe: gradient steps on the Moreau envelopes of the devices' losses.
 
 Personalized Federated Learning with Moreau Envelopes
     C. T. Dinh, N. H. Tran, T. D. Nguyen. NeurIPS 2020.
@@ -7,8 +7,7 @@ Personalized Federated Learning with Moreau Envelopes
 It runs on the partition `full`, whose penalty is (lambda / 2) ||theta - w||^2 with the device's whole model
 as theta and the shared one as w. The gradient of the envelope at w is lambda (w - theta), which is the
 gradient of that penalty: a step of plain SGD on the shared part of the same loss is pFedMe's step on w,
-whatever optimizer moves theta. It is w - lr lambda (w - theta) as it stands: `max_grad_norm` clips steps on
-theta alone.
+w - lr lambda (w - theta), whatever optimizer moves theta. `max_grad_norm` clips the steps on theta alone.
 """
 
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 
 from partita.methods.descent import Batch, LossFn, Steps, descend
+from partita.methods.named import Citation, NamedMethod
 from partita.partition import Partition
 
 
@@ -45,13 +45,33 @@ class LocalMoreau:
             batch = next(batches)
             losses += descend({"personal": self.personal}, model, partition, repeat(batch), loss)
             descend({"shared": step}, model, partition, repeat(batch), loss)
-        _keep_statistics(model)
+        _copy_statistics(model)
         return losses
 
 
-def _keep_statistics(model: nn.Module) -> None:
-    """Take what theta's norms have seen over to w's, in place: w itself is never run."""
-    seen = dict(model.get_submodule("personal").named_buffers())
+def _copy_statistics(model: nn.Module) -> None:
+    """Copy the statistics of theta's normalization layers to w's, in place: w itself is never run."""
+    statistics = dict(model.get_submodule("personal").named_buffers())
     with torch.no_grad():
         for name, buffer in model.get_submodule("shared").named_buffers():
-            buffer.copy_(seen[name])
+            buffer.copy_(statistics[name])
+
+
+METHOD = NamedMethod(
+    title="pFedMe",
+    update=LocalMoreau,
+    citation=Citation(
+        key="dinh2020",
+        title="Personalized Federated Learning with {Moreau} Envelopes",
+        authors="Canh T. Dinh and Nguyen Tran and Tuan Dung Nguyen",
+        venue="Advances in Neural Information Processing Systems",
+        year=2020,
+        arxiv="2006.08848",
+    ),
+    personal="full",
+    fixed={"personalize.stateful": False},
+    suggested={"personalize.personal_steps": 5, "personalize.weights": "equal"},
+    compared_by_default=True,
+    order=22,
+    follows=True,
+)

@@ -1,11 +1,11 @@
-"""LocalScaffold, the device's half of SCAFFOLD: every step is corrected by how the device drifts.
+"""SCAFFOLD: FedAvg whose steps are corrected by control variates, which estimate the drift of each device.
 
 SCAFFOLD: Stochastic Controlled Averaging for Federated Learning
     S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh. ICML 2020.
     https://arxiv.org/abs/1910.06378
 
-The device keeps a control variate c_i, and the server's c travels with the shared part. All that the method
-keeps and sends is declared here, and nothing else of the package knows of it.
+Each device keeps a control variate c_i, and the server's control variate c is sent with the shared part. Both
+are declared here; no other module knows of them.
 """
 
 from collections.abc import Iterator
@@ -14,16 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from partita.methods.carried import Carried
+from partita.methods.carried import Carried, Sent, mean_over_all_devices
 from partita.methods.descent import Batch, LossFn, Steps, descend
+from partita.methods.fedavg import NO_PERSONAL_STEPS
+from partita.methods.named import Citation, NamedMethod
 from partita.params import Params, cloned
 from partita.partition import Partition
 
 _CONTROL = "control/"
-
-
-def _controls(shared: Params) -> dict[str, Tensor]:
-    return {f"{_CONTROL}{name}": torch.zeros_like(tensor) for name, tensor in shared.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +29,22 @@ class LocalScaffold:
     """Steps on u along g - c_i + c, then c_i becomes the visit's mean gradient (the paper's option II)."""
 
     personal: Steps
-    """Not taken: every update is given steps for both parts."""
+    """Not used: every update is given steps for both parts."""
     shared: Steps
-    """Steps on u by plain SGD, as the control variates take them to be."""
+    """Steps on u, by plain SGD: the control variates assume it."""
     carried: Carried
     """c_i and c."""
 
-    keeps = staticmethod(_controls)
-    sends = staticmethod(_controls)
+    @staticmethod
+    def keeps(shared: Params, personal: Params) -> dict[str, Tensor]:
+        """Return c_i = 0."""
+        return {f"{_CONTROL}{name}": torch.zeros_like(tensor) for name, tensor in shared.items()}
+
+    @staticmethod
+    def sends(shared: Params) -> dict[str, Sent]:
+        """Return c = 0, to which the server adds the changes of all c_i over the number of all devices."""
+        zeros = LocalScaffold.keeps(shared, {})
+        return {name: Sent(tensor, mean_over_all_devices) for name, tensor in zeros.items()}
 
     def __call__(
         self,
@@ -65,3 +71,27 @@ class LocalScaffold:
                 own[name] += moved
                 all_devices[name] += moved
         return losses
+
+
+METHOD = NamedMethod(
+    title="SCAFFOLD",
+    update=LocalScaffold,
+    citation=Citation(
+        key="karimireddy2020",
+        title="{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning",
+        authors="Sai Praneeth Karimireddy and Satyen Kale and Mehryar Mohri and Sashank Reddi and "
+        "Sebastian Stich and Ananda Theertha Suresh",
+        venue="International Conference on Machine Learning",
+        year=2020,
+        arxiv="1910.06378",
+    ),
+    personal="none",
+    fixed={
+        **NO_PERSONAL_STEPS,
+        "personalize.weights": "equal",
+        "personalize.optimizer": "sgd",
+        "personalize.momentum": 0.0,
+        "personalize.stateful": True,
+    },
+    order=14,
+)

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with little around it.
+"""Stochastic gradient descent with little overhead.
 
 The same steps, bit for bit, as `torch.optim.SGD`, at a fraction of its cost for small models: a device
 takes few steps with an optimizer before it is thrown away.
@@ -12,12 +12,12 @@ from torch import Tensor
 
 
 class SGD:
-    """p becomes `p.add_(d, alpha=-lr)`, where d is the gradient, with weight decay and momentum if wanted.
+    """p becomes `p.add_(d, alpha=-lr)`, where d is the gradient, with optional weight decay and momentum.
 
     Args:
         groups: parameters (`params`) with their learning rate (`lr`).
-        momentum: how much of the last step's direction is kept.
-        weight_decay: how much of the parameter is added to its gradient.
+        momentum: the share of the last step's direction that is kept.
+        weight_decay: the share of the parameter that is added to its gradient.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class SGD:
         self._directions: dict[Tensor, Tensor] = {}
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for group in self.groups:
             for parameter in group["params"]:
                 parameter.grad = None

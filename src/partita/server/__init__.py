@@ -1,1 +1,1 @@
-"""The server's turn."""
+"""The server's side of a round."""

@@ -9,7 +9,7 @@ Every optimizer is a frozen value: its state goes in as named tensors and comes 
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from torch import Tensor
 from partita.params import Params
 
 
+@runtime_checkable
 class ServerOptimizer(Protocol):
-    """How the server moves the shared part along the mean change."""
+    """Moves the shared part along the mean change; a frozen dataclass, its first field `lr`."""
 
     def init(self, shared: Params) -> dict[str, Tensor]:
         """Return the state before the first step."""
@@ -33,12 +34,12 @@ class ServerOptimizer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """FedAvg: add the mean change, times a rate, with momentum where wanted."""
+    """FedAvg: add the mean change times a learning rate, with optional momentum."""
 
     lr: float = 1.0
     """The server's learning rate; 1 takes the mean as it is."""
     momentum: float = 0.0
-    """How much of the last step's direction is kept."""
+    """The share of the last step's direction that is kept."""
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
@@ -67,8 +68,11 @@ class Adam:
     lr: float
     """The server's learning rate."""
     beta1: float = 0.9
+    """Decay of the first moment."""
     beta2: float = 0.999
+    """Decay of the second moment."""
     eps: float = 1e-8
+    """Added to the root of the second moment."""
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
@@ -98,12 +102,12 @@ class Adam:
 
 @dataclass(frozen=True, kw_only=True)
 class Adagrad:
-    """FedAdagrad of Reddi et al.: squares add up, no momentum."""
+    """FedAdagrad of Reddi et al.: a sum of squares, no momentum."""
 
     lr: float
     """The server's learning rate."""
     tau: float = 1e-3
-    """How adaptive: added to the root, its square the start of the sum."""
+    """Degree of adaptivity: added to the root; its square is the first value of the sum."""
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
@@ -126,14 +130,16 @@ class Adagrad:
 
 @dataclass(frozen=True, kw_only=True)
 class Yogi:
-    """FedYogi of Reddi et al.: the second moment moves by at most a share of the new square."""
+    """FedYogi of Reddi et al.: the second moment changes by at most a share of the new square."""
 
     lr: float
     """The server's learning rate."""
     beta1: float = 0.9
+    """Decay of the first moment."""
     beta2: float = 0.99
+    """Decay of the second moment."""
     tau: float = 1e-3
-    """How adaptive: added to the root, its square the start of the second moment."""
+    """Degree of adaptivity: added to the root; its square is the first value of the second moment."""
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)

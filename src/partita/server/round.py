@@ -1,4 +1,4 @@
-"""A round: orders out, replies streamed into the exact mean, one step of the server."""
+"""A round: orders out, replies into the exact mean as they arrive, one step of the server."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from partita.params import Params, WeightedMean, size_in_bytes
+from partita.params import Aggregation, Params, WeightedMean, size_in_bytes
 from partita.protocol import DeviceId, Executor, Failure, Measures, Order, Reply
 from partita.server.optimizers import ServerOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What the server has after some rounds."""
+    """The server's state after some rounds."""
 
     shared: Params
     """u, the shared part."""
@@ -25,7 +25,7 @@ class State:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What came back in a round, filled in as replies arrive."""
+    """The replies of a round, filled in as they arrive."""
 
     asked: Sequence[DeviceId]
     replies: dict[DeviceId, Reply] = field(default_factory=dict)
@@ -54,16 +54,15 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """How the server takes a step."""
+    """The server's step after a round."""
 
     optimizer: ServerOptimizer
     buffers: frozenset[str] = frozenset()
-    """Shared tensors that no gradient moves: their mean is taken as it is, past the optimizer."""
-    sent: frozenset[str] = frozenset()
-    """Tensors of the method's own that travel with the shared part: they take the sum of all changes over the
-    number of `devices`, the mean of all devices' where those that were not asked have changed nothing."""
+    """Shared tensors without a gradient: the optimizer leaves them out, and their mean change is added."""
+    sent: Mapping[str, Aggregation] = field(default_factory=dict)
+    """Tensors that the method sends besides the shared part, each with its rule of aggregation."""
     devices: int = 1
-    """How many there are, asked or not."""
+    """The number of all devices, in the cohort or not."""
 
     def begin(self, shared: Params) -> State:
         """Return the state before the first round."""
@@ -75,7 +74,7 @@ class Server:
             self._optimized(state.shared), self._optimized(change), state.optimizer
         )
         taken = {
-            name: tensor.add(change[name], alpha=heard / self.devices)
+            name: tensor.add(change[name], alpha=self.sent[name](heard, self.devices))
             if name in self.sent
             else _plus(tensor, change[name])
             for name, tensor in state.shared.items()
@@ -88,25 +87,14 @@ class Server:
         return {
             name: tensor
             for name, tensor in params.items()
-            if tensor.is_floating_point() and name not in self.buffers | self.sent
+            if tensor.is_floating_point() and name not in self.buffers and name not in self.sent
         }
 
 
-def run_round(
-    state: State, orders: Sequence[Order], executor: Executor, server: Server
-) -> tuple[State, Outcome]:
-    """Ask for updates and return the server's new state; where nobody is heard, the old one."""
-    mean = WeightedMean(state.shared, cohort=len(orders))
-    outcome = ask(orders, executor, mean)
-    if not mean.weight:
-        return state, outcome
-    return server.step(state, mean.value(), heard=len(outcome.heard)), outcome
-
-
 def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None = None) -> Outcome:
-    """Ask, and return what came back; changes go into `mean`, and without one there must be none.
+    """Send orders and return the replies; changes go into `mean`, and without it there must be none.
 
-    A change that cannot be counted (not finite, too large, the wrong names) is a failure of its device.
+    A change that cannot be added (not finite, too large, the wrong names) is a failure of its device.
     """
     outcome = Outcome(asked=[order.device for order in orders])
     outcome.bytes_down = sum(size_in_bytes(order.shared) for order in orders)

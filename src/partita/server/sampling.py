@@ -1,4 +1,4 @@
-"""Which devices are asked: m of n, uniformly, without replacement."""
+"""The cohort of a round: m of n devices, uniformly, without replacement."""
 
 import random
 

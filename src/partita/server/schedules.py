@@ -1,4 +1,4 @@
-"""How the devices' learning rates change over rounds: a factor for round t (from 0) of T."""
+"""Learning rate schedules: a factor for round t (from 0) of T."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ Schedule = Callable[[int, int], float]
 
 
 def constant(round: int, rounds: int) -> float:
-    """Keep the rates as they are."""
+    """Leave the learning rates as they are."""
     return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """Warm up to the full rate, then go down in a line, to 0 after the last round.
+    """Warm up to the full learning rate, then decrease linearly, to 0 after the last round.
 
     >>> [Linear(warmup=0.5)(t, 4) for t in range(4)]
     [0.5, 1.0, 1.0, 0.5]
     """
 
     warmup: float = 0.1
-    """The share of rounds that warm up."""
+    """Share of rounds in which the linear schedule warms up."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < 1:
@@ -35,19 +35,19 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential:
-    """Halve the rates every so many rounds.
+    """Halve the learning rates every so many rounds.
 
     >>> [Exponential(halve_every=2)(t, 5) for t in range(5)]
     [1.0, 1.0, 0.5, 0.5, 0.25]
     """
 
     halve_every: int = 500
-    """Rounds from one halving to the next."""
+    """Rounds after which the exponential schedule halves learning rates."""
 
     def __post_init__(self) -> None:
         if self.halve_every < 1:
             raise ValueError(f"`halve_every` must be at least 1 round, got {self.halve_every}.")
 
     def __call__(self, round: int, rounds: int) -> float:
-        """Return the power of 1/2 for the halvings so far."""
+        """Return 1/2 to the power of the halvings so far."""
         return 0.5 ** (round // self.halve_every)

@@ -1,6 +1,5 @@
-"""The cells of a comparison: which runs it is made of, and what each of them is."""
+"""The cells of a comparison: one run per method, personal part and seed, and the config of each."""
 
-import copy
 import json
 import math
 import re
@@ -10,23 +9,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from partita.config.methods import NAMED
-from partita.config.reading import config_of, did_you_mean
-from partita.config.schema import CompareConfig, Config, FinetuneConfig, PretrainConfig
+from partita.config.changes import dotted, with_values
+from partita.config.reading import config_of, did_you_mean, to_values
+from partita.config.schema import SERVER, CompareConfig, Config, PersonalizeConfig
 from partita.errors import ConfigError
+from partita.methods import registry
+from partita.methods.named import Budget, Citation, NamedMethod
 
 STATELESS = "-stateless"
 START = ""
-"""The method of a cell that only pretrains: all others of its seed begin from what it leaves."""
-CONTINUED = "fedavg"
-LOCAL = "local"
-_ALWAYS = (LOCAL, CONTINUED)
-"""What tells a gain from personalization from a gain from more training, and from no federation."""
-_USUAL = ("input", "output", "adapter")
-"""The paper's partitions."""
+"""The method of the cell that only pretrains: the other cells of its seed begin from its model."""
+_PARTS = ("input", "output", "adapter")
+"""The paper's personal parts."""
 _SHORT = tuple(field.name for field in fields(CompareConfig))
-_FROM_SCRATCH = (LOCAL, "fedbabu", "fedadam")
-"""Methods that do not begin from the pretrained model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,55 +30,52 @@ class Cell:
 
     method: str
     partition: str
-    """Empty where the method says itself what is personal."""
+    """The personal part; empty where the method determines it."""
     seed: int
     values: Mapping[str, Any]
     """Its config, as values."""
 
     @property
     def row(self) -> tuple[str, str]:
-        """What it has in common with the same cell of other seeds."""
+        """The method and the personal part, which the same cell of other seeds has too."""
         return self.method, self.partition
 
     @property
     def kind(self) -> str:
-        """What it is called without its seed."""
+        """The name without the seed."""
         whole = "-".join(filter(None, (self.method or "start", self.partition)))
         return re.sub(r"[^\w-]+", ".", whole)
 
     @property
     def name(self) -> str:
-        """What it is called, as a folder too."""
+        """The name of the cell, and of its folder."""
         return f"{self.kind}-{self.seed}"
 
     @property
     def title(self) -> str:
-        """What tables call its method."""
+        """The method's name in tables."""
         return title_of(self.method) if self.method != START else ""
 
     @property
-    def cites(self) -> str:
-        """The paper that its method comes from, in `references.bib`; empty where we know of none."""
-        named = NAMED.get(self.method.removesuffix(STATELESS))
-        return named.cites if named else ""
+    def citation(self) -> Citation | None:
+        """The paper that the method comes from."""
+        return named(self.method).citation if self.method != START else None
 
     @property
     def begins_pretrained(self) -> bool:
-        """Whether it begins from what its seed's first cell leaves."""
-        return self.method != START and self.method not in _FROM_SCRATCH
+        """Whether it begins from the pretrained model of its seed."""
+        return self.method != START and named(self.method).from_scratch is None
 
     def config(self, *, out: Path, start: Path | None = None) -> Config:
         """Return its config, for a run in the folder `out` that begins from the file `start`."""
-        values: dict[str, Any] = copy.deepcopy({**self.values, "out": str(out), "name": self.name})
+        changes: dict[str, Any] = {"out": str(out), "name": self.name}
         if start is not None:
-            model = {k: v for k, v in values.get("model", {}).items() if k != "start_names"}
-            values["model"] = model | {"start": str(start)}
-            values["pretrain"] = values.get("pretrain", {}) | {"rounds": 0}
-        return config_of(values)
+            changes |= {"model.start": str(start), "model.start_names": None, "pretrain.rounds": 0}
+        return config_of(with_values(self.values, changes))
 
 
 def in_full(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with what `compare` takes by its short name in full, and lists as lists.
+    """Return overrides with the short names of `compare` spelled out, and lists as TOML lists.
 
     >>> in_full(["methods=fedalt,fedsim", "seeds=2", "evaluate.devices=5"])
     ['compare.methods=["fedalt", "fedsim"]', 'compare.seeds=2', 'evaluate.devices=5']
@@ -98,28 +90,26 @@ def _in_full(key: str, equals: str, text: str) -> str:
     return f"{key if key not in _SHORT else f'compare.{key}'}{equals}{text}"
 
 
-def has_nothing_personal(method: str) -> bool:
-    """Return whether a method's name says that devices have no part of the model of their own."""
-    named = NAMED.get(method.removesuffix(STATELESS))
-    return named is not None and named.fixed.get("partition.personal") == "none"
+def named(method: str) -> NamedMethod:
+    """Return the method of a cell, whether its devices keep a state or not."""
+    return registry.find(method.removesuffix(STATELESS))
 
 
 def title_of(method: str) -> str:
-    """Return what tables call a method.
+    """Return the name of a cell's method in tables.
 
-    >>> title_of("fedalt-stateless"), title_of("my.module:Update")
-    ('FedAlt, stateless', 'Update')
+    >>> title_of("fedalt-stateless"), title_of("partita:LocalAlt")
+    ('FedAlt, stateless', 'LocalAlt')
     """
-    name = method.removesuffix(STATELESS)
-    title = NAMED[name].title if name in NAMED else name.partition(":")[2]
+    title = named(method).title
     return f"{title}, stateless" if method.endswith(STATELESS) else title
 
 
 def titles_of(methods: Sequence[str]) -> dict[str, str]:
-    """Return what tables call some methods; those that would have the same title have all of their path.
+    """Return the names of methods in tables; of methods with the same title, the names that were given.
 
-    >>> titles_of(["fedalt", "mine:Update", "other:Update"])
-    {'fedalt': 'FedAlt', 'mine:Update': 'mine:Update', 'other:Update': 'other:Update'}
+    >>> titles_of(["fedsim", "fedalt", "partita.methods.fedalt:METHOD"])
+    {'fedsim': 'FedSim', 'fedalt': 'fedalt', 'partita.methods.fedalt:METHOD': 'partita.methods.fedalt:METHOD'}
     """
     titles = {method: title_of(method) for method in methods}
     twice = {title for title, count in Counter(titles.values()).items() if count > 1}
@@ -127,160 +117,143 @@ def titles_of(methods: Sequence[str]) -> dict[str, str]:
 
 
 def base_of(values: Mapping[str, Any]) -> Config:
-    """Return the config that all cells have in common: whatever its own method is, it is not compared."""
-    return config_of({**values, "personalize": {**values.get("personalize", {}), "method": "fedalt"}})
+    """Return the config that all cells have in common, without the method that it has for a run."""
+    return config_of(_without_method(values))
 
 
-def cells_of(values: Mapping[str, Any], *, devices: int, parts: Sequence[str] = _USUAL) -> list[Cell]:
-    """Return the cells of a comparison, seed by seed, each seed's start first.
+def _without_method(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values without the config's method and the hyperparameters of that method."""
+    section = values.get("personalize", {})
+    if not isinstance(section, Mapping):
+        return dict(values)
+    general = {field.name for field in fields(PersonalizeConfig)} - {"method", "options"}
+    kept = {key: value for key, value in section.items() if key in general or key.startswith(SERVER)}
+    return {**values, "personalize": kept}
+
+
+def cells_of(values: Mapping[str, Any], *, devices: int, parts: Sequence[str] = _PARTS) -> list[Cell]:
+    """Return the cells of a comparison, seed by seed, the pretraining of each seed first.
 
     Args:
         values: the config, as values.
-        devices: how many there are.
-        parts: what the model names.
+        devices: the number of devices.
+        parts: the personal parts that the model names.
     """
     base = base_of(values)
     check(base.compare)
-    first = base.seed
     partitions = base.compare.partitions or _own_partitions(base, parts)
+    rows = [(START, ""), *_rows(base.compare, partitions)]
     return [
         Cell(
             method=method,
             partition=partition,
             seed=seed,
-            values=_values(values, base, method, partition, seed, devices),
+            values=_values(values, (method, partition), seed, devices),
         )
-        for seed in range(first, first + base.compare.seeds)
-        for method, partition in ((START, ""), *_rows(base.compare, partitions))
+        for seed in range(base.seed, base.seed + base.compare.seeds)
+        for method, partition in rows
     ]
 
 
 def _own_partitions(base: Config, parts: Sequence[str]) -> list[str]:
-    """Return what is compared where it is not said: the usual that the model names, and the config's own."""
+    """Return the paper's personal parts that the model names, and the config's own."""
     own = base.partition.personal
     whole = own if isinstance(own, str) else " ".join(own)
-    return list(dict.fromkeys([*(p for p in _USUAL if p in parts), *([whole] if whole != "none" else [])]))
+    return list(dict.fromkeys([*(p for p in _PARTS if p in parts), *([whole] if whole != "none" else [])]))
 
 
 def _rows(compare: CompareConfig, partitions: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for method in dict.fromkeys((*_ALWAYS, *compare.methods)):
-        if _is_whole(method):
+    for method in compared(compare):
+        if named(method).personal:
             yield method, ""
         else:
             yield from ((method, partition) for partition in dict.fromkeys(partitions))
 
 
-def _is_whole(method: str) -> bool:
-    named = NAMED.get(method.removesuffix(STATELESS))
-    return named is not None and named.whole
+def compared(compare: CompareConfig) -> list[str]:
+    """Return the methods of a comparison, those that are always compared first."""
+    known = registry.every()
+    always = [name for name, method in known.items() if method.always_compared]
+    default = [name for name, method in known.items() if method.compared_by_default]
+    return list(dict.fromkeys([*always, *(default if compare.methods is None else compare.methods)]))
 
 
 def check(compare: CompareConfig) -> None:
-    """Raise where a comparison makes no sense, whatever its task."""
+    """Raise where a comparison makes no sense for any task."""
     if compare.seeds < 1:
         raise ConfigError(f"`seeds` must be at least 1, got {compare.seeds}.")
     if compare.tune < 0:
         raise ConfigError(f"`tune` must be 0 (no tuning) or above, got {compare.tune}.")
-    compared = (*_ALWAYS, *compare.methods)
-    for method in (*compared, *compare.settings):
+    methods = compared(compare)
+    for method in (*methods, *compare.settings):
         _check_method(method)
     for method, settings in compare.settings.items():
         if not isinstance(settings, Mapping):
             raise ConfigError(f"`compare.settings.{method}` must be a section, got {settings!r}.")
-    if baseline_of(compare) not in compared:
+    if baseline_of(compare) not in methods:
         raise ConfigError(
-            f"`baseline` must be one of the methods compared, {', '.join(dict.fromkeys(compared))}, "
-            f"got {compare.baseline!r}."
+            f"`baseline` must be one of the methods compared, {', '.join(methods)}, got {compare.baseline!r}."
         )
 
 
 def _check_method(method: str) -> None:
-    name = method.removesuffix(STATELESS)
-    if name not in NAMED and ":" not in name:
+    name, known = method.removesuffix(STATELESS), registry.names()
+    if name not in known and ":" not in name:
         raise ConfigError(
-            f"There is no method {method!r}. Known: {', '.join(NAMED)}, where devices keep a state also with "
-            f"`{STATELESS}`; or an import path such as 'package.module:Update'."
-            f"{did_you_mean(name, list(NAMED))}"
+            f"There is no method {method!r}. Known: {', '.join(known)}, where devices keep a state also with "
+            f"`{STATELESS}`; or an import path such as 'package.module:METHOD'.{did_you_mean(name, known)}"
         )
-    if method.endswith(STATELESS) and name in NAMED and not NAMED[name].keeps_state:
+    found = registry.find(name, key="compare.methods")
+    if method.endswith(STATELESS) and not found.is_stateful:
         raise ConfigError(f"Under `{name}` devices keep nothing between rounds: leave out `{STATELESS}`.")
 
 
 def baseline_of(compare: CompareConfig) -> str:
     """Return the method that others are paired with."""
-    return compare.baseline or ("finetune" if "finetune" in compare.methods else CONTINUED)
+    default = registry.BASELINE if registry.BASELINE in compared(compare) else registry.REFERENCE
+    return compare.baseline or default
 
 
-def _values(
-    given: Mapping[str, Any],
-    base: Config,
-    method: str,
-    partition: str,
-    seed: int,
-    devices: int,
-) -> dict[str, Any]:
+def _values(given: Mapping[str, Any], row: tuple[str, str], seed: int, devices: int) -> dict[str, Any]:
     """Return the config of one cell, as values."""
-    values: dict[str, Any] = copy.deepcopy({k: v for k, v in given.items() if k not in ("compare", "out")})
-    values["seed"] = seed
-    for section in ("partition", "pretrain", "personalize", "finetune"):
-        values[section] = dict(values.get(section, {}))
-    values["finetune"]["baseline"] = False
-    if method in (START, *_FROM_SCRATCH):
-        # They have no pretrained model to choose beside a device's own.
-        values["evaluate"] = values.get("evaluate", {}) | {"choose": ""}
+    method, partition = row
+    changes: dict[str, Any] = {"compare": None, "out": None, "seed": seed, "finetune.baseline": False}
     if method == START:
-        values["personalize"] |= {"method": CONTINUED, "rounds": 0}
-        values["partition"] = {"personal": "none"}
-        return values
-    values["personalize"]["method"] = method.removesuffix(STATELESS)
-    values["personalize"]["stateful"] = not method.endswith(STATELESS)
-    if _is_whole(method):
-        values["partition"] = {
-            k: v for k, v in values["partition"].items() if k not in ("personal", "shared")
-        }
+        only = {"personalize": {"method": registry.REFERENCE, "rounds": 0}, "partition": {"personal": "none"}}
+        return with_values(given, {**changes, **only, "evaluate.choose": ""})
+    name, own, base = method.removesuffix(STATELESS), named(method), base_of(given)
+    common = given if name == _run_method(given) else _without_method(given)
+    changes |= {"personalize.method": name, "personalize.stateful": not method.endswith(STATELESS)}
+    if own.personal:
+        changes |= {"partition.personal": None, "partition.shared": None}
     else:
-        is_name = partition.isidentifier()
-        values["partition"]["personal"] = partition if is_name else partition.split()
-    if method == LOCAL:
-        values["finetune"] = _alone(base, devices)
-    rounds = base.pretrain.rounds + base.personalize.rounds
-    if method == "fedbabu":
-        values["personalize"] |= _fields(base.pretrain) | {"rounds": rounds}
-        values["pretrain"]["rounds"] = 0
-    if method == "fedadam":
-        values["pretrain"]["rounds"] = rounds
-        if base.pretrain.server_optimizer != "fedadam":
-            values["pretrain"].pop("server_lr", None)
-    for name in dict.fromkeys((method.removesuffix(STATELESS), method)):
-        _merge(values, base.compare.settings.get(name, {}))
-    return values
+        changes["partition.personal"] = partition if partition.isidentifier() else partition.split()
+    if own.from_scratch is not None:
+        # It has no pretrained model to choose beside a device's own.
+        changes |= {"evaluate.choose": "", **own.from_scratch(_budget(base, devices))}
+    for key in dict.fromkeys((name, method)):
+        changes |= dotted(base.compare.settings.get(key, {}))
+    return with_values(common, changes)
 
 
-def _alone(base: Config, devices: int) -> dict[str, Any]:
-    """Return how a device trains alone: as in pretraining, as many passes as in all of the pipeline."""
+def _run_method(values: Mapping[str, Any]) -> str:
+    """Return the method that a config has for a run."""
+    return values.get("personalize", {}).get("method", registry.DEFAULT)
+
+
+def _budget(base: Config, devices: int) -> Budget:
+    """Return the amount of training of a method that begins from the pretrained model."""
     early, late = base.pretrain, base.personalize
     visits = early.rounds * early.devices_per_round * _passes(early.shared_epochs, early.shared_steps)
     both = _passes(late.shared_epochs, late.shared_steps) + _passes(late.personal_epochs, late.personal_steps)
     visits += late.rounds * late.devices_per_round * both
-    passes = math.ceil(visits / devices) + base.finetune.epochs
-    own = {field.name for field in fields(FinetuneConfig)}
-    taken = {name: value for name, value in _fields(early).items() if name in own}
-    return taken | {"personal_lr": early.shared_lr, "epochs": max(1, passes), "baseline": False}
+    return Budget(
+        rounds=early.rounds + late.rounds,
+        passes=max(1, math.ceil(visits / devices) + base.finetune.epochs),
+        pretrain=to_values(early),
+    )
 
 
 def _passes(epochs: int, steps: int) -> int:
-    """Return the passes over its data that a visit makes; some steps, however many, count as one."""
+    """Return the passes over its data that a visit makes; any number of steps counts as one."""
     return 1 if steps else epochs
-
-
-def _fields(config: PretrainConfig) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
-
-
-def _merge(values: dict[str, Any], settings: Mapping[str, Any]) -> None:
-    """Put values for one method in the place of the others', in place."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and isinstance(values.get(name, {}), dict):
-            _merge(values.setdefault(name, {}), value)
-        else:
-            values[name] = value

@@ -7,13 +7,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from partita.config.building import build_partition
-from partita.config.imports import METHODS, find_code, load, own_code
+from partita.config.imports import own_code
+from partita.config.provenance import find_code
 from partita.config.schema import Config
 from partita.config.stand_ins import with_stand_ins
 from partita.config.tasks import build_task
 from partita.errors import ConfigError
+from partita.methods import registry
 from partita.models.parts import partition_names
-from partita.models.start import Account
+from partita.models.start import LoadReport
 from partita.tasks.build import build_model
 from partita.training.costs import CostModel, Costs, cost_model_of
 
@@ -26,7 +28,7 @@ class Description:
     """Name of its class."""
     devices: int
     """Number of devices."""
-    start: Account | None
+    start: LoadReport | None
     """How the file to start from was loaded, where there is one."""
     partitions: Mapping[str, Costs]
     """Costs of every named partition and the config's own; an `error` where one does not fit this model."""
@@ -43,7 +45,7 @@ def describe(config: Config, beside: Path) -> Description:
 
     Missing data and weights do not matter: costs depend on shapes alone, and a placeholder has the same.
     """
-    find_code(config, beside)
+    find_code(config.made_with, beside)
     with TemporaryDirectory() as folder:
         config, notes = with_stand_ins(config, beside, Path(folder))
         return _describe(config, beside, notes)
@@ -56,8 +58,8 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
     with own_code("The task"):
         costs = cost_model_of(task, seed=config.seed)
     own = build_partition(config.partition, costs.model)
-    trained = config.personalize.method if config.personalize.rounds else "fedavg"
-    local = load("personalize.method", trained, METHODS)
+    method = config.personalize.method if config.personalize.rounds else registry.REFERENCE
+    local = registry.find(method).update
     chosen = config.partition.personal
     names = partition_names(costs.model)
     with own_code("`personalize.method`"):
@@ -76,6 +78,6 @@ def _named(config: Config, name: str, costs: CostModel) -> Costs:
     if name == "full":
         settings = replace(settings, shared="rest", frozen=[])
     try:
-        return costs.costs(build_partition(settings, costs.model))
+        return costs.costs(build_partition(settings, costs.model), registry.find(registry.REFERENCE).update)
     except ConfigError as error:
         return {"error": str(error)}

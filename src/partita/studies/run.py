@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import logging
 import os
 import shutil
@@ -15,22 +14,23 @@ from pathlib import Path
 import tomli_w
 
 from partita.config.building import Built, build
-from partita.config.imports import COMMAND, changed_code, find_code, made_with, still_made_with
-from partita.config.reading import read_config, to_values
-from partita.config.schema import Config, PartitionConfig
+from partita.config.provenance import COMMAND, changed_code, find_code, made_with, still_made_with
+from partita.config.reading import changed, read_config, to_values
+from partita.config.recording import is_from_python
+from partita.config.schema import Config
 from partita.config.tasks import data_files
+from partita.data.rows import skipped_text
 from partita.device.store import DiskStore
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
-from partita.methods.fedavg import LocalSGD
+from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
-from partita.progress.watchers import Watchers, within
+from partita.progress.watchers import Watchers, labeled
 from partita.protocol import Stage
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
-from partita.studies.python import local_executor
-from partita.training.costs import cost_model_of
+from partita.studies.python import local_executor, write_costs
 from partita.training.evaluation import Summary
 from partita.training.pipeline import Pipeline, RoundCallback
 
@@ -87,6 +87,8 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
             f"`{path}` holds no run to resume: it has no `{folder.config_file.name}`. Resume a run that was "
             "begun in Python there, with `resume=True`."
         )
+    if is_from_python(folder.values):
+        raise ConfigError(f"The run in `{path}` was begun in Python: resume it there, with `resume=True`.")
     config = read_config(folder.config_file, overrides)
     if not config.made_with:
         raise ConfigError(f"`{path}` is not a run's folder: no run has written its `config.toml`.")
@@ -113,7 +115,7 @@ def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
 
 
 def _build(config: Config, beside: Path) -> Built:
-    find_code(config, beside)
+    find_code(config.made_with, beside)
     built = build(config, beside)
     for sentence in changed_code(config, beside):
         logger.warning(sentence)
@@ -128,9 +130,9 @@ def finish(run: Prepared, watch: RoundCallback | None = None) -> Summary:
     """
     folder, values = run.folder.path.resolve(), to_values(run.config)
     wanted = {} if _is_over(run) else run.built.watchers
-    makers = {name: partial(make, folder, values) for name, make in wanted.items()}
+    factories = {name: partial(make, folder, values) for name, make in wanted.items()}
     # The journal comes first: it refuses a folder that is not a run's, before watchers write there.
-    with _journal(run) as journal, Watchers(makers, then=watch) as watchers:
+    with _journal(run) as journal, Watchers(factories, then=watch) as watchers:
         summary = _run(run, journal, watchers)
         if run.config.finetune.baseline:
             _run_baseline(run, watchers)
@@ -148,11 +150,11 @@ def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
     inner.path.mkdir(exist_ok=True)
     _write_config(nested, run.folder.path, inner)
     built = build(nested, run.folder.path)
-    if built.start and (built.start.new or built.start.left_over):
+    if built.start and (built.start.new or built.start.unused):
         raise RunFailed(f"The baseline cannot start from the pretrained model: {built.start}.")
     own = Prepared(nested, built, inner)
     with _journal(own) as journal:
-        _run(own, journal, within(watch, inner.path.name))
+        _run(own, journal, labeled(watch, inner.path.name))
 
 
 def _journal(run: Prepared) -> FolderJournal:
@@ -168,8 +170,8 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
     )
     store = DiskStore(folder.personal_folder)
     try:
-        built.task.skipped.keep_in(folder.path)
-        _write_costs(run)
+        built.task.skipped.log_to(folder.skipped_file)
+        write_costs(folder, built.task, built.personalization, built.plan, seed=seed)
         with (
             Watchers(boards, then=watch) as watchers,
             local_executor(built.task, built.personalization, built.plan, store, seed=seed) as executor,
@@ -180,34 +182,26 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
             return pipeline.run(watchers)
     except RunFailed as error:
         skipped = built.task.skipped
-        note = f" Note: {len(skipped)} bad rows were left out, the first: {skipped[0]}." if skipped else ""
+        note = f" Warning: {skipped_text(skipped)}." if skipped else ""
         raise RunFailed(f"{error}{note}") from error
-
-
-def _write_costs(run: Prepared) -> None:
-    """Write what the run's partition costs a device, for its report."""
-    if run.folder.costs_file.exists():
-        return
-    training = run.built.plan.training(Stage.PERSONALISED)
-    local = training.method.local if training else LocalSGD
-    costs = cost_model_of(run.built.task, seed=run.config.seed).costs(run.built.personalization, local)
-    replace_file(run.folder.costs_file, json.dumps(dict(costs), indent=1).encode())
 
 
 def _baseline(config: Config) -> Config:
     """Return the config of the paper's Finetune baseline: all of w_g, from the same start, step (c) alone."""
     own = config.finetune.baseline_lr
     rate = config.finetune.personal_lr if own is None else own
-    method = RunFolder("").baseline_folder.name
-    return replace(
-        config,
-        name=f"{config.name}-{method}",
-        model=replace(config.model, start=str(RunFolder("").shared_file(Stage.PRETRAINED)), start_names={}),
-        partition=PartitionConfig(personal="full", proximal=0.0),
-        pretrain=replace(config.pretrain, rounds=0),
-        personalize=replace(config.personalize, method=method, rounds=0),
-        finetune=replace(config.finetune, baseline=False, baseline_lr=None, personal_lr=rate),
-    )
+    changes = {
+        "name": f"{config.name}-{registry.BASELINE}",
+        "model.start": str(RunFolder("").shared_file(Stage.PRETRAINED)),
+        "model.start_names": None,
+        "partition": {"personal": "full", "proximal": 0.0},
+        "pretrain.rounds": 0,
+        "personalize": {"method": registry.BASELINE, "rounds": 0},
+        "finetune.baseline": False,
+        "finetune.baseline_lr": None,
+        "finetune.personal_lr": rate,
+    }
+    return changed(config, changes)
 
 
 def claim(config: Config, name: str = "") -> Path:

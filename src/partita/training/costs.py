@@ -14,8 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from partita.data.examples import Batch, examples_of, in_order
 from partita.errors import CannotDo
-from partita.methods.carried import LocalFn, declared_by
-from partita.methods.fedavg import LocalSGD
+from partita.methods.carried import LocalFn, kept_by, sent_by
 from partita.params import change_in_bytes, size_in_bytes, to_bytes
 from partita.partition import Personalization
 from partita.protocol import DeviceId, derive_seed
@@ -37,7 +36,7 @@ class CostModel:
     example: Batch | None
     """A batch of one training example, None where no device has one."""
 
-    def costs(self, personalization: Personalization, local: LocalFn = LocalSGD) -> Costs:
+    def costs(self, personalization: Personalization, local: LocalFn) -> Costs:
         """Return the costs of a partition; where devices differ, the largest, and each size separately.
 
         What the update `local` declares besides the model is sent and kept too.
@@ -59,8 +58,8 @@ class CostModel:
         with one_thread(), seeded(derive_seed(self.seed, "prepare")):
             model = own.prepare(_copy_around_tensors(self.model))
         partition, parts = own.partition, own.partition.of(model)
-        carried = declared_by(local, partition, parts.shared)
-        sent, kept = {**parts.shared, **carried.sent}, {**parts.personal, **carried.kept}
+        others = {name: each.tensor for name, each in sent_by(local, partition, parts.shared).items()}
+        sent, kept = {**parts.shared, **others}, {**parts.personal, **kept_by(local, partition, parts)}
         costs = {
             "devices": devices,
             **{part: partition.count(part) for part in ("personal", "shared", "frozen")},

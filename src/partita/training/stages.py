@@ -6,7 +6,7 @@ from functools import cache
 
 from torch import Tensor
 
-from partita.methods.carried import declared_by
+from partita.methods.carried import sent_by
 from partita.params import Params, cloned, digest_of
 from partita.partition import Parts, Personalization
 from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update
@@ -51,21 +51,21 @@ class Stages:
         self.splits = split_by_stage(task, personalization, seed=seed, pretrains=pretrains)
         self.start_of = cache(self._start_of)
         positions = plan.evaluate.positions(len(devices), seed=seed)
-        self.evaluated = devices if plan.evaluate.devices is None else [devices[at] for at in positions]
+        self.evaluated = devices if plan.evaluate.devices == "all" else [devices[at] for at in positions]
 
     def open(self, stage: Stage) -> "ServerStage":
         """Return the server's side of a stage."""
         parts = self.initial_parts(stage, self.splits[stage])
         shared = self.journal.shared(Stage.PERSONALISED) if stage is Stage.FINETUNED else parts.shared
         training, partition = self.plan.training(stage), self.splits[stage].partition
-        sent = declared_by(training.method.local, partition, shared).sent if training else {}
+        sent = sent_by(training.method.local, partition, shared) if training else {}
         server = Server(
             optimizer=training.server if training else Averaging(),
             buffers=partition.buffers("shared"),
-            sent=frozenset(sent),
+            sent={name: each.aggregation for name, each in sent.items()},
             devices=len(self.devices),
         )
-        start = server.begin({**shared, **sent})
+        start = server.begin({**shared, **{name: each.tensor for name, each in sent.items()}})
         return ServerStage(self, stage, server=server, start=start, frozen=parts.frozen)
 
     def starts(self, stage: Stage) -> Mapping[str, Params]:

@@ -1,0 +1,82 @@
+"""The code that makes a run: where own modules are found, versions and hashes."""
+
+import hashlib
+import importlib
+import inspect
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from partita.config.schema import Config
+from partita.methods import registry
+
+COMMAND = "command"
+"""The key under which a recorded run has the command that started it."""
+_CODE = "code"
+"""The key under which a recorded run has the folders of its own code."""
+
+
+def made_with(config: Config, folder: Path, *others: Config) -> dict[str, str]:
+    """Return the versions of what makes runs, and of own code its version, the file's hash and its place."""
+    versions = {"python": platform.python_version()}
+    versions |= {name: metadata.version(name) for name in ("partita", "torch", "numpy")}
+    places: set[str] = set()
+    paths = [path for each in (config, *others) for path in _paths(each)]
+    for module in sorted({path.partition(":")[0] for path in paths if ":" in path}):
+        source = inspect.getsourcefile(importlib.import_module(module))
+        if source is None:
+            continue
+        file = Path(source).resolve()
+        versions[module] = f"{_version(module)}sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
+        root = file.parents[module.count(".") + (file.name == "__init__.py")]
+        if not any(root.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix)):
+            places.add(os.path.relpath(root, folder.resolve()))
+    return versions | ({_CODE: os.pathsep.join(sorted(places))} if places else {})
+
+
+def still_made_with(config: Config, folder: Path) -> dict[str, str]:
+    """Return what a recorded run was made with, and what it uses besides from now on."""
+    now = made_with(config, folder)
+    return {**now, **config.made_with, **({_CODE: now[_CODE]} if _CODE in now else {})}
+
+
+def _paths(config: Config) -> list[str]:
+    """Return what may be import paths in a config."""
+    paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
+    paths += [registry.path_of(config.personalize.method), config.personalize.optimizer]
+    paths += [config.finetune.optimizer]
+    return [*paths, str(config.partition.adapter_width), *config.report.watchers]
+
+
+def _version(module: str) -> str:
+    """Return the name and version of the installed package that a module belongs to, if one does."""
+    owners = _owners().get(module.partition(".")[0], [])
+    return f"{owners[0]} {metadata.version(owners[0])}, " if owners else ""
+
+
+@cache
+def _owners() -> Mapping[str, list[str]]:
+    """Return which packages modules belong to; asked once, since it reads the records of all packages."""
+    return metadata.packages_distributions()
+
+
+def find_code(made_with: Mapping[str, str], beside: Path) -> None:
+    """Put the folders of own code on `sys.path`: those of a recorded run, the current one, the config's."""
+    recorded = made_with.get(_CODE, "")
+    places = [beside.resolve() / place for place in recorded.split(os.pathsep) if place]
+    folders = [str(folder) for folder in (*places, Path.cwd(), beside)]
+    sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
+
+
+def changed_code(config: Config, folder: Path) -> list[str]:
+    """Return a sentence for each thing that a recorded run was made with and that is another one now."""
+    now = made_with(config, folder)
+    return [
+        f"The run was made with {name} {was}; now it is {now[name]}."
+        for name, was in config.made_with.items()
+        if name != _CODE and now.get(name, was) != was
+    ]

@@ -1,0 +1,23 @@
+"""Finetune: every device finetunes the whole pretrained model; no rounds of personalization.
+
+Federated Learning with Partial Model Personalization
+    K. Pillutla, K. Malik, A. Mohamed, M. Rabbat, M. Sanjabi, L. Xiao. ICML 2022.
+    https://arxiv.org/abs/2204.03809
+"""
+
+from partita.methods.fedalt import PAPER
+from partita.methods.fedavg import LocalSGD
+from partita.methods.named import NamedMethod
+
+WHOLE_MODEL = {"partition.proximal": 0.0, "finetune.baseline": False, "personalize.rounds": 0}
+"""The settings of finetuning alone, of a whole model that nothing holds back."""
+
+METHOD = NamedMethod(
+    title="Finetune",
+    update=LocalSGD,
+    citation=PAPER,
+    personal="full",
+    fixed=WHOLE_MODEL,
+    compared_by_default=True,
+    order=20,
+)

@@ -1,0 +1,113 @@
+"""A method under a name: its update, and everything that commands, tables and searches need to know of it.
+
+Most methods for personalization differ only in settings: which part is personal, in which order the parts
+move, what a device keeps between rounds. So a method is an update and the settings that make it the
+published one. Each module of this package that is a method has one, called `METHOD`.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from partita.methods.carried import LocalFn
+
+AROUND: Sequence[Any] = ()
+"""In `NamedMethod.search`: learning rates around the config's own value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Citation:
+    """The paper that a method comes from, as BibTeX has it."""
+
+    key: str
+    """The key of the entry, such as "pillutla2022"."""
+    title: str
+    authors: str
+    """All authors, with " and " between them."""
+    year: int
+    venue: str = ""
+    """The conference or journal; empty for a preprint."""
+    arxiv: str = ""
+    """The arXiv identifier, such as "2204.03809"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The amount of training that a comparison gives to each method that begins from the pretrained model."""
+
+    rounds: int
+    """Rounds of pretraining and of personalization, together."""
+    passes: int
+    """Passes over its training examples that a device makes in all stages, on average; at least 1."""
+    pretrain: Mapping[str, Any]
+    """The settings of pretraining, by key of `[pretrain]`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedMethod:
+    """A method that a config can name, by the name of its module or by its import path."""
+
+    title: str
+    """The name in tables and charts."""
+    update: "LocalFn"
+    """What a device does in a training round: from `personal` and `shared` steps to a `LocalUpdate`. Further
+    arguments with defaults are the method's own hyperparameters, keys of `[personalize]`."""
+    citation: Citation | None = None
+    """The paper that it comes from."""
+    personal: str = ""
+    """The personal part that the name stands for; empty: the config's `partition.personal`."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Settings, by dotted key, without which it would be another method: they replace the config's."""
+    suggested: Mapping[str, Any] = field(default_factory=dict)
+    """Settings, by dotted key, that its paper uses: they apply where the config has none."""
+    search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values, by dotted key, that `compare tune=N` tries besides the learning rates of both parts and the
+    strengths of proximal terms: values of the method's own hyperparameters, or `AROUND`."""
+    compared_by_default: bool = False
+    """Whether a comparison that lists no methods runs it."""
+    always_compared: bool = False
+    """Whether every comparison runs it."""
+    in_partial_table: bool = False
+    """Whether it is a column of the paper's table of methods for one and the same personal part."""
+    order: int = 100
+    """Its place among other methods in tables, lower first."""
+    follows: bool = False
+    """Whether each visit of a device that owns a full model starts that model from the shared one."""
+    from_scratch: Callable[[Budget], Mapping[str, Any]] | None = None
+    """For a method that does not begin from a comparison's pretrained model: the settings, by dotted key,
+    with which it trains as long as the other methods do."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting that the name fixes, its personal part included."""
+        return {**({"partition.personal": self.personal} if self.personal else {}), **self.fixed}
+
+    @property
+    def trains_rounds(self) -> bool:
+        """Whether it trains in rounds of personalization."""
+        return self.fixed.get("personalize.rounds") != 0
+
+    @property
+    def trains_alone(self) -> bool:
+        """Whether devices never exchange anything."""
+        return not self.trains_rounds and self.fixed.get("pretrain.rounds") == 0
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether devices may keep a personal part from one training round to the next."""
+        return self.personal != "none" and self.trains_rounds and "personalize.stateful" not in self.fixed
+
+    @property
+    def hyperparameters(self) -> dict[str, inspect.Parameter]:
+        """The arguments of the update besides `personal`, `shared` and `carried`, by name."""
+        try:
+            arguments = inspect.signature(self.update, eval_str=True).parameters
+        except (NameError, TypeError, ValueError):  # Built-in functions, names imported for type checkers.
+            return {}
+        stars = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        given = ("personal", "shared", "carried")
+        if not {"personal", "shared"} <= arguments.keys():
+            return {}  # Not an update: building the run says so.
+        return {name: p for name, p in arguments.items() if name not in given and p.kind not in stars}

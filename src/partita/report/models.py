@@ -1,0 +1,91 @@
+"""The models that a run has evaluated, with the titles that tables and charts give them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from partita.methods import registry
+from partita.methods.named import NamedMethod
+from partita.protocol import Stage
+from partita.runs.folder import RunFolder
+from partita.server import registry as servers
+
+_TITLES = {
+    Stage.PRETRAINED: "pretrained",
+    Stage.PERSONALISED: "personalized",
+    Stage.FINETUNED: "finetuned",
+    Stage.SERVED: "chosen on validation",
+}
+"""The titles of models whose method is not known."""
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model that a run has evaluated on its devices."""
+
+    title: str
+    run: RunFolder
+    """The run that it belongs to: the Finetune baseline has its own folder inside the run's."""
+    stage: Stage
+    statistics: Mapping[str, Any]
+    """Its statistics over devices in `summary.json`."""
+
+
+def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
+    """Return the models of a finished run in the order of their stages, its baseline's second."""
+    titles = _titles(config_values(run)) if run.exists else _TITLES
+    models = [
+        EvaluatedModel(titles[Stage(stage)], run, Stage(stage), statistics)
+        for stage, statistics in run.summary["stages"].items()
+    ]
+    baseline = run.baseline
+    if baseline is not None and baseline.is_finished:
+        finetuned = baseline.summary["stages"].get(Stage.FINETUNED)
+        if finetuned:
+            title = method_title(registry.BASELINE)
+            models.insert(1, EvaluatedModel(title, baseline, Stage.FINETUNED, finetuned))
+    return models
+
+
+def config_values(run: RunFolder) -> Mapping[str, Any]:
+    """Return the values of a run's config; none for a run from Python, which has no config."""
+    return run.values if run.exists else {}
+
+
+def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
+    """Return the title of the model of each stage, from the config's values."""
+    pretrain, personalize = values["pretrain"], values["personalize"]
+    method = personalize["method"]
+    title = method_title(method)
+    finetuned = f"{title}, finetuned" if personalize["rounds"] else _finetuned_alone(method, values)
+    server = servers.title_of(pretrain["server_optimizer"])
+    return {
+        Stage.PRETRAINED: server if pretrain["rounds"] else "Start",
+        Stage.PERSONALISED: title,
+        Stage.FINETUNED: finetuned,
+        Stage.SERVED: _TITLES[Stage.SERVED],
+    }
+
+
+def _finetuned_alone(method: str, values: Mapping[str, Any]) -> str:
+    """Return the title of a model that is finetuned without a round of personalization before."""
+    named = _named(method)
+    if named and not named.trains_rounds:
+        return named.title
+    is_full = values["partition"]["personal"] == "full"
+    return method_title(registry.BASELINE if is_full else registry.PARTIAL_BASELINE)
+
+
+def method_title(method: str) -> str:
+    """Return the title of a method that a config names; of an import path, its last part.
+
+    >>> method_title("fedalt"), method_title("my.module:Update")
+    ('FedAlt', 'Update')
+    """
+    named = _named(method)
+    return named.title if named else method.rpartition(":")[2]
+
+
+def _named(method: str) -> NamedMethod | None:
+    """Return a method that is known by name; own code by import path is not loaded."""
+    return None if ":" in method else registry.find_or_none(method)
