@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("reports", "no_figures")
 BUILDERS = (
     "partita.config.building.build",
     "partita.config.building.build_partition",
-    "partita.config.imports.find_code",
+    "partita.config.provenance.find_code",
     "partita.config.imports.load",
     "partita.config.tasks.build_task",
     "partita.studies.comparison.build",
@@ -107,5 +107,5 @@ def test_a_run_from_python_has_a_report(tmp_path: Path) -> None:
     page = ParsedPage(write.write_report(tmp_path / "mine"))
 
     assert page.texts["h1"] == ["mine"]
-    assert {"pretrained", "personalized", "finetuned"} <= set(page.texts["th"])
+    assert {"FedAvg", "FedAlt", "FedAlt, finetuned"} <= set(page.texts["th"])
     assert (tmp_path / "mine/tables/models.csv").is_file()

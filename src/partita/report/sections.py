@@ -18,7 +18,7 @@ def reproduction(values: Mapping[str, Any], command: str) -> dict[str, str]:
     versions = dict(values["made_with"])
     typed = versions.pop(COMMAND, "")
     original = {"Original command": typed} if typed else {}
-    return original | {"Command to reproduce it, in this folder": command, **versions}
+    return original | {"How to reproduce it, in this folder": command, **versions}
 
 
 def change_of(metric: str, direction: str) -> str:
