@@ -40,12 +40,12 @@ def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
 
 
 def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
-    """Return the title of the model of each stage, from the config's values."""
+    """Return the title of the model of each stage; a run from Python may lack the keys of a stage."""
     pretrain, personalize = values["pretrain"], values["personalize"]
-    method = personalize["method"]
+    method = personalize.get("method", "")
     title = method_title(method)
     finetuned = f"{title}, finetuned" if personalize["rounds"] else _finetuned_alone(method, values)
-    server = servers.title_of(pretrain["server_optimizer"])
+    server = servers.title_of(pretrain.get("server_optimizer", servers.DEFAULT))
     return {
         Stage.PRETRAINED: server if pretrain["rounds"] else "Start",
         Stage.PERSONALISED: title,

@@ -74,9 +74,7 @@ class _RunPage:
     def _facts(self) -> dict[str, str]:
         """Return how to reproduce the run."""
         run = self.data.run
-        command = f"partita run {run.config_file.name} out=FOLDER"
-        if is_from_python(run.values):
-            command = "begun in Python: run the script that began it"
+        command = "" if is_from_python(run.values) else f"partita run {run.config_file.name} out=FOLDER"
         return reproduction(run.values, command) | {"Seed": str(run.values["seed"])}
 
     @property
