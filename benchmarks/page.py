@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from partita.config.reading import config_of
-from partita.report.draw import write_report
+from partita.report.write import write_report
 from partita.studies import compare as running
 from partita.studies import run as runner
 

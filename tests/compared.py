@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from partita import Metric, Task
-from partita.report.comparison_tables import write_tables
+from partita.report.comparison_tables import write_comparison_tables
 from partita.studies.compare import Comparison, begin, finish
 from partita.tasks.metrics import Undefined
 from small import affine_devices, affine_task
@@ -76,7 +76,7 @@ def done(folder: Path, given: Mapping[str, Any]) -> tuple[Comparison, dict[str, 
     """A comparison in a folder, all of it done and its tables written."""
     comparison = begun(folder, given)
     failed = finish(comparison, quiet)
-    write_tables(comparison, failed)
+    write_comparison_tables(comparison, failed)
     return comparison, failed
 
 

@@ -1,19 +1,19 @@
-"""What holds for all tests."""
+"""Fixtures for all tests."""
 
 from pathlib import Path
 
 import pytest
 
-from partita.report import draw
+from partita.report import write
 
 
 @pytest.fixture
-def drawn() -> None:
-    """A test that asks for this draws pages."""
+def reports() -> None:
+    """Write real reports in a test that uses this fixture."""
 
 
 @pytest.fixture(autouse=True)
-def _no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Charts take seconds to draw: runs of tests draw none, unless a test is about them."""
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr(draw, "write_report", lambda folder: Path(folder) / "report.html")
+def _no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no report after a run, because charts take seconds, unless a test uses `reports`."""
+    if "reports" not in request.fixturenames:
+        monkeypatch.setattr(write, "write_report", lambda folder: Path(folder) / "report.html")

@@ -1,4 +1,4 @@
-"""The commands, as a person would type them."""
+"""The commands, as a user types them."""
 
 import json
 import os
@@ -76,7 +76,7 @@ epochs = 1
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the user's, with code and a config of her own."""
+    """A user's folder, with her own code and config."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_task", raising=False)
@@ -85,8 +85,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """What was said on the error stream: exactly one line."""
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on the error stream."""
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if not line.startswith("Running in ")]
     assert line.startswith("partita: ")
@@ -130,7 +130,7 @@ def test_the_finetune_baseline_begins_where_the_run_began(
     assert pretrained == again
 
 
-def test_own_code_runs_by_import_path_and_again_from_its_record(
+def test_own_code_runs_by_import_path_and_again_from_the_recorded_config(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "mine.toml"]) == 0
@@ -162,7 +162,7 @@ def test_a_config_in_another_folder_finds_the_code_beside_it(
     assert main(["run", "--resume", "runs/mine-1"]) == 0
 
 
-def test_changed_code_is_warned_of(here: Path, capsys: pytest.CaptureFixture[str], caplog) -> None:  # noqa: ANN001
+def test_changed_code_is_a_warning(here: Path, capsys: pytest.CaptureFixture[str], caplog) -> None:  # noqa: ANN001
     main(["run", "mine.toml"])
     (here / "my_task.py").write_text(TASK + "\n# changed\n")
 
@@ -171,7 +171,7 @@ def test_changed_code_is_warned_of(here: Path, capsys: pytest.CaptureFixture[str
     assert "was made with my_task sha256 " in caplog.text
 
 
-def test_a_finished_run_can_be_shown_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_a_finished_run_prints_it_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "mine.toml", "out=a"])
     first = capsys.readouterr().out
 
@@ -244,7 +244,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["describe", "mine.toml", "partition.personal=['x']"], "No tensor of Sequential matches 'x'"),
     ],
 )
-def test_a_bad_request_is_one_line_and_leaves_nothing(
+def test_a_bad_request_is_one_line_and_writes_nothing(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     (here / "broken.toml").write_text("seed = = 3")
@@ -256,34 +256,36 @@ def test_a_bad_request_is_one_line_and_leaves_nothing(
 
     assert main(arguments) == 2
 
-    assert words in said(capsys)
+    assert words in error_line(capsys)
     assert sorted(path for path in here.rglob("*") if "__pycache__" not in path.parts) == before
 
 
 @pytest.mark.parametrize("arguments", [["rnu"], ["run", "--resmue", "x"], ["run", "--resume"]])
-def test_a_mistyped_command_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_command_is_an_error_in_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
 
     assert caught.value.code == 2
-    said(capsys)
+    error_line(capsys)
 
 
-def test_trouble_is_said_below_the_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_printed_below_the_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "my_task.py").write_text(
         TASK.replace(
-            "    return Task(", "    trouble = data(0)[0] * float('nan'), data(0)[1]\n    return Task("
-        ).replace("for n in range(devices)}", "for n in range(devices)} | {'x': {'train': trouble}}")
+            "    return Task(", "    bad = data(0)[0] * float('nan'), data(0)[1]\n    return Task("
+        ).replace("for n in range(devices)}", "for n in range(devices)} | {'x': {'train': bad}}")
     )
 
     assert main(["run", "mine.toml", "pretrain.devices_per_round=6"]) == 0
 
     out = capsys.readouterr().out
-    assert "Mind: 1 device failed in some round (x: The loss became nan in step 1.)." in out
-    assert "Mind: 1 device without a test accuracy (no test examples)." in out
+    assert "Warning: 1 device failed in at least one round (x: The loss became nan in step 1.)." in out
+    assert "Warning: 1 device has no test accuracy (no test examples)." in out
 
 
-def test_a_resumed_run_takes_the_code_it_was_made_with(
+def test_a_resumed_run_imports_the_code_that_it_began_with(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main(["run", "mine.toml", "out=a"])
@@ -296,7 +298,7 @@ def test_a_resumed_run_takes_the_code_it_was_made_with(
     assert main(["run", "--resume", "../a"]) == 0
 
 
-def test_paths_hold_when_runs_is_a_link(
+def test_paths_are_valid_if_runs_is_a_link(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "far/away").mkdir(parents=True)
@@ -310,23 +312,23 @@ def test_paths_hold_when_runs_is_a_link(
     assert main(["describe", str(here / "runs/mine-1/finetune/config.toml")]) == 0
 
 
-def test_a_folder_with_a_config_is_not_yet_a_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_a_config_alone_is_not_a_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "mine.toml").rename(here / "config.toml")
     (here / "checkpoint-best.pt").write_text("mine")
 
     assert main(["run", "--resume", "."]) == 2
 
-    assert "no run has written its `config.toml`" in said(capsys)
+    assert "no run has written its `config.toml`" in error_line(capsys)
     assert (here / "checkpoint-best.pt").exists()
 
 
-def test_describe_shows_patterns_as_they_are(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_prints_patterns_unchanged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "mine.toml", "partition.personal=['[2].*']"]) == 0
 
     assert "[2].*" in capsys.readouterr().out
 
 
-def test_an_edited_run_is_not_gone_on_with(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_an_edited_config_is_not_resumed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "mine.toml", "out=a"])
     config = here / "a/config.toml"
     config.write_text(config.read_text().replace("seed = 5", "seed = 6"))
@@ -334,7 +336,7 @@ def test_an_edited_run_is_not_gone_on_with(here: Path, capsys: pytest.CaptureFix
 
     assert main(["run", "--resume", "a"]) == 2
 
-    assert "begun with other values of `seed`" in said(capsys)
+    assert "begun with other values of `seed`" in error_line(capsys)
 
 
 def test_a_config_printed_by_the_command_can_be_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,16 +348,14 @@ def test_a_config_printed_by_the_command_can_be_run(here: Path, capsys: pytest.C
     assert (here / "runs/whole-1").is_dir()
 
 
-def test_fedavg_continued_is_not_mistaken_for_the_start(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_continued_fedavg_has_a_title_of_its_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "mine.toml", "personalize.method=fedavg", "personalize.optimizer=sgd"])
 
     rows = [line.split("  ")[1] for line in capsys.readouterr().out.splitlines() if "0." in line]
     assert rows == ["FedAvg", "FedAvg, continued"]
 
 
-def test_ctrl_c_names_the_way_to_go_on(
+def test_ctrl_c_names_the_command_to_resume(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -365,19 +365,21 @@ def test_ctrl_c_names_the_way_to_go_on(
 
     assert main(["run", "mine.toml"]) == 130
 
-    assert said(capsys) == "partita: Interrupted. Go on with `partita run --resume runs/mine-1`."
+    assert error_line(capsys) == "partita: Interrupted. Resume with `partita run --resume runs/mine-1`."
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
-def test_an_unwritable_folder_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_permission_is_an_error_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     here.chmod(0o500)
 
     assert main(["run", "mine.toml"]) == 2
 
-    assert "Permission denied" in said(capsys)
+    assert "Permission denied" in error_line(capsys)
 
 
-def test_a_run_in_which_nobody_is_heard_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_reply_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "mine.toml", "task.scale=nan"]) == 1
 
     assert "No device was heard in any round of `pretrained`" in capsys.readouterr().err

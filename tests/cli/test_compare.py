@@ -1,4 +1,4 @@
-"""`partita compare`, as a person would type it."""
+"""`partita compare`, as a user types it."""
 
 import csv
 import json
@@ -64,7 +64,7 @@ seeds = 2
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the user's, with code and a config of her own."""
+    """A user's folder, with her own code and config."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for module in ("my_task", "my_method"):
@@ -79,13 +79,13 @@ def contents(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
 
 
-def test_a_comparison_ends_with_tables_in_every_form(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_writes_tables_in_every_format(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "mine.toml", "methods=fedalt,my_method:my_update", "seeds=1"]) == 0
 
     captured = capsys.readouterr()
     assert "Comparing in runs/mine-compare-1" in captured.err
     assert "Test accuracy after the last stage (higher is better)" in captured.out
-    assert "The tables are in runs/mine-compare-1/tables" in captured.out
+    assert "The comparison is in runs/mine-compare-1, its report is" in captured.out
     folder = here / "runs/mine-compare-1"
     endings = {path.suffix for path in (folder / "tables").iterdir()}
     assert endings == {".csv", ".md", ".tex", ".bib"}
@@ -93,7 +93,7 @@ def test_a_comparison_ends_with_tables_in_every_form(here: Path, capsys: pytest.
     assert [row["method"] for row in rows] == [
         *("FedAvg", "Local only", "FedAvg, continued", "FedAlt", "my_update"),
     ]
-    # My update is FedAlt by another name.
+    # `my_update` is FedAlt under another name.
     numbers = [column for column in rows[0] if column not in ("method", "device-seconds")]
     assert [rows[3][column] for column in numbers] == [rows[4][column] for column in numbers]
     assert r"my\_update & output &" in (folder / "tables/methods.tex").read_text()
@@ -103,7 +103,7 @@ def test_a_comparison_ends_with_tables_in_every_form(here: Path, capsys: pytest.
     assert "@inproceedings{mcmahan2017," in bib
 
 
-def test_own_code_is_found_again_from_anywhere(
+def test_own_code_is_found_when_resumed_from_another_folder(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -112,8 +112,8 @@ def test_own_code_is_found_again_from_anywhere(
     with monkeypatch.context() as patched:
         patched.setattr(runner, "finish", interrupt)
         assert main(["compare", "mine.toml", "methods=my_method:my_update", "seeds=1", "out=grid"]) == 130
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "partita: Interrupted. Go on with `partita compare --resume grid`."
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message == "partita: Interrupted. Resume with `partita compare --resume grid`."
     monkeypatch.chdir("/")
     sys.path[:] = [place for place in sys.path if not place.startswith((str(here), "."))]
     for module in ("my_task", "my_method"):
@@ -124,7 +124,7 @@ def test_own_code_is_found_again_from_anywhere(
     assert [row["method"] for row in table(here / "grid")][-1] == "my_update"
 
 
-def test_a_cell_that_fails_is_told_of_and_the_command_fails(
+def test_a_failed_run_is_reported_and_the_command_fails(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = "compare.settings={fedper = {personalize = {shared_lr = 1e30}}}"
@@ -139,7 +139,7 @@ def test_a_cell_that_fails_is_told_of_and_the_command_fails(
     assert main(["compare", "--resume", "grid"]) == 1
 
 
-def test_a_dry_run_lists_all_cells_and_runs_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(here)
 
     assert main(["compare", "mine.toml", "--dry-run", "partitions=input,output", "tune=2"]) == 0
@@ -147,9 +147,9 @@ def test_a_dry_run_lists_all_cells_and_runs_nothing(here: Path, capsys: pytest.C
     out = capsys.readouterr().out
     kinds = ("start", "local", "fedavg", "fedalt-input", "fedalt-output", "fedper")
     assert all(f"  {kind}-{seed} " in out for kind in kinds for seed in (5, 6))
-    title = " ".join(out.split("cell ")[0].split())
-    assert title.startswith("12 cells, about ")
-    assert title.endswith("for 2 trials a method")
+    title = " ".join(out.split("run  ")[0].split())
+    assert title.startswith("12 runs: about ")
+    assert title.endswith("for 2 trials per method in one process")
     assert contents(here) == before
 
 
@@ -186,10 +186,13 @@ def test_a_dry_run_lists_all_cells_and_runs_nothing(here: Path, capsys: pytest.C
         (["pretrain.devices_per_round=9"], "must be at most the number of devices, 4, got 9."),
         (["--dry-run", "methods=fedatl"], "There is no method 'fedatl'. Known: "),
         (["--dry-run", "partitions=adapter"], "FedAlt adapter: [partition] Net names no part 'adapter'."),
-        (["--resume", "taken"], "A resumed comparison takes its config from its folder: leave out all else."),
+        (
+            ["--resume", "taken"],
+            "A resumed comparison takes its config from its folder: give no other argument.",
+        ),
     ],
 )
-def test_a_bad_request_is_one_line_and_leaves_nothing(
+def test_a_bad_request_is_one_line_and_writes_nothing(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     (here / "taken").mkdir()
@@ -203,10 +206,13 @@ def test_a_bad_request_is_one_line_and_leaves_nothing(
     assert contents(here) == before
 
 
-def test_a_folder_without_a_comparison_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_comparison_is_an_error_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", "--resume", "nowhere"]) == 2
 
-    assert capsys.readouterr().err == "partita: `nowhere` holds no comparison to go on with.\n"
+    error = "partita: `nowhere` is not the folder of a comparison: it has no `comparison.json`.\n"
+    assert capsys.readouterr().err == error
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
@@ -216,13 +222,13 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def rounds_in(folder: Path) -> dict[str, int]:
-    """How many rounds each cell has written down."""
+    """The number of rounds that each run has recorded."""
     journals = folder.glob("cells/*/rounds.jsonl")
     return {path.parent.name: path.read_bytes().count(b"\n") for path in journals}
 
 
 @pytest.mark.slow
-def test_a_comparison_that_is_killed_goes_on_to_the_same_tables(here: Path) -> None:
+def test_a_killed_comparison_resumes_to_the_same_tables(here: Path) -> None:
     assert start("mine.toml", "out=whole").wait() == 0
     rounds = sum(rounds_in(here / "whole").values())
     arguments = ["mine.toml", "out=killed"]
@@ -241,7 +247,7 @@ def test_a_comparison_that_is_killed_goes_on_to_the_same_tables(here: Path) -> N
 
 
 @pytest.mark.slow
-def test_processes_that_share_a_comparison_do_every_cell_once(here: Path) -> None:
+def test_processes_that_share_a_comparison_do_every_run_once(here: Path) -> None:
     assert start("mine.toml", "out=whole").wait() == 0
     first = start("mine.toml", "out=shared")
     while not (here / "shared/config.toml").exists():

@@ -1,4 +1,4 @@
-"""`partita import`, as a person would type it."""
+"""`partita import`, as a user types it."""
 
 import json
 import struct
@@ -191,7 +191,7 @@ def test_bad_rows_are_counted_at_the_end_of_a_run(
     assert main(["run", "words.toml", *quick]) == 2
     assert "`words.parquet`, row 2, device 'd0': `text` is empty" in capsys.readouterr().err
     assert main(["run", "words.toml", "task.skip_bad=true", *quick]) == 0
-    assert "Mind: 1 bad row was left out (`words.parquet`, row 2, device 'd0'" in capsys.readouterr().out
+    assert "Warning: 1 bad row was skipped (`words.parquet`, row 2, device 'd0'" in capsys.readouterr().out
 
 
 WORDS = '[task]\nkind = "text"\ndata = "words.parquet"\nlength = 4\n'
@@ -215,7 +215,7 @@ def test_a_bad_test_row_costs_no_training(
     assert main(["run", "words.toml", *SHORT, "out=a"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert "`words.parquet`, row 5, device 'd0': `text` is empty" in line
-    assert line.endswith("Go on with `partita run --resume a task.skip_bad=true`.")
+    assert line.endswith("Resume with `partita run --resume a task.skip_bad=true`.")
     trained = Path("a/rounds.jsonl").read_text()
     assert main(["run", "--resume", "a", "task.skip_bad=false"]) == 2
     assert main(["run", "--resume", "a", "task.skip_bad=true", "seed=3"]) == 2
@@ -250,7 +250,7 @@ def test_rows_that_were_left_out_are_written_down_once(
     written = Path("a/skipped.jsonl").read_text()
     assert main(["run", "--resume", "a"]) == 0
 
-    assert "Mind: 2 bad rows were left out (`words.parquet`, row 2, device 'd0': `text` is empty)." in first
+    assert "Warning: 2 bad rows were skipped (`words.parquet`, row 2, device 'd0': `text` is empty)." in first
     assert capsys.readouterr().out == first
     assert Path("a/skipped.jsonl").read_text() == written
     assert [json.loads(line) for line in written.splitlines()] == [
@@ -271,7 +271,8 @@ def test_a_run_that_has_no_row_left_says_why(
     line = capsys.readouterr().err.splitlines()[-1]
     assert "The device has no training examples." in line
     assert (
-        "Mind: 10 bad rows were left out (`words.parquet`, row 0, device 'd0': `text` must be a text" in line
+        "Warning: 10 bad rows were skipped (`words.parquet`, row 0, device 'd0': `text` must be a text"
+        in line
     )
 
 

@@ -1,4 +1,4 @@
-"""Following a run: what commands say while they go on, and whom they tell."""
+"""Progress of commands: plain lines, JSON, watchers and TensorBoard."""
 
 import json
 import re
@@ -30,8 +30,8 @@ devices_per_round = 3
 [finetune]
 epochs = 1
 """
-TOLD = 8
-"""Rounds of this run: two, an evaluation, two, an evaluation, finetuning, an evaluation."""
+ROUNDS = 8
+"""Rounds of this run: two, an evaluation, two, an evaluation, fine-tuning, an evaluation."""
 WATCHERS = """
 import json
 
@@ -44,7 +44,7 @@ def make(folder, config):
     return watch
 
 def broken(folder, config):
-    (folder / "seen").write_text("Not where a watcher should write, and no reason to fail.")
+    (folder / "seen").write_text("A watcher should not write here, but the run must not fail.")
     def watch(line, done, total):
         if done == 3:
             raise RuntimeError("no server")
@@ -58,7 +58,7 @@ class Stop(Exception):
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the user's, with a config and watchers of her own."""
+    """A user's folder, with her own config and watchers."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_watchers", raising=False)
@@ -69,7 +69,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
-    """End runs when so many rounds are committed, as a kill would: no watcher is told of the last one."""
+    """Stop runs after a number of committed rounds, as a kill would: watchers miss the last one."""
     real = Pipeline.run
 
     def stopping(moment: int | None) -> None:
@@ -93,18 +93,18 @@ def rounds_in(folder: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(folder, "rounds.jsonl").read_text().splitlines()]
 
 
-def test_progress_is_a_plain_line_where_the_error_stream_is_piped(
+def test_progress_is_plain_lines_if_the_error_stream_is_piped(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["run", "mine.toml", "out=a"])
 
     first, second, *_, last, after = capsys.readouterr().err.splitlines()
-    assert (first, after) == ("Running in a", "Drawing the page")
+    assert (first, after) == ("Running in a", "Writing the report")
     assert re.fullmatch(
         r"1/8 pretraining, round 1 of 2, loss \d\.\d{4}, \S+ rounds/s, \d:\d\d:\d\d left", second
     )
     assert re.fullmatch(
-        r"8/8 finetuned model evaluated, round 1 of 1, loss \d\.\d{4}, \d of 6 devices hurt, \S+ rounds/s",
+        r"8/8 evaluating the finetuned model, round 1 of 1, loss \d\.\d{4}, \d of 6 devices hurt, \S+ rounds/s",
         last,
     )
 
@@ -114,7 +114,7 @@ def test_progress_is_a_plain_line_where_the_error_stream_is_piped(
     [["run", "mine.toml", "out=a"], ["tune", "mine.toml", "finetune.personal_lr=0.01,0.02", "out=a"]],
     ids=lambda command: command[0],
 )
-def test_quiet_leaves_what_came_out(
+def test_quiet_prints_the_result_only(
     here: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     assert main([*command, "--quiet"]) == 0
@@ -130,14 +130,18 @@ def test_import_can_be_quiet(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.startswith("partita: `partita import` knows")
 
 
-def test_json_is_a_line_a_round_and_the_outcome(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_a_line_for_every_round_and_one_for_the_result(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", "mine.toml", "--json", "out=a", "finetune.baseline=true"]) == 0
 
     captured = capsys.readouterr()
-    assert captured.err == "Running in a\nDrawing the page\n"
+    assert captured.err == "Running in a\nWriting the report\n"
     *rounds, outcome = map(json.loads, captured.out.splitlines())
-    own, baseline = rounds[:TOLD], rounds[TOLD:]
-    assert [(line["done"], line["total"]) for line in own] == [(done, TOLD) for done in range(1, TOLD + 1)]
+    own, baseline = rounds[:ROUNDS], rounds[ROUNDS:]
+    assert [(line["done"], line["total"]) for line in own] == [
+        (done, ROUNDS) for done in range(1, ROUNDS + 1)
+    ]
     assert {line.pop("run") for line in baseline} == {"finetune"}
     for told, folder in ((own, "a"), (baseline, "a/finetune")):
         written = rounds_in(folder)
@@ -148,10 +152,10 @@ def test_json_is_a_line_a_round_and_the_outcome(here: Path, capsys: pytest.Captu
     assert outcome["folder"] == "a"
     assert outcome["summary"] == json.loads(Path("a/summary.json").read_text())
     assert list(outcome["models"]) == ["FedAvg", "Finetune", "FedAlt", "FedAlt, finetuned"]
-    assert outcome["troubles"] == []
+    assert outcome["warnings"] == []
 
 
-def test_quiet_json_is_the_outcome_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_json_is_the_result_only(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "mine.toml", "--json", "--quiet", "out=a"])
 
     captured = capsys.readouterr()
@@ -166,7 +170,7 @@ def test_json_of_a_comparison_names_the_cell_of_every_round(
     assert main([*command, "--json"]) == 0
 
     captured = capsys.readouterr()
-    assert captured.err == "Comparing in a\nDrawing the page\n"
+    assert captured.err == "Comparing in a\nWriting the report\n"
     *rounds, outcome = map(json.loads, captured.out.splitlines())
     cells = {path.name for path in Path("a/cells").iterdir() if path.is_dir()}
     assert {line["run"] for line in rounds} == {f"cells/{cell}" for cell in cells}
@@ -179,7 +183,7 @@ def test_json_of_a_comparison_names_the_cell_of_every_round(
     assert main(["compare", "--resume", "a", "--quiet"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert "The tables are in a/tables" in captured.out
+    assert "The comparison is in a, its report is" in captured.out
 
 
 def test_json_of_tuning_names_the_trial_of_every_round(
@@ -201,12 +205,12 @@ def told_in(folder: str) -> list[Any]:
     return [json.loads(line) for line in Path(folder, "watchers/told.jsonl").read_text().splitlines()]
 
 
-def test_watchers_of_a_config_are_told_of_every_round_once(
+def test_watchers_of_a_config_are_called_once_for_every_round(
     here: Path, stop_after: Callable[[int | None], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = ["report.watchers=['my_watchers:make']", "report.tensorboard=true"]
     stop_after(0)
-    with pytest.raises(Stop):  # The watcher has made its folder by then.
+    with pytest.raises(Stop):  # By then the watcher has created its folder.
         main(["run", "mine.toml", "out=a", *settings])
     for moment in (4, None):
         stop_after(moment)
@@ -214,14 +218,14 @@ def test_watchers_of_a_config_are_told_of_every_round_once(
             main(["run", "--resume", "a"])
 
     told = told_in("a")
-    # Round 4 was committed and told to nobody, as in a kill between the two.
+    # Round 4 was committed without a call of the watcher, as in a kill between the two.
     assert [done for _, done, _, _ in told] == [1, 2, 3, 5, 6, 7, 8]
-    assert {(total, rounds) for _, _, total, rounds in told} == {(TOLD, 2)}
+    assert {(total, rounds) for _, _, total, rounds in told} == {(ROUNDS, 2)}
     assert same(read(Path("a")), expected(Path("a")))
     assert "my_watchers = " in Path("a/config.toml").read_text()
 
 
-def test_a_watcher_changes_no_bit_and_one_that_raises_is_told_no_more(
+def test_a_watcher_changes_no_bit_and_one_that_raises_is_not_called_again(
     here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     watchers = "report.watchers=['my_watchers:broken', 'my_watchers:make']"
@@ -230,10 +234,10 @@ def test_a_watcher_changes_no_bit_and_one_that_raises_is_told_no_more(
 
     (warning,) = [text for text in caplog.messages if "watcher" in text]
     assert warning == (
-        "The watcher `my_watchers:broken` failed and is told no more: "
+        "The watcher `my_watchers:broken` failed and is not called again: "
         "RuntimeError: no server (my_watchers.py, line 16)."
     )
-    assert len(told_in("watched")) == TOLD
+    assert len(told_in("watched")) == ROUNDS
     for name in ("summary.json", "devices.parquet", "shared/personalised.safetensors"):
         assert Path("watched", name).read_bytes() == Path("plain", name).read_bytes()
     watched, plain = (
@@ -243,7 +247,7 @@ def test_a_watcher_changes_no_bit_and_one_that_raises_is_told_no_more(
     assert watched == plain
 
 
-def test_a_wrong_watcher_is_one_line_and_leaves_nothing(
+def test_a_wrong_watcher_is_one_line_and_writes_nothing(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "mine.toml", "out=a", "report.watchers=['my_watchers:absent']"]) == 2
@@ -252,7 +256,7 @@ def test_a_wrong_watcher_is_one_line_and_leaves_nothing(
     assert not Path("a").exists()
 
 
-def test_a_run_goes_on_with_other_watchers(
+def test_a_run_resumes_with_other_watchers(
     here: Path,
     stop_after: Callable[[int | None], None],
     capsys: pytest.CaptureFixture[str],
@@ -265,27 +269,27 @@ def test_a_run_goes_on_with_other_watchers(
     with pytest.raises(Stop):
         main(["run", "--resume", "a", "report.watchers=['my_watchers:make']", "report.tensorboard=true"])
     stop_after(None)
-    monkeypatch.chdir("/")  # The record says where the watchers' code is.
+    monkeypatch.chdir("/")  # The recorded config has the folder of the watchers' code.
     monkeypatch.setattr(sys, "path", [p for p in sys.path if Path(p).is_absolute() and Path(p) != here])
     monkeypatch.delitem(sys.modules, "my_watchers")
     assert main(["run", "--resume", str(here / "a")]) == 0
 
     assert [done for _, done, _, _ in told_in(str(here / "a"))] == [5, 7, 8]
-    # TensorBoard is told of all rounds, those before it was wanted too.
+    # TensorBoard has all rounds, also those before it was enabled.
     assert same(read(here / "a"), expected(here / "a"))
     assert main(["run", "--resume", str(here / "a"), "seed=3"]) == 2
     assert "leave out `seed=3`" in capsys.readouterr().err
 
 
 def examples(word: str) -> str:
-    """The one block of code in the docs that has this word."""
+    """The code block of the docs that contains a word."""
     blocks = re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
     (block,) = [block for block in blocks if word in block]
     return block
 
 
 class Service(ModuleType):
-    """Stands for MLflow and for Weights & Biases, as far as the examples use them."""
+    """A fake of MLflow and of Weights & Biases with what the examples call."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -335,9 +339,9 @@ def test_the_watchers_in_the_docs_work(
     stop_after(None)
     assert main(["run", "--resume", "a"]) == 0
 
-    assert main(["run", "--resume", "a"]) == 0  # It is finished: no watcher is made for showing it.
+    assert main(["run", "--resume", "a"]) == 0  # A finished run makes no watcher.
     assert service.begun == [None, "run-1"]
-    assert len(service.numbers) == TOLD - 1
+    assert len(service.numbers) == ROUNDS - 1
     assert service.numbers[-1]["finetuned/evaluate/metric"] == rounds_in("a")[-1]["metric"]
     assert service.numbers[-1].keys() >= {"finetuned/evaluate/hurt", "finetuned/evaluate/loss"}
     assert service.kept == (["summary.json"] if name == "mlflow" else [])

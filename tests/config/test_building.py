@@ -10,7 +10,9 @@ import torch
 
 from partita import Adagrad, Adam, Averaging, Exponential, Linear, Yogi
 from partita.config.building import build
+from partita.config.changes import dotted, with_values
 from partita.config.provenance import made_with
+from partita.config.reading import config_of
 from partita.config.schema import Config
 from partita.errors import ConfigError
 from partita.methods.fedavg import LocalSGD
@@ -21,12 +23,8 @@ from partita.tasks.build import build_model
 
 def config(**sections: dict[str, Any]) -> Config:
     """The quickstart's task with five devices a round, and changes by section."""
-    whole = Config(name="test")
-    base = {"pretrain": {"devices_per_round": 5}, "personalize": {"devices_per_round": 5}}
-    for section in {*base, *sections}:
-        changes = base.get(section, {}) | sections.get(section, {})
-        whole = replace(whole, **{section: replace(getattr(whole, section), **changes)})
-    return whole
+    base = {"name": "test", "pretrain": {"devices_per_round": 5}, "personalize": {"devices_per_round": 5}}
+    return config_of(with_values(base, dotted(sections)))
 
 
 def test_every_value_reaches_its_object() -> None:
@@ -68,6 +66,11 @@ def test_every_value_reaches_its_object() -> None:
         ({"server_optimizer": "fedadam", "server_lr": 0.1}, Adam(lr=0.1)),
         ({"server_optimizer": "fedadagrad", "server_lr": 0.1}, Adagrad(lr=0.1)),
         ({"server_optimizer": "fedyogi", "server_lr": 0.1}, Yogi(lr=0.1)),
+        (
+            {"server_optimizer": "fedadam", "server_beta1": 0.5, "server_eps": 1},
+            Adam(lr=1.0, beta1=0.5, eps=1),
+        ),
+        ({"server_optimizer": "partita:Yogi", "server_tau": 0.1}, Yogi(lr=1.0, tau=0.1)),
     ],
 )
 def test_servers_by_name(settings: dict, server: Any) -> None:
@@ -111,14 +114,29 @@ def test_schedules_and_optimizers_by_name() -> None:
             {"personalize": {"personal_lr": float("nan")}},
             "[personalize] `personal_lr` must be a finite number",
         ),
-        ({"pretrain": {"server_lr": float("nan")}}, "[pretrain] `server_lr` must be a finite number"),
+        (
+            {"pretrain": {"server_lr": float("nan")}},
+            "[pretrain] Averaging: `server_lr` must be a finite number",
+        ),
         ({"pretrain": {"rounds": -1}}, "[pretrain] `rounds` must be 0 or above, got -1."),
         ({"pretrain": {"devices_per_round": 15}}, "at most the number of devices, 14, got 15."),
         ({"pretrain": {"devices_per_round": 0}}, "[pretrain] `devices_per_round` must be at least 1, got 0."),
         ({"pretrain": {"schedule": "liner"}}, "got 'liner'. Did you mean `linear`?"),
         (
             {"pretrain": {"server_optimizer": "adam"}},
-            "must be one of fedavg, fedadam, fedadagrad, fedyogi or an import path",
+            "`pretrain.server_optimizer` must be one of fedavg, fedadam, fedadagrad, fedyogi or an import path",
+        ),
+        (
+            {"pretrain": {"server_optimizer": "fedadam", "server_beta3": 0.5}},
+            "The keys of [pretrain] do not fit Adam(*, lr: float, ",
+        ),
+        (
+            {"pretrain": {"server_optimizer": "fedadam", "server_eps": "small"}},
+            "`pretrain.server_eps` must be a number, got 'small'.",
+        ),
+        (
+            {"pretrain": {"server_optimizer": "builtins:dict"}},
+            "[pretrain] `server_optimizer` = 'builtins:dict' must return an object with `init` and `step`, got {",
         ),
         ({"pretrain": {"optimizer": "sdg"}}, "Did you mean `sgd`?"),
         ({"pretrain": {"momentum": -0.5}}, "`momentum` must be a finite number"),
@@ -137,16 +155,16 @@ def test_schedules_and_optimizers_by_name() -> None:
         ({"task": {"kind": "collections:UserList"}}, "must return a Task, got []"),
         ({"task": {"kind": "os:sep"}}, "[task] needs a function, got '/'."),
         (
-            {"task": {"options": {"share": 0.2}}},
+            {"task": {"share": 0.2}},
             "The keys of [task] do not fit digits(*, test_share: float = 0.3)",
         ),
         (
-            {"task": {"options": {"test_share": 2}}},
+            {"task": {"test_share": 2}},
             "[task] digits: `test_share` must be between 0 and 1, got 2.",
         ),
-        ({"model": {"name": "convnet", "options": {"widht": 3}}}, "The keys of [model] do not fit ConvNet"),
+        ({"model": {"name": "convnet", "widht": 3}}, "The keys of [model] do not fit ConvNet"),
         ({"model": {"name": "collections:UserList"}}, "must return a module, got []"),
-        ({"model": {"options": {"width": 3}}}, "The keys width of [model] need `model.name`."),
+        ({"model": {"width": 3}}, "The keys width of [model] need `model.name`."),
         ({"model": {"start": "none.safetensors"}}, "Cannot read `model.start`"),
         (
             {"partition": {"personal": "middle"}},
@@ -176,7 +194,11 @@ def test_schedules_and_optimizers_by_name() -> None:
             {"partition": {"personal": "adapter", "adapter_width": "builtins:str"}},
             "An adapter's width must be a whole number, at least 1, got 'form-01' for device 'form-01'.",
         ),
-        ({"evaluate": {"devices": "some"}}, "[evaluate] `devices` must be 'all' or a number, got 'some'."),
+        (
+            {"evaluate": {"devices": "some"}},
+            "`evaluate.devices` must be a whole number or 'all', got 'some'.",
+        ),
+        ({"evaluate": {"devices": 0}}, "[evaluate] `devices` must be 'all' or a number, at least 1, got 0."),
         ({"evaluate": {"devices": 15}}, "at most the number of devices, 14, got 15."),
         ({"evaluate": {"every": -1}}, "[evaluate] `every` must be 0 or above"),
         (
@@ -196,12 +218,12 @@ def test_schedules_and_optimizers_by_name() -> None:
             "`optimizer` = 'torch.optim:LBFGS' with {} is unfit",
         ),
         ({"pretrain": {"optimizer": "os:sep"}}, "`optimizer` = 'os:sep' with {} is unfit"),
-        ({"model": {"name": "convnet", "options": {"width": -1}}}, "[model] ConvNet failed: RuntimeError"),
+        ({"model": {"name": "convnet", "width": -1}}, "[model] ConvNet failed: RuntimeError"),
         (
-            {"model": {"name": "convnet", "options": {"width": "a"}}},
+            {"model": {"name": "convnet", "width": "a"}},
             "`model.width` must be a whole number, got 'a'.",
         ),
-        ({"model": {"name": "convnet", "options": {"classes": 3}}}, "The task failed: IndexError"),
+        ({"model": {"name": "convnet", "classes": 3}}, "The task failed: IndexError"),
         ({"finetune": {"personal_lr": -0.1}}, "[finetune] A learning rate must be"),
     ],
 )

@@ -140,7 +140,7 @@ def devices_at(offsets: list[float], *, noise: float) -> dict[str, Any]:
 def serve(devices: Any, *, split: Any = "test", **options: Any) -> Result:
     plan = Plan(
         finetune=Finetuning(personal_lr=0.5, epochs=10),
-        evaluate=Evaluation(split=split, choose=True),
+        evaluate=Evaluation(split=split, choose="validation"),
     )
     task = affine_task(model=Truth, devices=devices)
     return pipeline(task, Partition(Truth(), personal="offset"), plan, **options)
@@ -165,7 +165,7 @@ def test_identical_devices_whose_own_parts_fit_noise_serve_the_global_model() ->
 
 def test_a_personal_part_that_never_moves_is_a_tie_and_the_global_model_is_served() -> None:
     task = affine_task(devices=devices_at([1.0] * 4, noise=0.1))
-    plan = Plan(finetune=Finetuning(personal_lr=0.0), evaluate=Evaluation(choose=True))
+    plan = Plan(finetune=Finetuning(personal_lr=0.0), evaluate=Evaluation(choose="validation"))
 
     result = pipeline(task, Partition(Affine(), personal="offset"), plan)
 
@@ -249,8 +249,8 @@ def plan(**evaluate: Any) -> Plan:
     )
 
 
-@pytest.mark.parametrize("choose", [False, True])
-def test_a_run_judged_by_validation_rows_never_reads_test_rows(choose: bool) -> None:
+@pytest.mark.parametrize("choose", ["", "validation"])
+def test_a_run_judged_by_validation_rows_never_reads_test_rows(choose: Any) -> None:
     lines: list[Any] = []
 
     result = pipeline(
@@ -273,7 +273,7 @@ def test_the_seal_holds() -> None:
         pipeline(sealed_task(), Partition(Affine(), personal="offset"), plan())
 
 
-@pytest.mark.parametrize("evaluate", [{"choose": True}, {"split": "validation"}])
+@pytest.mark.parametrize("evaluate", [{"choose": "validation"}, {"split": "validation"}])
 def test_from_python_too_validation_rows_must_be_there(evaluate: Any, tmp_path: Path) -> None:
     task = affine_task()
 

@@ -1,4 +1,4 @@
-"""What a run's display says, from lines that a watcher is told."""
+"""The display of a run's progress, given the lines that watchers receive."""
 
 import io
 import itertools
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from partita.progress.bar import Work
-from partita.progress.display import Display, Speed, Standing
+from partita.progress.bar import ProgressBar
+from partita.progress.display import Display, RunProgress, Speed
 from partita.protocol import Stage
 
 
@@ -18,7 +18,7 @@ def line(stage: Stage, work: str, round: int, loss: float | None, rounds: int, *
     return {"stage": stage, "work": work, "round": round, "loss": loss, "rounds": rounds, **further}
 
 
-def judged(helped: int, hurt: int, same: int) -> dict[str, int]:
+def counts(helped: int, hurt: int, same: int) -> dict[str, int]:
     return {"helped": helped, "hurt": hurt, "same": same}
 
 
@@ -26,38 +26,38 @@ LINES = [
     line(Stage.PRETRAINED, "update", 0, 2.25, 1),
     line(Stage.PRETRAINED, "evaluate", 1, 2.0, 1),
     line(Stage.PERSONALISED, "update", 0, 1.5, 3),
-    line(Stage.PERSONALISED, "evaluate", 1, 1.25, 3, **judged(80, 12, 8)),
-    line(Stage.PERSONALISED, "evaluate", 1, 1.25, 3, **judged(40, 5, 4)),
+    line(Stage.PERSONALISED, "evaluate", 1, 1.25, 3, **counts(80, 12, 8)),
+    line(Stage.PERSONALISED, "evaluate", 1, 1.25, 3, **counts(40, 5, 4)),
     line(Stage.PERSONALISED, "update", 1, None, 3),
-    line(Stage.PERSONALISED, "evaluate", 2, 1.0, 3, **judged(90, 2, 8)),
+    line(Stage.PERSONALISED, "evaluate", 2, 1.0, 3, **counts(90, 2, 8)),
     line(Stage.FINETUNED, "finetune", 0, 0.5, 2),
-    line(Stage.FINETUNED, "evaluate", 2, 0.75, 2, **judged(0, 0, 0)),
+    line(Stage.FINETUNED, "evaluate", 2, 0.75, 2, **counts(0, 0, 0)),
     line(Stage.PRETRAINED, "evaluate", 0, 0.5, 0, run="finetune"),
 ]
 TEXTS = [
     "pretraining, round 1 of 1, loss 2.2500",
-    "pretrained model evaluated, round 1 of 1, loss 2.2500",
+    "evaluating the pretrained model, round 1 of 1, loss 2.2500",
     "personalizing, round 1 of 3, loss 1.5000",
-    "personalised model evaluated, round 1 of 3, loss 1.5000, 12 of 100 devices hurt",
+    "evaluating the personalised model, round 1 of 3, loss 1.5000, 12 of 100 devices hurt",
     # Two blocks of one evaluation: 100 devices and 49.
-    "personalised model evaluated, round 1 of 3, loss 1.5000, 17 of 149 devices hurt",
-    # Nobody was heard, and nothing is known to have changed for those hurt.
+    "evaluating the personalised model, round 1 of 3, loss 1.5000, 17 of 149 devices hurt",
+    # No device replied: the count of devices hurt stays.
     "personalizing, round 2 of 3, 17 of 149 devices hurt",
-    # Another evaluation counts anew.
-    "personalised model evaluated, round 2 of 3, 2 of 100 devices hurt",
+    # Another evaluation starts a new count.
+    "evaluating the personalised model, round 2 of 3, 2 of 100 devices hurt",
     # So does another stage.
-    "finetuning, round 1 of 2, loss 0.5000",
-    # Where no device has a metric, nobody can be compared.
-    "finetuned model evaluated, round 2 of 2, loss 0.5000",
-    "finetune baseline, pretrained model evaluated",
+    "fine-tuning, round 1 of 2, loss 0.5000",
+    # Without a metric on any device there is no count.
+    "evaluating the finetuned model, round 2 of 2, loss 0.5000",
+    "finetune baseline, evaluating the pretrained model",
 ]
 
 
-def test_every_line_moves_where_the_run_stands() -> None:
-    standing, texts = Standing(), []
-    for told in LINES:
-        standing = standing.after(told)
-        texts.append(str(standing))
+def test_every_line_updates_the_progress() -> None:
+    progress, texts = RunProgress(), []
+    for given in LINES:
+        progress = progress.after(given)
+        texts.append(str(progress))
 
     assert texts == TEXTS
 
@@ -67,7 +67,7 @@ def clock_of(*moments: float) -> Any:
     return lambda: next(times)
 
 
-def test_speed_and_the_time_left_by_hand() -> None:
+def test_speed_and_time_left() -> None:
     now = [100.0]
     speed = Speed(lambda: now[0])
     assert (speed.rate, speed.left) == (None, None)
@@ -75,7 +75,7 @@ def test_speed_and_the_time_left_by_hand() -> None:
     # Resumed at round 7 of 20: three rounds in 6 seconds, so 11 rounds are left for 22 seconds.
     for moment, done in ((102.0, 7), (105.0, 8), (106.0, 9)):
         now[0] = moment
-        speed.tick(done, 20)
+        speed.update(done, 20)
 
     assert speed.rate == 0.5
     assert speed.left == timedelta(seconds=22)
@@ -85,34 +85,34 @@ def test_speed_and_the_time_left_by_hand() -> None:
     assert speed.left == timedelta(0)
 
 
-def test_speed_is_that_of_the_last_rounds_and_of_one_run() -> None:
+def test_speed_is_measured_over_the_last_rounds_of_one_run() -> None:
     now = [0.0]
     speed = Speed(lambda: now[0])
     for done in range(1, 41):
         now[0] += 10.0 if done <= 10 else 0.25
-        speed.tick(done, 50)
+        speed.update(done, 50)
     assert speed.rate == 4.0
 
     now[0] += 2.0
-    speed.tick(1, 3)
+    speed.update(1, 3)
 
     assert speed.rate == 0.5
     assert speed.left == timedelta(seconds=4)
-    speed.tick(3, 3)
+    speed.update(3, 3)
     assert speed.left is None
 
 
 def shown(console: Console, clock: Any) -> str:
     with Display(console, clock) as display:
-        for number, told in enumerate(LINES[:7], start=1):
-            display.watch(told, number, 7)
+        for number, given in enumerate(LINES[:7], start=1):
+            display.watch(given, number, 7)
         if console.is_terminal:
             display._live.refresh()
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_without_a_terminal_there_is_a_plain_line_every_five_seconds_and_a_last_one() -> None:
+def test_without_a_terminal_a_line_is_printed_every_five_seconds_and_at_the_end() -> None:
     now = iter([0.0, *(moment for second in (1, 2, 4, 6, 7, 8, 9) for moment in [float(second)] * 3)])
     console = Console(file=io.StringIO(), width=20)
 
@@ -136,25 +136,25 @@ def test_in_a_terminal_there_are_two_lines() -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_quiet_console_stays_empty(terminal: bool) -> None:
+def test_a_quiet_console_prints_nothing(terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=terminal, quiet=True)
 
     assert shown(console, clock_of(0.0, 7.0)) == ""
-    with Work(console) as work:
-        work.tick(1, 2, "something")
+    with ProgressBar(console) as progress:
+        progress.update(1, 2, "something")
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""
-    # Warnings must not be quiet too: nothing puts itself in the place of the error stream.
+    # Warnings must still be printed: nothing replaces the error stream.
     before = sys.stderr
-    with Display(console), Work(console):
+    with Display(console), ProgressBar(console):
         assert sys.stderr is before
 
 
-def test_what_a_plain_line_says_is_no_markup() -> None:
+def test_a_plain_line_is_not_markup() -> None:
     console = Console(file=io.StringIO())
 
-    with Work(console) as work:
-        work.tick(2, 2, "[bold]d[0].*")
+    with ProgressBar(console) as progress:
+        progress.update(2, 2, "[bold]d[0].*")
 
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "2/2 [bold]d[0].*\n"

@@ -1,4 +1,4 @@
-"""TensorBoard's events: what TensorBoard itself reads of them is what `rounds.jsonl` says, each round once."""
+"""TensorBoard reads the content of `rounds.jsonl`, each round once."""
 
 import sys
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ import pytest
 from boards import expected, read, same
 from partita import Evaluation, FedAlt, FedAvg, Finetuning, Partition, Plan, TensorBoard, Training, pipeline
 from partita.errors import ConfigError
-from partita.progress.watchers import nobody
+from partita.progress.watchers import ignore
 from partita.training.loop import Watch
 from small import affine_devices, affine_task
 
 TURNS = 21
-"""Rounds of the plan below, with six devices evaluated in three: 2 + 3, then 4 + 3 + 3, then 3 + 3."""
+"""Rounds of the plan below; an evaluation of six devices is three: 2 + 3, then 4 + 3 + 3, then 3 + 3."""
 
 
 @pytest.fixture(autouse=True)
 def blocks_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let six devices be evaluated in three rounds."""
+    """Evaluate six devices in three rounds."""
     monkeypatch.setattr("partita.training.plan.BLOCK", 2)
 
 
@@ -33,7 +33,7 @@ def do_run(
 ) -> None:
     devices = affine_devices()
     inputs, targets = devices["d5"]["test"]
-    devices["d5"]["test"] = inputs[:1], targets[:1]  # So that blocks differ in weight.
+    devices["d5"]["test"] = inputs[:1], targets[:1]  # So that blocks have different weights.
     task = affine_task(devices=devices)
     plan = Plan(
         pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=2, devices_per_round=3),
@@ -41,18 +41,18 @@ def do_run(
         finetune=Finetuning(personal_lr=0.05, epochs=1),
         evaluate=Evaluation(every=2),
     )
-    told = board or TensorBoard(folder)
+    watcher = board or TensorBoard(folder)
 
     def watch(line: Mapping[str, Any], done: int, total: int) -> None:
         assert total == TURNS
         if done == stop:  # After the commit, before the event.
             raise Stop
-        told(line, done, total)
+        watcher(line, done, total)
 
     pipeline(task, Partition(task.model(), personal="offset"), plan, out=folder, resume=resume, watch=watch)
 
 
-def test_events_are_what_the_rounds_were(tmp_path: Path) -> None:
+def test_events_have_the_values_of_the_rounds(tmp_path: Path) -> None:
     do_run(tmp_path / "run")
 
     events = read(tmp_path / "run")
@@ -65,13 +65,13 @@ def test_events_are_what_the_rounds_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", [4, 9, TURNS])
-def test_a_run_that_goes_on_writes_every_round_once(moment: int, tmp_path: Path) -> None:
+def test_a_resumed_run_writes_every_round_once(moment: int, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         do_run(tmp_path / "run", stop=moment)
 
     do_run(tmp_path / "run", resume=True)
 
-    if moment == TURNS:  # No round is left of which a watcher could be told.
+    if moment == TURNS:  # No round is left to call the watcher for.
         with TensorBoard(tmp_path / "run"):
             pass
     assert same(read(tmp_path / "run"), expected(tmp_path / "run"))
@@ -89,7 +89,7 @@ def test_an_event_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run/tensorboard").iterdir())) == 2
 
 
-def test_an_evaluation_that_was_interrupted_is_no_mean_yet(tmp_path: Path) -> None:
+def test_an_interrupted_evaluation_has_no_mean_yet(tmp_path: Path) -> None:
     with pytest.raises(Stop), TensorBoard(tmp_path / "run") as board:
         # The run stops after the second of three blocks of pretraining's end.
         do_run(tmp_path / "run", stop=5, board=board)
@@ -99,8 +99,8 @@ def test_an_evaluation_that_was_interrupted_is_no_mean_yet(tmp_path: Path) -> No
     assert "pretrained/evaluation/metric" not in events
 
 
-def test_a_run_that_was_not_written_can_be_written_later(tmp_path: Path) -> None:
-    do_run(tmp_path / "run", board=nobody)
+def test_events_can_be_written_after_the_run(tmp_path: Path) -> None:
+    do_run(tmp_path / "run", board=ignore)
 
     for _ in range(2):
         with TensorBoard(tmp_path / "run"):
@@ -109,7 +109,7 @@ def test_a_run_that_was_not_written_can_be_written_later(tmp_path: Path) -> None
     assert same(read(tmp_path / "run"), expected(tmp_path / "run"))
 
 
-def test_without_tensorboard_one_line_says_what_brings_it(
+def test_without_tensorboard_the_error_names_the_command_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)

@@ -1,11 +1,11 @@
-"""What tests of pages have in common."""
+"""Fixtures for tests of reports."""
 
 import pytest
 
-from partita.report import page
+from partita.report import write
 
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that asks for this reads the page alone, and waits for no figures."""
-    monkeypatch.setattr(page, "write_figures", lambda charts, data, folder: None)
+    """Write the page without its figures, which take seconds."""
+    monkeypatch.setattr(write, "write_figures", lambda charts, data, folder: None)

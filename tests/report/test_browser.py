@@ -1,4 +1,4 @@
-"""The page of a real run in a real browser: hovered, sorted, searched, with no error and no request."""
+"""The page of a real run in a real browser: tooltips, sorting, search; no error and no request."""
 
 import json
 import re
@@ -33,18 +33,18 @@ pytestmark = [
     pytest.mark.skipif(
         not (BROWSER and DRIVER), reason="needs Debian's packages chromium and chromium-driver"
     ),
-    pytest.mark.usefixtures("drawn"),
+    pytest.mark.usefixtures("reports"),
     pytest.mark.slow,
 ]
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from partita.report import draw
+    from partita.report.write import write_report
 
     folder = tmp_path_factory.mktemp("browser") / "run"
     assert main(["run", *SMALL, f"out={folder}"]) == 0
-    return draw.write_report(folder)
+    return write_report(folder)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def browser(opened: Any, page: Path) -> Any:
 
 
 def at(driver: Any, page: Path, *, width: int = 1100, scheme: str = "light") -> Any:
-    """The browser with a page open and drawn."""
+    """Open a page and wait until its charts are drawn."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -84,7 +84,7 @@ def shown(browser: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("width", "scheme"), [(1100, "light"), (1100, "dark"), (390, "light"), (390, "dark")]
 )
-def test_it_draws_all_without_an_error_or_a_request_and_fits(
+def test_all_charts_are_drawn_without_an_error_or_a_request_and_fit(
     opened: Any, page: Path, width: int, scheme: str
 ) -> None:
     browser = at(opened, page, width=width, scheme=scheme)
@@ -98,7 +98,7 @@ def test_it_draws_all_without_an_error_or_a_request_and_fits(
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_colours_are_those_of_the_scheme_and_readable(opened: Any, page: Path) -> None:
+def test_texts_are_readable_in_light_and_dark_mode(opened: Any, page: Path) -> None:
     for scheme in ("light", "dark"):
         browser = at(opened, page, scheme=scheme)
         for selector in (".answer", "figcaption", ".note, caption", "nav a", "svg .role-axis-label text"):
@@ -106,7 +106,7 @@ def test_colours_are_those_of_the_scheme_and_readable(opened: Any, page: Path) -
 
 
 def contrast(browser: Any, selector: str) -> float:
-    """The contrast of a text with the page's ground, as WCAG has it."""
+    """The contrast ratio of a text to the page's background, as defined by WCAG."""
     texts = browser.execute_script(
         """const one = getComputedStyle(document.querySelector(arguments[0]));
         const svg = document.querySelector(arguments[0]) instanceof SVGElement;
@@ -123,7 +123,7 @@ def luminance(text: str) -> float:
     return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_a_point_says_whose_it_is(browser: Any) -> None:
+def test_the_tooltip_of_a_point_names_its_device(browser: Any) -> None:
     point = browser.find_element(By.CSS_SELECTOR, "#chart-scatter svg .mark-symbol.role-mark path")
     ActionChains(browser).scroll_to_element(point).move_to_element(point).perform()
 
@@ -135,7 +135,7 @@ def test_a_point_says_whose_it_is(browser: Any) -> None:
     assert any(device in tip for device in shown(browser))
 
 
-def test_a_heading_sorts_and_sorts_the_other_way(browser: Any) -> None:
+def test_clicking_a_column_sorts_it_ascending_then_descending(browser: Any) -> None:
     heading = browser.find_element(
         By.XPATH, "//table[@id='devices']//th[button='change in accuracy, FedAlt']"
     )
@@ -157,7 +157,7 @@ def test_a_heading_sorts_and_sorts_the_other_way(browser: Any) -> None:
     assert len(set(up)) > 1
 
 
-def test_a_device_is_found_by_its_id_and_shown_by_keyboard_alone(browser: Any) -> None:
+def test_a_device_is_found_and_its_details_opened_by_keyboard(browser: Any) -> None:
     every = shown(browser)
     wanted = every[3]
 
@@ -168,13 +168,13 @@ def test_a_device_is_found_by_its_id_and_shown_by_keyboard_alone(browser: Any) -
 
     button = browser.find_element(By.CSS_SELECTOR, "#devices tbody button")
     button.send_keys(Keys.ENTER)
-    one = browser.find_element(By.ID, "one")
+    one = browser.find_element(By.ID, "details")
     assert one.find_element(By.TAG_NAME, "h3").text == wanted
-    # Four models on train and test rows.
+    # Four models on the train and test splits.
     assert len(one.find_elements(By.CSS_SELECTOR, "tbody tr")) == 8
     assert browser.switch_to.active_element.text == wanted
     asked = [entry.text for entry in one.find_elements(By.TAG_NAME, "li")]
-    assert any(re.fullmatch(r"finetuning: asked \d+ times?", text) for text in asked)
+    assert any(re.fullmatch(r"fine-tuning: selected \d+ times?", text) for text in asked)
 
     browser.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert not one.is_displayed()
@@ -185,14 +185,14 @@ def test_a_device_is_found_by_its_id_and_shown_by_keyboard_alone(browser: Any) -
     assert shown(browser) == []
 
 
-def test_a_picture_has_its_text_and_what_can_be_picked_is_not_hidden_by_it(browser: Any) -> None:
-    pictures = browser.find_elements(By.CSS_SELECTOR, ".chart svg[role=img]")
-    assert len(pictures) == 6
-    assert all(len(picture.get_attribute("aria-label")) > 20 for picture in pictures)
+def test_a_chart_has_an_alternative_text_that_does_not_hide_its_menu(browser: Any) -> None:
+    images = browser.find_elements(By.CSS_SELECTOR, ".chart svg[role=img]")
+    assert len(images) == 6
+    assert all(len(image.get_attribute("aria-label")) > 20 for image in images)
     assert not browser.find_elements(By.CSS_SELECTOR, "[role=img] select")
 
 
-def test_picking_a_model_by_keyboard_fades_the_others(browser: Any) -> None:
+def test_selecting_a_model_by_keyboard_fades_the_others(browser: Any) -> None:
     def faded() -> int:
         return len(
             browser.find_elements(By.CSS_SELECTOR, "#chart-scatter svg .role-mark path[opacity='0.04']")
@@ -202,14 +202,14 @@ def test_picking_a_model_by_keyboard_fades_the_others(browser: Any) -> None:
     points = len(browser.find_elements(By.CSS_SELECTOR, "#chart-scatter svg .mark-symbol.role-mark path"))
     assert faded() == 0
     choice.send_keys(Keys.ARROW_DOWN)
-    # Three models, of which one is picked.
+    # Three models, of which one is selected.
     WebDriverWait(browser, 10).until(lambda _: faded() == points * 2 // 3)
     choice.send_keys(Keys.ARROW_UP)
     WebDriverWait(browser, 10).until(lambda _: faded() == 0)
 
 
-def test_what_was_picked_is_kept_when_the_page_becomes_narrower(browser: Any) -> None:
-    def picked() -> Any:
+def test_a_selection_is_kept_when_the_page_is_resized(browser: Any) -> None:
+    def selected() -> Any:
         return browser.find_element(By.CSS_SELECTOR, "#chart-scatter select").get_property("selectedIndex")
 
     old = browser.find_element(By.CSS_SELECTOR, "#chart-scatter svg")
@@ -220,4 +220,4 @@ def test_what_was_picked_is_kept_when_the_page_becomes_narrower(browser: Any) ->
     WebDriverWait(browser, 20).until(staleness_of(old))
     WebDriverWait(
         browser, 20, ignored_exceptions=[StaleElementReferenceException, NoSuchElementException]
-    ).until(lambda _: picked() == 1)
+    ).until(lambda _: selected() == 1)

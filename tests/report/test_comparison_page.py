@@ -1,4 +1,4 @@
-"""The page of a comparison: means over seeds with their bands, by hand, and what is missing said."""
+"""The page of a comparison: means and ranges over seeds computed by hand, and missing runs."""
 
 import json
 import re
@@ -11,10 +11,10 @@ import pytest
 
 from compared import done, values
 from partita.cli import main
-from partita.report.draw import write_report
-from report.test_run_page import Read, data_of
+from partita.report.write import write_report
+from report.test_run_page import ParsedPage, data_sets
 
-pytestmark = pytest.mark.usefixtures("drawn")
+pytestmark = pytest.mark.usefixtures("reports")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def metrics(folder: Path, cell: str, stage: str) -> dict[str, float]:
     return {r["device"]: r["metric"] for r in rows if (r["stage"], r["split"]) == (stage, "test")}
 
 
-def test_a_devices_change_is_the_mean_over_seeds_with_the_least_and_the_most(comparison: Path) -> None:
+def test_the_change_of_a_device_is_its_mean_over_seeds_with_the_range(comparison: Path) -> None:
     gains: dict[str, list[float]] = {}
     for seed in (3, 4):
         before = metrics(comparison, f"start-{seed}", "pretrained")
@@ -38,7 +38,7 @@ def test_a_devices_change_is_the_mean_over_seeds_with_the_least_and_the_most(com
         for device, value in after.items():
             gains.setdefault(device, []).append(value - before[device])
 
-    columns = data_of(comparison)["devices"]
+    columns = data_sets(comparison)["devices"]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     assert {row["split"] for row in rows} == {"train", "test"}
     own = {r["device"]: r for r in rows if (r["model"], r["split"]) == ("FedAlt (output)", "test")}
@@ -47,22 +47,22 @@ def test_a_devices_change_is_the_mean_over_seeds_with_the_least_and_the_most(com
     for device, found in gains.items():
         row = own[device]
         expected = (statistics.fmean(found), min(found), max(found))
-        assert (row["gain"], row["low"], row["high"]) == pytest.approx(expected, rel=1e-4)
+        assert (row["change"], row["low"], row["high"]) == pytest.approx(expected, rel=1e-4)
     ranks = sorted(own.values(), key=lambda row: row["rank"])
     assert [row["rank"] for row in ranks] == [1, 2, 3, 4, 5, 6]
-    assert [row["gain"] for row in ranks] == sorted(row["gain"] for row in ranks)
-    assert {row["gain"] for row in rows if row["model"] == "FedAvg"} == {None}
+    assert [row["change"] for row in ranks] == sorted(row["change"] for row in ranks)
+    assert {row["change"] for row in rows if row["model"] == "FedAvg"} == {None}
 
 
 def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
-    page = Read(comparison / "report.html")
+    page = ParsedPage(comparison / "report.html")
 
-    assert {"Methods", "The final finetuning", "Devices helped and hurt"} <= set(page.texts["h2"])
+    assert {"Methods", "Final fine-tuning", "Devices helped and hurt"} <= set(page.texts["h2"])
     assert {path.stem for path in (comparison / "figures").iterdir()} == {
         *("curves", "parameters", "scatter", "violins", "sorted", "examples"),
     }
-    names = [a["data-says"] for _, a in page.tags if a.get("data-says")]
-    assert any("from the least to the most of any seed" in (name or "") for name in names)
+    captions = [a["data-caption"] for _, a in page.tags if a.get("data-caption")]
+    assert any("The band is the range over seeds." in (caption or "") for caption in captions)
 
 
 def test_the_loss_by_round_is_the_mean_over_seeds(comparison: Path) -> None:
@@ -72,19 +72,17 @@ def test_the_loss_by_round_is_the_mean_over_seeds(comparison: Path) -> None:
         for line in map(json.loads, lines):
             if line["work"] == "update":
                 losses.setdefault(line["round"] + 1, []).append(line["loss"])
-    columns = data_of(comparison)["rounds"]
+    columns = data_sets(comparison)["rounds"]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     own = {row["round"]: row["loss"] for row in rows if row["model"] == "FedAlt (output)"}
 
     assert own == pytest.approx({at: statistics.fmean(both) for at, both in losses.items()}, rel=1e-4)
-    assert {row["part"] for row in rows} == {"pretraining", "the whole model", "output"}
+    assert {row["part"] for row in rows} == {"pretraining", "whole model", "output"}
     assert "Finetune" not in {row["method"] for row in rows}
 
 
-def test_what_a_part_costs_a_device_is_what_describe_says(
-    comparison: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_costs_of_a_part_are_those_of_describe(comparison: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", str(comparison / "config.toml"), "--json"]) == 0
     output = json.loads(capsys.readouterr().out)["partitions"]["output"]
 
@@ -97,15 +95,15 @@ def test_what_a_part_costs_a_device_is_what_describe_says(
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_page_of_one_run_of_it_has_all_its_curves(comparison: Path, tmp_path: Path) -> None:
+def test_the_page_of_one_of_its_runs_has_all_curves(comparison: Path, tmp_path: Path) -> None:
     shutil.copytree(comparison, tmp_path / "grid")
 
     page = write_report(tmp_path / "grid/cells/fedalt-output-3")
 
-    assert "Loss, shared rate, personal rate, devices, MB both ways, seconds in each of" in page.read_text()
+    assert "Loss, shared lr, personal lr, devices, MB, seconds in each of" in page.read_text()
 
 
-def test_the_answer_names_the_best_row_and_what_it_began_from(comparison: Path) -> None:
+def test_the_answer_names_the_best_model_and_the_pretrained_one(comparison: Path) -> None:
     def mean(cell: str, stage: str) -> float:
         means = []
         for seed in (3, 4):
@@ -125,14 +123,14 @@ def test_the_answer_names_the_best_row_and_what_it_began_from(comparison: Path) 
 
     text = (comparison / "report.html").read_text()
 
-    answer = f"{best} has the best test closeness of 5 rows, {cells[best]:.4f} over 2 seeds"
+    answer = f"{best} has the best test closeness of 5 models: {cells[best]:.4f} over 2 seeds"
     gain = cells[best] - cells["FedAvg"]
     assert gain > 0
-    assert f"{answer}: better than FedAvg ({cells['FedAvg']:.4f}) by {gain:.4f}; it helps" in text
+    assert f"{answer}, {gain:.4f} better than FedAvg ({cells['FedAvg']:.4f}). It helps" in text
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_cell_that_failed_is_said(tmp_path: Path) -> None:
+def test_a_failed_run_is_named(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"settings": {"fedalt": {"personalize": {"shared_lr": 1e30}}}})
     done(tmp_path / "grid", grid)
 
@@ -142,7 +140,7 @@ def test_a_cell_that_failed_is_said(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "grid/cells/start-3/summary.json").read_text())["split"] == "test"
 
 
-def test_without_what_others_are_compared_with_that_is_said(comparison: Path, tmp_path: Path) -> None:
+def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     shutil.copytree(comparison, folder)
     for seed in (3, 4):
@@ -150,12 +148,12 @@ def test_without_what_others_are_compared_with_that_is_said(comparison: Path, tm
     write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert "FedAvg, which others are compared with, is not finished: no change can be drawn." in text
-    assert "No model has a part of its own" not in text
+    assert "FedAvg, the reference for every change, is not finished: no change can be drawn." in text
+    assert "No model has personal parameters" not in text
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_seeds_that_are_not_finished_are_not_named(comparison: Path, tmp_path: Path) -> None:
+def test_seeds_that_are_not_finished_are_left_out(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     shutil.copytree(comparison, folder)
     for cell in folder.glob("cells/*-4"):
@@ -164,54 +162,53 @@ def test_seeds_that_are_not_finished_are_not_named(comparison: Path, tmp_path: P
 
     text = (folder / "report.html").read_text()
     assert "<dt>Seeds</dt><dd>3</dd>" in text
-    assert "over 1 seed: better than" in text
+    assert re.search(r"over 1 seed, [\d.]+ better than", text)
     assert "mean over seeds" not in text
     assert "The band is" not in text
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_metric_that_a_device_does_not_have_is_there_with_its_reason(tmp_path: Path) -> None:
+def test_a_device_without_a_metric_is_there_with_its_reason(tmp_path: Path) -> None:
     grid = values("fedalt", task={"kind": "compared:undefined_on_some"})
     done(tmp_path / "grid", grid)
     write_report(tmp_path / "grid")
 
-    columns = data_of(tmp_path / "grid")["devices"]
+    columns = data_sets(tmp_path / "grid")["devices"]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     unknown = [row for row in rows if row["metric"] is None]
     assert unknown
     assert {row["reason"] for row in unknown} == {"`closeness`: the mean is negative"}
-    assert {row["gain"] for row in unknown} == {None}
+    assert {row["change"] for row in unknown} == {None}
     assert all(row["loss"] is not None for row in unknown)
 
 
-def test_training_alone_is_not_drawn_where_it_would_hide_the_others(tmp_path: Path) -> None:
+def test_local_training_is_not_drawn_if_it_would_dwarf_the_others(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"settings": {"local": {"finetune": {"personal_lr": 0.9}}}})
     done(tmp_path / "grid", grid)
     page = write_report(tmp_path / "grid").read_text()
 
-    (gain,) = set(re.findall(r"So far below that it is not drawn: Local only: (-[\d.]+)\.", page))
+    (gain,) = set(re.findall(r"Not drawn, far below the others: Local only: (-[\d.]+)\.", page))
     assert float(gain) < -1
-    assert "Local only" in data_of(tmp_path / "grid")["devices"]["model"]
+    assert "Local only" in data_sets(tmp_path / "grid")["devices"]["model"]
     assert "model: Local only" not in (tmp_path / "grid/figures/scatter.svg").read_text()
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_nothing_of_scaffold_is_called_personal(tmp_path: Path) -> None:
+def test_the_state_of_scaffold_is_not_called_personal(tmp_path: Path) -> None:
     done(tmp_path / "grid", values("scaffold", "fedalt"))
     write_report(tmp_path / "grid")
 
-    assert set(data_of(tmp_path / "grid")["models"]["method"]) >= {"FedAlt"}
-    assert "SCAFFOLD" not in data_of(tmp_path / "grid")["models"]["method"]
+    assert set(data_sets(tmp_path / "grid")["models"]["method"]) >= {"FedAlt"}
+    assert "SCAFFOLD" not in data_sets(tmp_path / "grid")["models"]["method"]
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_parts_by_patterns_are_named_where_their_costs_are_not_known(tmp_path: Path) -> None:
+def test_parts_given_by_patterns_have_their_costs(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"partitions": ["output", "slope.*"], "seeds": 1})
     done(tmp_path / "grid", grid)
     page = write_report(tmp_path / "grid").read_text()
 
-    assert "What these cost a device is on the pages of their runs: slope.*." in page
+    assert "Costs of a personal part for one device" in page
     assert [row.split(",")[0] for row in (tmp_path / "grid/tables/costs.csv").read_text().splitlines()] == [
-        "personal part",
-        "output",
+        *("personal part", "output", "slope.*"),
     ]

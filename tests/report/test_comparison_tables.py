@@ -1,4 +1,4 @@
-"""The tables of a comparison, from outcomes made by hand."""
+"""The tables of a comparison, from outcomes written by hand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from partita.methods import registry
-from partita.report.comparison_tables import expected_sheet, sheets_of
-from partita.report.sheets import Cited, Interval, Rounded, Sheet, Spread
-from partita.studies.cells import Cell
-from partita.studies.forecast import Expected, Forecast
-from partita.studies.results import Outcome, Results, Row
+from partita.report.comparison_tables import comparison_tables
+from partita.report.tables import Cited, Interval, MeanStd, Rounded, Table
+from partita.studies.compare import ComparedMethod
+from partita.studies.results import Outcome, Results, Variant
 
 TITLES = {"": "FedAvg", "local": "Local only", "fedavg": "FedAvg, continued", "finetune": "Finetune"}
 TITLES |= {
@@ -26,7 +25,7 @@ TITLES |= {
 def outcome(
     *last: float, weights: Sequence[int] = (1, 3), before: Sequence[float] = (), **changes: Any
 ) -> Outcome:
-    """What a cell gave on the devices d0, d1, ...; with `before`, in the stage before its last one too."""
+    """The outcome of a run on the devices d0, d1, ...; with `before`, of the stage before the last too."""
 
     def values(metrics: Sequence[float]) -> dict[str, tuple[float, int]]:
         return {f"d{n}": (m, w) for n, (m, w) in enumerate(zip(metrics, weights, strict=False))}
@@ -38,18 +37,26 @@ def outcome(
     return replace(whole, **changes)
 
 
-def results(outcomes: Mapping[Row, Sequence[Outcome]], **changes: Any) -> Results:
+def compared(name: str) -> ComparedMethod:
+    return ComparedMethod(
+        title=TITLES[name],
+        citation=registry.find("fedalt").citation,
+        begins_pretrained=name not in ("", "local"),
+        trains_alone=name == "local",
+        in_partial_table=name in ("ft_part", "fedalt", "fedsim"),
+    )
+
+
+def results(outcomes: Mapping[Variant, Sequence[Outcome]], **changes: Any) -> Results:
     whole = Results(
         metric="accuracy",
         direction="up",
         split="test",
         seeds=2,
         outcomes={row: dict(enumerate(runs, start=1)) for row, runs in outcomes.items()},
-        titles=TITLES,
-        citations=dict.fromkeys(TITLES, registry.find("fedalt").citation),
+        methods={name: compared(name) for name in TITLES},
         baseline="finetune",
         notes=[],
-        begin_pretrained=frozenset(row for row in outcomes if row[0] not in ("", "local")),
         reference="",
     )
     return replace(whole, **changes)
@@ -61,21 +68,21 @@ ALT = outcome(0.5, 0.75), outcome(0.75, 0.75)
 SMALL = {("", ""): START, ("finetune", ""): FINETUNE, ("fedalt", "output"): ALT}
 
 
-def sheet(name: str, given: Results) -> Sheet:
-    (found,) = [one for one in sheets_of(given) if one.name == name]
+def table(name: str, given: Results) -> Table:
+    (found,) = [one for one in comparison_tables(given) if one.name == name]
     return found
 
 
 def column(name: str, place: int, given: Results) -> list[Any]:
-    return [row[place] for row in sheet(name, given).rows]
+    return [row[place] for row in table(name, given).rows]
 
 
 def test_a_row_is_the_mean_over_devices_by_weight_then_over_seeds_with_the_spread_of_seeds() -> None:
     # FedAlt: (0.5 + 3 * 0.75) / 4 = 0.6875 and 0.75.
-    spread = column("methods", 3, results(SMALL))[2]
+    mean_std = column("methods", 3, results(SMALL))[2]
 
-    assert spread.mean == pytest.approx((0.6875 + 0.75) / 2)
-    assert spread.std == pytest.approx(stdev([0.6875, 0.75]))
+    assert mean_std.mean == pytest.approx((0.6875 + 0.75) / 2)
+    assert mean_std.std == pytest.approx(stdev([0.6875, 0.75]))
 
 
 def test_the_best_and_all_within_one_standard_deviation_of_it_are_marked() -> None:
@@ -86,14 +93,14 @@ def test_the_best_and_all_within_one_standard_deviation_of_it_are_marked() -> No
         for row, means in zip([("", ""), ("local", ""), ("finetune", "")], at.values(), strict=True)
     }
 
-    assert [spread.is_best for spread in column("methods", 3, results(outcomes))] == [True, True, False]
+    assert [mean_std.is_best for mean_std in column("methods", 3, results(outcomes))] == [True, True, False]
 
 
 def test_where_lower_is_better_the_lowest_is_marked_and_gains_turn_around() -> None:
     given = results(SMALL, direction="down")
 
-    assert [spread.is_best for spread in column("methods", 3, given)] == [True, False, False]
-    assert "(lower is better)" in sheet("methods", given).title
+    assert [mean_std.is_best for mean_std in column("methods", 3, given)] == [True, False, False]
+    assert "(lower is better)" in table("methods", given).title
     # Of FedAlt against Finetune: 0 and 0.25 times 3, 0.25 and 0 times 3; over 8.
     assert column("methods", 7, given)[2].value == pytest.approx(-(0.75 + 0.25) / 8)
     assert column("methods", 7, results(SMALL))[2].value == pytest.approx((0.75 + 0.25) / 8)
@@ -102,15 +109,15 @@ def test_where_lower_is_better_the_lowest_is_marked_and_gains_turn_around() -> N
 def test_one_seed_has_no_deviation_and_one_best() -> None:
     given = results({row: runs[:1] for row, runs in SMALL.items()}, seeds=1)
 
-    assert column("methods", 3, given) == [Spread(0.25), Spread(0.5), Spread(0.6875, is_best=True)]
-    assert "over 1 seed." in sheet("methods", given).notes[0]
+    assert column("methods", 3, given) == [MeanStd(0.25), MeanStd(0.5), MeanStd(0.6875, is_best=True)]
+    assert "over 1 seed." in table("methods", given).notes[0]
 
 
 def test_the_baseline_is_not_paired_with_itself() -> None:
     better = column("methods", 7, results(SMALL))
 
     assert [isinstance(entry, Interval) for entry in better] == [True, False, True]
-    assert sheet("methods", results(SMALL)).columns[-1] == "better than Finetune"
+    assert table("methods", results(SMALL)).columns[-1] == "gain over Finetune"
 
 
 def test_a_baseline_with_partitions_is_paired_with_the_same_one_where_it_has_it() -> None:
@@ -147,7 +154,7 @@ def test_costs_include_pretraining_for_those_that_begin_from_it() -> None:
 
 
 def test_the_table_says_which_rows_judge_and_what_failed() -> None:
-    methods = sheet(
+    methods = table(
         "methods", results(SMALL, split="validation", notes=["fedsim-output-1 failed: Diverged."])
     )
 
@@ -165,12 +172,12 @@ def test_partial_personalization_is_a_row_a_partition_with_its_own_best() -> Non
         ("fedsim", "output"): [outcome(0.5, 0.5)],
     }
 
-    partial = sheet("partial", results(outcomes))
+    partial = table("partial", results(outcomes))
 
     assert partial.columns == ["personal part", "FT (part.)", "FedAlt", "FedSim"]
     assert partial.rows == [
-        ["input", Spread(0.5, is_best=True), Spread(0.25), None],
-        ["output", Spread(0.75), Spread(1.0, is_best=True), Spread(0.5)],
+        ["input", MeanStd(0.5, is_best=True), MeanStd(0.25), None],
+        ["output", MeanStd(0.75), MeanStd(1.0, is_best=True), MeanStd(0.5)],
     ]
 
 
@@ -180,9 +187,9 @@ def test_finetuning_is_before_against_after() -> None:
         ("finetune", ""): FINETUNE[:1],
     }
 
-    (row,) = sheet("finetuning", results(outcomes)).rows
+    (row,) = table("finetuning", results(outcomes)).rows
 
-    assert row == ["FedAlt", "output", Spread(0.5), Spread(0.75), Interval(0.25, 0.25, 0.25)]
+    assert row == ["FedAlt", "output", MeanStd(0.5), MeanStd(0.75), Interval(0.25, 0.25, 0.25)]
 
 
 def test_stateless_is_against_the_same_method_with_a_state() -> None:
@@ -192,17 +199,17 @@ def test_stateless_is_against_the_same_method_with_a_state() -> None:
         ("fedalt-stateless", "output"): [outcome(0.5, 0.5)],
     }
 
-    (row,) = sheet("stateless", results(outcomes)).rows
+    (row,) = table("stateless", results(outcomes)).rows
 
-    assert row == ["FedAlt", "output", Spread(0.75), Spread(0.5), Interval(-0.25, -0.25, -0.25)]
+    assert row == ["FedAlt", "output", MeanStd(0.75), MeanStd(0.5), Interval(-0.25, -0.25, -0.25)]
 
 
 def test_tables_with_nothing_to_say_are_left_out() -> None:
-    assert [one.name for one in sheets_of(results(SMALL))] == ["methods", "devices"]
+    assert [one.name for one in comparison_tables(results(SMALL))] == ["methods", "devices"]
 
 
-def counts_in(devices: Sheet) -> dict[Any, list[Any]]:
-    """How many are helped, hurt and the same, by method."""
+def counts_in(devices: Table) -> dict[Any, list[Any]]:
+    """The numbers of devices helped, hurt and unchanged, by method."""
     numbers: list[list[Any]] = [list(row) for row in devices.rows]
     return {row[0]: [entry.value for entry in row[2:5]] for row in numbers}
 
@@ -211,28 +218,28 @@ def test_helped_and_hurt_are_means_over_seeds_against_the_same_seeds_reference()
     # FedAlt against the start: both helped under seed 1, both under seed 2; Finetune too.
     mixed = {**SMALL, ("local", ""): [outcome(0.0, 1.0), outcome(0.25, 1.0)]}
 
-    devices = sheet("devices", results(mixed))
+    devices = table("devices", results(mixed))
 
     counts = counts_in(devices)
     assert counts["FedAvg"] == [0, 0, 2]
     assert counts["FedAlt"] == [2, 0, 0]
     assert counts["Local only"] == [1, 0.5, 0.5]
-    assert "against FedAvg of the same seed" in devices.notes[0]
+    assert "than under FedAvg with the same seed" in devices.notes[0]
 
 
 def test_without_pretraining_helped_and_hurt_are_against_fedavg_of_equal_rounds() -> None:
     given = results({**SMALL, ("fedavg", ""): ALT}, reference="fedavg")
 
-    devices = sheet("devices", given)
+    devices = table("devices", given)
 
     counts = counts_in(devices)
     assert counts["FedAlt"] == counts["FedAvg, continued"] == [0, 0, 2]
     assert counts["Finetune"] == [0, 1, 1]
-    assert "against FedAvg, continued of the same seed" in devices.notes[0]
+    assert "than under FedAvg, continued with the same seed" in devices.notes[0]
 
 
 def test_a_reference_that_failed_leaves_the_counts_empty() -> None:
-    (row,) = sheet("devices", results({("local", ""): FINETUNE})).rows
+    (row,) = table("devices", results({("local", ""): FINETUNE})).rows
 
     assert row[2:5] == [None, None, None]
 
@@ -250,10 +257,10 @@ def test_what_devices_serve_has_a_row_of_its_own_and_is_not_the_last_stage() -> 
     chosen = replace(chosen, stages={**chosen.stages, "served": {"d0": (0.5, 1), "d1": (0.75, 3)}})
     outcomes = {("", ""): START[:1], ("fedalt", "output"): [replace(chosen, stages={**chosen.stages})]}
 
-    rows = sheet("devices", results(outcomes)).rows
+    rows = table("devices", results(outcomes)).rows
 
     assert [row[0] for row in rows] == ["FedAvg", "FedAlt", "FedAlt, chosen on validation"]
-    means = [spread.mean for spread in column("methods", 3, results(outcomes))]
+    means = [mean_std.mean for mean_std in column("methods", 3, results(outcomes))]
     assert means == pytest.approx([0.25, (0.5 + 3 * 0.25) / 4, (0.5 + 3 * 0.75) / 4])
     assert chosen.last == chosen.stages["finetuned"]
 
@@ -261,20 +268,6 @@ def test_what_devices_serve_has_a_row_of_its_own_and_is_not_the_last_stage() -> 
 def test_what_methods_were_tuned_to_is_a_table() -> None:
     tuned = {("finetune", ""): {}, ("fedalt", "output"): {"finetune.personal_lr": 0.3}}
 
-    rows = sheet("tuned", results(SMALL, tuned=tuned)).rows
+    rows = table("tuned", results(SMALL, tuned=tuned)).rows
 
     assert rows == [["FedAlt", "output", "finetune.personal_lr", "0.3"]]
-
-
-def test_a_forecast_says_how_long_cells_and_tuning_take() -> None:
-    cells = [Cell(method=m, partition="", seed=s, values={}) for s in (1, 2) for m in ("", "local", "fedavg")]
-    forecast = Forecast([Expected(cell, 60.0) for cell in cells], trials=4)
-
-    sheet = expected_sheet(forecast)
-
-    # 6 cells of a minute; before that, one start and 4 trials of two methods.
-    assert sheet.title == "6 cells, about 6 minutes by one process, and 9 minutes for 4 trials a method"
-    assert sheet.notes == []
-    unknown = expected_sheet(Forecast([Expected(cells[0], None)], trials=0))
-    assert unknown.title == "1 cells, about 0 seconds by one process"
-    assert unknown.notes == ["No time is known of cells whose devices failed."]

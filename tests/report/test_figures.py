@@ -1,4 +1,4 @@
-"""The colors of charts: seen on their ground, and told apart by readers with every kind of color vision."""
+"""The colors of charts: enough contrast, and distinguishable with every kind of color vision."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from partita.report.figures import PALETTES
 
 Colors = NDArray[np.float64]
-# How colors look without one kind of cones, on linear RGB: Machado, Oliveira and Fernandes (2009), severity 1.
+# Simulation of missing cones, on linear RGB: Machado, Oliveira and Fernandes (2009), severity 1.
 VISIONS = {
     "all cones": np.eye(3),
     "protanopia": np.array(
@@ -50,27 +50,27 @@ def luminance(colors: list[str]) -> Colors:
     return linear(colors) @ np.array([0.2126, 0.7152, 0.0722])
 
 
-def ground(scheme: str) -> str:
+def background(scheme: str) -> str:
     style = (resources.files("partita.report") / "page.css").read_text()
-    light, dark = re.findall(r"--ground: (#\w{6});", style)
+    light, dark = re.findall(r"--background: (#\w{6});", style)
     return {"light": light, "dark": dark}[scheme]
 
 
 @pytest.mark.parametrize("scheme", PALETTES)
-def test_every_colour_stands_out_from_its_ground(scheme: str) -> None:
-    on = luminance([ground(scheme)])[0]
+def test_every_color_has_contrast_to_the_background(scheme: str) -> None:
+    on = luminance([background(scheme)])[0]
     own = luminance(PALETTES[scheme])
 
-    # WCAG asks 3 to 1 of what is not text.
+    # WCAG requires 3 to 1 for graphics.
     assert ((np.maximum(own, on) + 0.05) / (np.minimum(own, on) + 0.05)).min() >= 3.0
 
 
 @pytest.mark.parametrize("scheme", PALETTES)
 @pytest.mark.parametrize("vision", VISIONS)
-def test_no_two_colours_look_alike(scheme: str, vision: str) -> None:
+def test_no_two_colors_look_alike(scheme: str, vision: str) -> None:
     seen = np.clip(linear(PALETTES[scheme]) @ VISIONS[vision].T, 0, 1)
     lab = np.cbrt(seen @ TO_CONES.T) @ TO_LAB.T
 
     least = min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(lab, 2))
-    # The difference that can just be seen is about 0.02.
+    # The just noticeable difference is about 0.02.
     assert least >= 0.08

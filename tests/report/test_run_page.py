@@ -1,4 +1,4 @@
-"""The page of a run: what it says, and that it says it where something is missing."""
+"""The page of a run: its contents, and an explanation where something is missing."""
 
 import itertools
 import json
@@ -16,16 +16,17 @@ import pytest
 
 from partita.cli import main
 from partita.config.reading import config_of
-from partita.report import charts, draw
-from partita.report.page import _columns
-from partita.report.run_facts import _visits, facts_of, ranked
-from partita.report.run_page import write_run_page
-from partita.report.sections import scattered, sizes_of, spread
+from partita.report import charts, write
+from partita.report.page import columns_of
+from partita.report.run_data import RunData, ranked, read_run, visits_of
+from partita.report.sections import distribution_section, examples_section, scatter_section
+from partita.report.write import write_report
+from partita.runs.folder import RunFolder
 from partita.studies import run as runner
 from small import affine_task
 
 ROUNDS = {"rounds": 2, "devices_per_round": 3, "batch_size": 3, "shared_lr": 0.05}
-pytestmark = pytest.mark.usefixtures("drawn")
+pytestmark = pytest.mark.usefixtures("reports")
 
 
 def finished(folder: Path, **sections: Any) -> Path:
@@ -47,12 +48,12 @@ def finished(folder: Path, **sections: Any) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = finished(tmp_path_factory.mktemp("pages") / "run")
-    write_run_page(folder)
+    write_report(folder)
     return folder
 
 
-class Read(HTMLParser):
-    """Texts and attributes of a page, by tag."""
+class ParsedPage(HTMLParser):
+    """The tags of a page with their attributes, and its texts by tag."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -74,55 +75,59 @@ class Read(HTMLParser):
             self.texts.setdefault(self._open[-1], []).append(data.strip())
 
 
-def data_of(folder: Path) -> dict[str, dict[str, list[Any]]]:
+def data_sets(folder: Path) -> dict[str, dict[str, list[Any]]]:
     found = re.search(
         r'<script id="data"[^>]*>(.*?)</script>', (folder / "report.html").read_text(), re.DOTALL
     )
     assert found
     return {
-        name: {column: whole(values) for column, values in columns.items()}
+        name: {column: decoded(values) for column, values in columns.items()}
         for name, columns in json.loads(found[1]).items()
     }
 
 
-def whole(column: Any) -> list[Any]:
-    return column if isinstance(column, list) else [column["texts"][at] for at in column["at"]]
+def decoded(column: Any) -> list[Any]:
+    return column if isinstance(column, list) else [column["texts"][at] for at in column["indices"]]
 
 
-def test_a_change_is_a_devices_own_metric_against_that_of_the_pretrained_model(run: Path) -> None:
+def data_of(folder: Path) -> RunData:
+    return read_run(RunFolder(folder))
+
+
+def test_a_change_is_the_difference_to_the_pretrained_model_on_the_same_device(run: Path) -> None:
     rows = pq.read_table(run / "devices.parquet").to_pylist()
     metric = {(r["stage"], r["device"], r["split"]): r["metric"] for r in rows}
     for row in pq.read_table(run / "finetune/devices.parquet").to_pylist():
         metric["baseline " + row["stage"], row["device"], row["split"]] = row["metric"]
     stages = {"Finetune": "baseline finetuned", "FedAlt": "personalised", "FedAlt, finetuned": "finetuned"}
 
-    devices = facts_of(run).devices
+    devices = data_of(run).devices
 
     assert len(devices) == 4 * 6 * 2
     for row in devices:
         if row["model"] == "FedAvg":
-            assert row["gain"] is None
+            assert row["change"] is None
         else:
             key = row["device"], row["split"]
             before = metric["pretrained", *key]
-            assert row["gain"] == metric[stages[row["model"]], *key] - before
+            assert row["change"] == metric[stages[row["model"]], *key] - before
 
 
-def test_where_lower_is_better_a_decrease_is_a_gain(tmp_path: Path) -> None:
+def test_a_decrease_of_a_metric_that_should_go_down_is_a_positive_change(tmp_path: Path) -> None:
     up, down = (
-        facts_of(finished(tmp_path / kind, task={"kind": f"compared:{kind}"})).devices
+        data_of(finished(tmp_path / kind, task={"kind": f"compared:{kind}"})).devices
         for kind in ("plain", "worse")
     )
 
-    # The metric of the one task is the other's with its sign changed, so that the gains are the same.
-    assert [row["gain"] for row in up] == pytest.approx([row["gain"] for row in down])
+    # The metric of the one task is the other's with its sign changed, so that the changes are the same.
+    assert [row["change"] for row in up] == pytest.approx([row["change"] for row in down])
     assert [row["metric"] for row in up] == pytest.approx([-row["metric"] for row in down])
 
 
-def test_ranks_are_of_one_split_by_change_and_leave_out_the_unknown() -> None:
+def test_ranks_sort_the_known_changes_of_one_split() -> None:
     gains = {"a": 0.5, "b": None, "c": -0.25, "d": 0.0}
     rows = [
-        {"device": d, "model": "m", "split": s, "gain": g}
+        {"device": d, "model": "m", "split": s, "change": g}
         for d, g in gains.items()
         for s in ("train", "test")
     ]
@@ -138,7 +143,7 @@ def test_ranks_are_of_one_split_by_change_and_leave_out_the_unknown() -> None:
     assert {r["rank"] for r in found if r["split"] == "train"} == {None}
 
 
-def test_the_answer_is_one_sentence_with_the_summarys_numbers(run: Path) -> None:
+def test_the_answer_is_one_sentence_with_the_numbers_of_the_summary(run: Path) -> None:
     stages = json.loads((run / "summary.json").read_text())["stages"]
     first, last = stages["pretrained"], stages["finetuned"]
 
@@ -147,12 +152,12 @@ def test_the_answer_is_one_sentence_with_the_summarys_numbers(run: Path) -> None
     word = "improved" if last["weighted_mean"] > first["weighted_mean"] else "worsened"
     assert (
         f"Personalization (FedAlt, finetuned) {word} test closeness from {first['weighted_mean']:.4f} to "
-        f"{last['weighted_mean']:.4f} over 6 devices: it helped {last['helped']}, hurt {last['hurt']} and left "
+        f"{last['weighted_mean']:.4f} over 6 devices: {last['helped']} helped, {last['hurt']} hurt, "
         f"{last['same']} unchanged."
     ) in text
 
 
-def test_every_chart_is_drawn_to_three_kinds_of_files_and_every_table_too(run: Path) -> None:
+def test_every_chart_and_every_table_is_written_in_three_formats(run: Path) -> None:
     begin = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
     for name in ("curves", "parameters", "scatter", "violins", "sorted", "examples"):
         for kind, start in begin.items():
@@ -164,63 +169,64 @@ def test_every_chart_is_drawn_to_three_kinds_of_files_and_every_table_too(run: P
     assert points == 36
 
 
-def test_the_page_asks_no_network_and_names_all_it_shows(run: Path) -> None:
-    page = Read(run / "report.html")
+def test_the_page_makes_no_request_and_describes_every_chart(run: Path) -> None:
+    page = ParsedPage(run / "report.html")
 
     links = [a[key] for _, a in page.tags for key in ("src", "href") if a.get(key)]
     assert not [link for link in links if link and re.match(r"(https?:)?//", link)]
     assert all((run / link).is_file() for link in links if link and link.startswith("figures/"))
     figures = [a for tag, a in page.tags if a.get("data-chart")]
     assert len(figures) == 6
-    assert all(len(a["data-says"] or "") > 20 for a in figures)
+    assert all(len(a["data-caption"] or "") > 20 for a in figures)
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert dict(page.tags)["html"] == {"lang": "en"}
 
 
-def test_the_page_holds_every_digit_that_can_be_seen_and_each_set_of_data_once(run: Path) -> None:
-    data = data_of(run)
+def test_the_page_holds_each_data_set_once_with_every_visible_digit(run: Path) -> None:
+    data = data_sets(run)
 
     assert set(data) == {"devices", "rounds", "models", "sizes", "visits"}
-    gains = {(r["model"], r["device"], r["split"]): r["gain"] for r in facts_of(run).devices}
+    changes = {(r["model"], r["device"], r["split"]): r["change"] for r in data_of(run).devices}
     columns = data["devices"]
-    for model, device, split, gain in zip(
-        columns["model"], columns["device"], columns["split"], columns["gain"], strict=True
+    for model, device, split, change in zip(
+        columns["model"], columns["device"], columns["split"], columns["change"], strict=True
     ):
-        own = gains[model, device, split]
-        assert gain is None if own is None else gain == pytest.approx(own, rel=1e-4)
-    assert [len(data["rounds"][name]) for name in ("loss", "shared", "heard")] == [4, 4, 4]
+        own = changes[model, device, split]
+        assert change is None if own is None else change == pytest.approx(own, rel=1e-4)
+    assert [len(data["rounds"][name]) for name in ("loss", "shared_lr", "devices")] == [4, 4, 4]
 
 
-def test_what_a_run_left_out_is_said_and_not_drawn_empty(tmp_path: Path) -> None:
+def test_missing_stages_are_named_and_have_no_empty_charts(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", personalize={"rounds": 0}, finetune={"epochs": 0, "baseline": False})
-    write_run_page(folder)
+    write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert "Nothing was personalised: FedAvg has a test closeness of" in text
-    assert "No stage of this run personalised." in text
-    assert "This run has no model of the stage `finetuned`." in text
+    assert "No personalization: FedAvg has a test closeness of" in text
+    assert "This run has no personalization stage." in text
+    assert "No model of the stage `finetuned`." in text
     assert {path.stem for path in (folder / "figures").iterdir()} == {"curves", "examples"}
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_metric_that_some_devices_do_not_have_is_said(tmp_path: Path) -> None:
+def test_devices_without_a_metric_are_a_warning(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", task={"kind": "compared:undefined_on_some"})
-    write_run_page(folder)
+    write_report(folder)
 
     text = (folder / "report.html").read_text()
     assert re.search(
-        r"Mind: \d devices? without a test closeness \(d\d: `closeness`: the mean is negative\)", text
+        r"Warning: \d (device has|devices have) no test closeness \(d\d: `closeness`: the mean is negative\)",
+        text,
     )
 
 
-def test_a_metric_that_no_device_has_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
+def test_a_metric_that_no_device_has_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", task={"kind": "report.test_run_page:unmeasured"})
-    write_run_page(folder)
+    write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert "No device has a test closeness of the pretrained model, so there is nothing to compare." in text
+    assert "The pretrained model has no test closeness on any device: there is nothing to compare." in text
     assert "Traffic and memory" in text
     assert {path.stem for path in (folder / "figures").iterdir()} == {"curves"}
 
@@ -233,57 +239,60 @@ def unmeasured() -> Any:
 @pytest.mark.parametrize(("method", "title"), [("fedavg", "FedAvg, continued"), ("scaffold", "SCAFFOLD")])
 def test_more_training_is_not_called_personalization(tmp_path: Path, method: str, title: str) -> None:
     folder = finished(tmp_path / "run", personalize={"method": method}, finetune={"baseline": False})
-    write_run_page(folder)
+    write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert f"More training, with nothing personal ({title})" in text
+    assert f"More training, with no personal part, ({title})" in text
     assert "Personalization (" not in text
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_rows_that_judge_are_named(tmp_path: Path) -> None:
+def test_the_page_names_the_split_of_the_metric(tmp_path: Path) -> None:
     task = {"kind": "compared:plain", "validation": 0.3}
     folder = finished(tmp_path / "run", task=task, evaluate={"split": "validation"})
-    write_run_page(folder)
+    write_report(folder)
 
     text = (folder / "report.html").read_text()
     assert 'data-split="validation"' in text
-    assert "on validation rows, the least first" in text
+    assert "on the validation split, lowest first" in text
     assert "test closeness" not in text
 
 
-def test_few_devices_have_no_spread_and_what_an_earlier_page_drew_goes(tmp_path: Path) -> None:
+def test_few_devices_have_no_violins_and_old_figures_are_deleted(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", evaluate={"devices": 1})
     (folder / "figures/mine").mkdir(parents=True)
     (folder / "figures/violins.png").touch()
     (folder / "figures/poster.png").touch()
-    write_run_page(folder)
+    write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert "at least 5 devices that do not all change alike: Finetune, FedAlt, FedAlt, finetuned." in text
-    assert "Every device has 6 training examples: nothing to draw a change against." in text
+    assert (
+        "Not drawn (fewer than 5 devices, or the same change on all of them): Finetune, FedAlt, FedAlt, finetuned."
+        in text
+    )
+    assert "Every device has 6 training examples: nothing to draw." in text
     assert not (folder / "figures/violins.png").exists()
     assert (folder / "figures/poster.png").exists()
 
 
-def test_numbers_that_are_none_do_not_break_the_data() -> None:
-    assert _columns([{"loss": math.inf}, {"loss": math.nan}, {"loss": 0.5}]) == {"loss": [None, None, 0.5]}
+def test_numbers_that_are_not_finite_are_null_in_the_data() -> None:
+    assert columns_of([{"loss": math.inf}, {"loss": math.nan}, {"loss": 0.5}]) == {"loss": [None, None, 0.5]}
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_texts_of_a_run_cannot_break_the_page(tmp_path: Path) -> None:
+def test_special_characters_in_a_run_do_not_break_the_page(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
     config = folder / "config.toml"
     config.write_text(config.read_text().replace('name = "small"', 'name = "<b>&</script>"'))
-    write_run_page(folder)
+    write_report(folder)
 
-    page = Read(folder / "report.html")
+    page = ParsedPage(folder / "report.html")
     assert page.texts["h1"] == ["<b>&</script>"]
     assert "b" not in dict(page.tags)
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_command_writes_the_page_again_and_says_where(
+def test_the_command_writes_the_same_page_again_and_prints_its_path(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (run / "report.html").read_bytes()
@@ -291,22 +300,22 @@ def test_the_command_writes_the_page_again_and_says_where(
 
     assert main(["report", str(run)]) == 0
 
-    assert capsys.readouterr().out == f"The page is {run / 'report.html'}\n"
+    assert capsys.readouterr().out == f"The report is {run / 'report.html'}\n"
     assert (run / "report.html").read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
-        ("none", "holds neither a run nor a comparison: it has no `config.toml`."),
-        ("empty", "holds neither a run nor a comparison: it has no `config.toml`."),
-        ("half", "holds no finished run: go on with `partita run --resume"),
-        ("damaged", "is damaged, a file in it cannot be read: "),
-        ("lost", "is damaged, a file in it cannot be read: "),
+        ("none", "` is not the folder of a run or a comparison: it has no `config.toml`."),
+        ("empty", "` is not the folder of a run or a comparison: it has no `config.toml`."),
+        ("half", "` is not finished: resume it with `partita run --resume"),
+        ("damaged", "` is damaged, a file in it cannot be read: "),
+        ("lost", "` is damaged, a file in it cannot be read: "),
     ],
 )
-def test_a_folder_without_a_finished_run_is_one_line(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, said: str
+def test_a_folder_without_a_finished_run_is_an_error_in_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("half", "damaged", "lost"):
@@ -318,73 +327,73 @@ def test_a_folder_without_a_finished_run_is_one_line(
     assert main(["report", str(tmp_path / given)]) == 2
 
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"`{tmp_path / given}` {said}" in line
+    assert f"`{tmp_path / given}{message}" in line
 
 
-def devices(model: str, gains: list[float], **more: Any) -> list[dict[str, Any]]:
-    return [{"model": model, "split": "test", "gain": gain, "examples": 3, **more} for gain in gains]
+def devices(model: str, changes: list[float], **more: Any) -> list[dict[str, Any]]:
+    return [{"model": model, "split": "test", "change": change, "examples": 3, **more} for change in changes]
 
 
-def test_a_spread_is_drawn_of_models_that_have_one_and_the_others_are_named() -> None:
+def test_violins_show_models_whose_changes_vary_and_name_the_others() -> None:
     rows = [*devices("wide", [0, 1, 2, 3, 4]), *devices("even", [1] * 9), *devices("few", [0, 1])]
 
-    section = spread(rows, "change in accuracy", ["wide", "even", "few"])
+    section = distribution_section(rows, "change in accuracy", ["wide", "even", "few"])
 
     assert section.chart
-    assert section.chart.says.endswith(
-        "from +0.0000 to +4.0000. No spread to draw, which takes at least 5 devices "
-        "that do not all change alike: even, few."
+    assert section.chart.caption.endswith(
+        "from +0.0000 to +4.0000. Not drawn (fewer than 5 devices, or the same change on all of them): "
+        "even, few."
     )
 
 
-def test_where_all_devices_have_as_many_examples_nothing_is_drawn_against_them() -> None:
-    chart = charts.scatter("change", "", charts.Key(methods=["m"], shown=["m"]))
-    (same,) = scattered(devices("m", [0, 1]), chart).texts
+def test_equal_numbers_of_examples_are_a_sentence_instead_of_a_chart() -> None:
+    chart = charts.scatter("change", "", charts.Legend(methods=["m"], shown=["m"]))
+    (same,) = scatter_section(devices("m", [0, 1]), chart).paragraphs
 
-    assert same == "Every device has 3 training examples: nothing to draw a change against."
-    assert sizes_of([3, 3]).texts == ["2 devices, with 3 training examples each."]
-    (unknown,) = scattered(devices("m", [0, 1], examples=None), chart).texts
-    assert unknown == "No device says its size: nothing to draw a change against."
-    assert scattered([*devices("m", [0]), *devices("m", [0], examples=4)], chart).chart == chart
+    assert same == "Every device has 3 training examples: nothing to draw."
+    assert examples_section([3, 3]).paragraphs == ["2 devices with 3 training examples each."]
+    (unknown,) = scatter_section(devices("m", [0, 1], examples=None), chart).paragraphs
+    assert unknown == "The number of training examples of the devices is not known."
+    assert scatter_section([*devices("m", [0]), *devices("m", [0], examples=4)], chart).chart == chart
 
 
-def test_how_often_a_device_was_asked_is_counted_by_stage(run: Path) -> None:
+def test_visits_of_a_device_are_counted_by_stage(run: Path) -> None:
     counts: dict[tuple[str, str], int] = {}
-    names = {"pretrained": "pretraining", "personalised": "personalizing", "finetuned": "finetuning"}
+    names = {"pretrained": "pretraining", "personalised": "personalizing", "finetuned": "fine-tuning"}
     for line in map(json.loads, (run / "rounds.jsonl").read_text().splitlines()):
         for device in line["asked"] if line["work"] != "evaluate" else ():
             key = device, names[line["stage"]]
             counts[key] = counts.get(key, 0) + 1
 
-    visits = facts_of(run).visits
+    visits = data_of(run).visits
 
     assert {(v["device"], v["stage"]): v["asked"] for v in visits} == counts
     assert sum(v["asked"] for v in visits if v["stage"] == "pretraining") == 2 * 3
-    assert all(v["heard"] == v["asked"] and v["failed"] is None for v in visits)
+    assert all(v["replied"] == v["asked"] and v["failed"] is None for v in visits)
 
 
-def test_a_device_that_failed_says_so() -> None:
+def test_visits_count_replies_and_keep_the_reason_of_a_failure() -> None:
     line = {"stage": "personalised", "asked": ["a", "b"], "heard": ["b"], "failed": {"a": "no disk"}}
 
-    failed, heard = _visits([line, {**line, "asked": ["b"], "failed": {}}])
+    failed, replied = visits_of([line, {**line, "asked": ["b"], "failed": {}}])
 
-    assert failed == {"device": "a", "stage": "personalizing", "asked": 1, "heard": 0, "failed": "no disk"}
-    assert heard == {"device": "b", "stage": "personalizing", "asked": 2, "heard": 2, "failed": None}
+    assert failed == {"device": "a", "stage": "personalizing", "asked": 1, "replied": 0, "failed": "no disk"}
+    assert replied == {"device": "b", "stage": "personalizing", "asked": 2, "replied": 2, "failed": None}
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_what_was_typed_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_original_command_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     typed = ["run", "pretrain.rounds=1", "personalize.rounds=0", "finetune.epochs=1", "out=a run"]
     assert main(typed) == 0
 
-    facts = Read(tmp_path / "a run/report.html").texts
+    facts = ParsedPage(tmp_path / "a run/report.html").texts
     command = "partita run pretrain.rounds=1 personalize.rounds=0 finetune.epochs=1 'out=a run'"
-    assert dict(zip(facts["dt"], facts["dd"], strict=True))["The command that made it"] == command
+    assert dict(zip(facts["dt"], facts["dd"], strict=True))["Original command"] == command
 
 
 @pytest.mark.slow
-def test_two_may_draw_one_page_at_once(run: Path) -> None:
+def test_two_processes_may_write_one_report_at_once(run: Path) -> None:
     before = (run / "report.html").read_bytes()
     command = [Path(sys.executable).with_name("partita"), "report", run]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) for _ in range(2)]
@@ -395,43 +404,43 @@ def test_two_may_draw_one_page_at_once(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_command_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run), "--json", "--quiet"]) == 0
 
-    said = capsys.readouterr()
-    assert json.loads(said.out) == {"folder": str(run), "page": str(run / "report.html")}
-    assert said.err == ""
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"folder": str(run), "page": str(run / "report.html")}
+    assert captured.err == ""
 
 
-def test_a_page_that_was_interrupted_can_be_drawn_later(
+def test_an_interrupted_report_names_the_command_that_writes_it(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(_: Path) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(draw, "write_report", interrupt)
+    monkeypatch.setattr(write, "write_report", interrupt)
 
     assert main(["report", str(run), "--quiet"]) == 130
-    line = f"partita: Interrupted. All is done but the page: `partita report {run}` draws it.\n"
+    line = f"partita: Interrupted. Only the report is missing: write it with `partita report {run}`.\n"
     assert capsys.readouterr().err == line
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_what_is_served_is_the_answer(tmp_path: Path) -> None:
+def test_the_answer_is_about_the_models_that_devices_serve(tmp_path: Path) -> None:
     task = {"kind": "compared:plain", "validation": 0.3}
     folder = finished(tmp_path / "run", task=task, evaluate={"choose": "validation"})
-    write_run_page(folder)
+    write_report(folder)
 
     served = json.loads((folder / "summary.json").read_text())["stages"]["served"]
     text = (folder / "report.html").read_text()
-    assert f"over 6 devices: it helped {served['helped']}, hurt {served['hurt']}" in text
-    assert "Personalization (the better on validation)" in text
-    assert f"{served['helped']} of 6 are above zero under the better on validation." in text
+    assert f"over 6 devices: {served['helped']} helped, {served['hurt']} hurt" in text
+    assert "Personalization (chosen on validation)" in text
+    assert f"chosen on validation improves {served['helped']} of 6 devices." in text
 
 
-def test_both_rates_are_drawn(run: Path) -> None:
-    rounds = data_of(run)["rounds"]
+def test_both_learning_rates_are_in_the_data(run: Path) -> None:
+    rounds = data_sets(run)["rounds"]
     at = rounds["stage"].index("personalizing")
 
-    assert rounds["shared"][at] == rounds["personal"][at] == 0.05
-    assert rounds["personal"][0] is None
+    assert rounds["shared_lr"][at] == rounds["personal_lr"][at] == 0.05
+    assert rounds["personal_lr"][0] is None

@@ -12,8 +12,7 @@ from partita.config.reading import config_of, read_config, read_values
 from partita.config.schema import Config
 from partita.durable import held
 from partita.errors import ConfigError, RunFailed
-from partita.report.comparison_tables import write_tables
-from partita.runs.folder import journal_of
+from partita.report.comparison_tables import write_comparison_tables
 from partita.studies import compare as running
 from partita.studies import run as runner
 from partita.studies.compare import Comparison, finish, reopen
@@ -44,8 +43,7 @@ def test_every_cell_of_a_seed_begins_from_the_same_pretrained_bits(whole: Compar
 def test_only_the_start_pretrains(whole: Comparison) -> None:
     rounds = {
         cell.kind: sum(
-            (line["stage"], line["work"]) == ("pretrained", "update")
-            for line in journal_of(whole.folder_of(cell))
+            (line["stage"], line["work"]) == ("pretrained", "update") for line in whole.run_of(cell).rounds()
         )
         for cell in whole.cells
     }
@@ -98,7 +96,7 @@ def test_the_table_holds_what_the_cells_summaries_say(whole: Comparison) -> None
 
 
 def test_bytes_are_those_of_training_and_of_pretraining(whole: Comparison) -> None:
-    rows = {row["method"]: float(row["MB both ways"]) * 1e6 for row in table(whole.folder)}
+    rows = {row["method"]: float(row["MB up and down"]) * 1e6 for row in table(whole.folder)}
 
     # 4 numbers of 4 bytes, down and up, to 3 devices, in 2 rounds.
     assert rows["FedAvg"] == pytest.approx(4 * 4 * 2 * 3 * 2)
@@ -129,7 +127,7 @@ def test_a_comparison_that_ended_in_the_middle_goes_on_to_the_same_tables(
     (tmp_path / "grid/cells/fedalt-output-4/config.toml.tmp").write_text("half")
 
     again = reopen(tmp_path / "grid")
-    write_tables(again, finish(again, quiet))
+    write_comparison_tables(again, finish(again, quiet))
 
     assert 0 < told[-1] < len(comparison.cells) / 2
     assert tables(again.folder) == tables(whole.folder)
@@ -206,7 +204,7 @@ def test_a_comparison_of_which_nothing_is_left_fails(tmp_path: Path) -> None:
     comparison = begun(tmp_path / "grid", values(compare={"seeds": 1}))
 
     with pytest.raises(RunFailed, match="There is nothing to compare. a failed: b"):
-        write_tables(comparison, {"a": "b"})
+        write_comparison_tables(comparison, {"a": "b"})
 
 
 def test_in_a_relative_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,9 +241,9 @@ def test_a_single_device_and_a_single_seed_are_compared(tmp_path: Path) -> None:
 
     assert failed == {}
     rows = table(comparison.folder)
-    assert {row["better than Finetune low"] for row in rows} == {""}
+    assert {row["gain over Finetune low"] for row in rows} == {""}
     assert all(row["closeness std"] == "" for row in rows)
-    assert rows[0]["better than Finetune value"] != ""
+    assert rows[0]["gain over Finetune value"] != ""
 
 
 def test_where_the_metric_goes_down_the_lowest_mean_is_marked(tmp_path: Path) -> None:
@@ -398,7 +396,7 @@ def test_a_forecast_lists_cells_that_diverge_without_a_time() -> None:
 def test_a_folder_without_a_comparison_is_not_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
 
-    with pytest.raises(ConfigError, match="holds no comparison to go on with"):
+    with pytest.raises(ConfigError, match="is not the folder of a comparison"):
         reopen(tmp_path)
 
 

@@ -17,11 +17,10 @@ from partita.config.reading import config_of, read_config
 from partita.data.examples import examples_of
 from partita.errors import ConfigError, RunFailed
 from partita.params import from_bytes
-from partita.report.sheets import Spread
 from partita.runs.folder import is_finished
 from partita.studies import run as runner
 from partita.studies.search_space import split_arguments
-from partita.studies.trials import Trial, Tuned, trials_sheet
+from partita.studies.trials import Tuned
 from partita.studies.tune import Ground, begin, tune
 from partita.tasks.held_out import held_out
 from small import affine_devices, affine_task
@@ -175,19 +174,6 @@ def test_so_many_trials_only_and_none_twice(tmp_path: Path) -> None:
 
     assert len(result.trials) == 5
     assert len({tuple(trial.choice.values()) for trial in result.trials}) == 5
-
-
-def test_the_trials_are_a_table_with_the_best_marked() -> None:
-    trials = [
-        Trial(number=0, choice={"a": 1}, value=0.0, said="done"),
-        Trial(number=1, choice={"a": 2}, value=None, said="given up"),
-    ]
-
-    sheet = trials_sheet(Tuned(metric="gain", trials=trials, best=trials[0]))
-
-    assert sheet.columns == ["trial", "a", "gain", "ended"]
-    assert sheet.rows[0] == ["0", "1", Spread(0.0, is_best=True), "done"]
-    assert sheet.rows[1] == ["1", "2", None, "given up"]
 
 
 def test_several_values_are_searched_and_single_ones_set() -> None:

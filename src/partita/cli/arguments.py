@@ -1,29 +1,32 @@
-"""What can be typed."""
+"""The arguments of every command."""
 
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
 from partita.cli import commands
 
+_AddParser = Callable[..., argparse.ArgumentParser]
+"""Adds the parser of a command: argparse's `add_parser`."""
+
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"partita: {message[0].upper()}{message[1:]}. See `{self.prog} --help`.\n")
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options; `key=value` may stand behind them too, which argparse alone does not take."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the parsed options; unlike argparse, accepts `key=value` after options too."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    options.typed = shlex.join(["partita", *arguments])
+    options.command_line = shlex.join(["partita", *arguments])
     if rest and ("arguments" not in options or any(text.startswith("-") for text in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
@@ -32,94 +35,111 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="partita",
-        description="Federated learning with partial model personalization.",
-    )
+    parser = _Parser(prog="partita", description="Federated learning with partial model personalization.")
     parser.add_argument("--version", action="version", version=f"partita {metadata.version('partita')}")
     parser.set_defaults(command=lambda _: parser.print_help() or 0)
-    names = parser.add_subparsers(title="commands", parser_class=_Parser, metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", parser_class=_Parser, metavar="COMMAND")
+    for add in (_add_run, _add_compare, _add_tune, _add_report, _add_describe, _add_import, _add_config):
+        add(subparsers.add_parser)
+    return parser
 
-    run = names.add_parser(
+
+def _add_run(add_parser: _AddParser) -> None:
+    run = add_parser(
         "run",
-        help="pretrain, personalize, finetune, evaluate; without a config, the quickstart",
-        description="Run a config, without one the quickstart: pretrain, personalize, finetune, evaluate.",
+        help="pretrain, personalize, fine-tune and evaluate; without a config, run the quickstart",
+        description="Pretrain, personalize, fine-tune and evaluate. Without a config, run the quickstart.",
     )
     _add_arguments(run)
-    run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="go on with the run in this folder")
+    run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="resume the run in this folder")
     _add_outputs(run)
     run.set_defaults(command=commands.run)
 
-    compare = names.add_parser(
+
+def _add_compare(add_parser: _AddParser) -> None:
+    compare = add_parser(
         "compare",
-        help="methods x partitions x seeds, as tables; --dry-run says what that takes",
-        description="Compare methods: one pretrained model a seed, every method from there, one table.",
+        help="compare methods, personal parts and seeds; --dry-run prints the expected time",
+        description="Compare methods and personal parts. All methods of a seed start from the same "
+        "pretrained model.",
     )
     _add_arguments(compare)
+    compare.add_argument("--resume", metavar="DIR", type=Path, help="resume the comparison in this folder")
     compare.add_argument(
-        "--resume", metavar="DIR", type=Path, help="go on with the comparison in this folder"
+        "--dry-run", action="store_true", help="run nothing; list the runs and the expected time of each"
     )
-    compare.add_argument("--dry-run", action="store_true", help="only say what would be run, and how long")
     _add_outputs(compare)
     compare.set_defaults(command=commands.compare)
 
-    tune = names.add_parser(
+
+def _add_tune(add_parser: _AddParser) -> None:
+    tune = add_parser(
         "tune",
-        help="search for settings on validation rows; writes the config for the final run",
-        description="Try every combination of `key=v1,v2,...` on validation rows; test rows are never read.",
+        help="search for settings on validation data; writes the config for the final run",
+        description="Try every combination of `key=v1,v2,...` on validation data. Test data is never read.",
     )
     _add_arguments(tune)
-    tune.add_argument("--trials", type=int, default=0, metavar="N", help="so many choices only, not all")
+    tune.add_argument(
+        "--trials", type=int, default=0, metavar="N", help="number of trials; 0 (default): all combinations"
+    )
     _add_outputs(tune)
     tune.set_defaults(command=commands.tune)
 
-    report = names.add_parser(
+
+def _add_report(add_parser: _AddParser) -> None:
+    report = add_parser(
         "report",
-        help="the page, the figures and the tables of a finished run or comparison, again",
-        description="Write report.html, figures/ and tables/ of a finished run or comparison to its folder.",
+        help="write the report of a finished run or comparison: HTML page, figures, tables",
+        description="Write report.html, figures/ and tables/ to the folder of a finished run or comparison.",
     )
     report.add_argument("folder", metavar="RUN_DIR", type=Path, help="the folder of the run or comparison")
     _add_quiet(report)
-    report.add_argument(
-        "--json", action="store_true", help="for programs: a line of JSON that says where it is"
-    )
+    report.add_argument("--json", action="store_true", help="print the path of the page as JSON")
     report.set_defaults(command=commands.report)
 
-    describe = names.add_parser(
+
+def _add_describe(add_parser: _AddParser) -> None:
+    describe = add_parser(
         "describe",
-        help="what each partition of a config's model costs: parameters, traffic, disk, memory",
-        description="Say what each partition costs: parameters, bytes sent, bytes on disk, training memory.",
+        help="print the costs of each partition of a model: parameters, traffic, disk, memory",
+        description="Print the costs of each partition of a config's model: parameters, traffic, disk space "
+        "and training memory.",
     )
     _add_arguments(describe)
-    describe.add_argument("--json", action="store_true", help="as JSON, for programs")
+    describe.add_argument("--json", action="store_true", help="print JSON")
     describe.set_defaults(command=commands.describe)
 
-    importing = names.add_parser(
+
+def _add_import(add_parser: _AddParser) -> None:
+    importing = add_parser(
         "import",
-        help="public data sets, and tables of others, to tables by device",
-        description="Turn a public data set's own files, or a table of another form, into a table by device.",
+        help="convert a public data set or a table to a per-device table",
+        description="Convert the files of a public data set, or another table, to a per-device table.",
     )
     importing.add_argument(
         "kind",
         metavar="KIND",
-        help="emnist, stackoverflow, gldv2, librispeech, qmnist, audiomnist; hf for any data set of the "
-        "`datasets` library; sort, dirichlet and shards for a table",
+        help="a public data set (emnist, stackoverflow, gldv2, librispeech, qmnist, audiomnist), hf (any "
+        "data set of the `datasets` library), or an operation on a table (sort, dirichlet, shards)",
     )
-    importing.add_argument("source", metavar="SOURCE", help="the file or folder to read; with hf, a name")
+    importing.add_argument(
+        "source", metavar="SOURCE", help="the file or folder to read; for hf, the name of the data set"
+    )
     importing.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
     importing.add_argument(
-        "settings", nargs="*", metavar="key=value", help="how, see docs/how-to/own-data.md"
+        "settings", nargs="*", metavar="key=value", help="options, see docs/how-to/own-data.md"
     )
     _add_quiet(importing)
     importing.set_defaults(command=commands.import_, json=False)
 
-    config = names.add_parser(
+
+def _add_config(add_parser: _AddParser) -> None:
+    config = add_parser(
         "config",
-        help="every key with its default and what it means",
-        description="Print a whole config, every key with its default below what it means.",
+        help="print every config key with its default and its meaning",
+        description="Print a complete config: every key with its meaning and its default.",
     )
     config.set_defaults(command=commands.config)
-    return parser
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +147,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "arguments",
         nargs="*",
         metavar="CONFIG.toml | section.key=value",
-        help="a config file, then values that replace some of its own",
+        help="a config file, then values that override it",
     )
 
 
@@ -136,9 +156,11 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="for programs: a line of JSON for every round and one for the outcome; with --quiet that alone",
+        help="print one line of JSON for every round and one for the result; with --quiet, the result only",
     )
 
 
 def _add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="no progress: warnings, errors and the outcome")
+    parser.add_argument(
+        "--quiet", action="store_true", help="print no progress, only warnings, errors and the result"
+    )

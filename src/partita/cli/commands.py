@@ -1,4 +1,4 @@
-"""What each command does. No logic here: each imports what it needs when it runs; `--help` is quick."""
+"""The commands. Each imports what it needs when it runs, so that `--help` is fast; none contains logic."""
 
 import argparse
 import dataclasses
@@ -16,152 +16,184 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from partita.studies.compare import Comparison
+    from partita.studies.run import Prepared
     from partita.training.loop import Watch
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a config, or go on with a run, and say what came out."""
-    from partita.config.reading import read_config
+    """Run a config or resume a run, and print the result."""
     from partita.data.rows import BadData
     from partita.progress.display import Display
-    from partita.report.sheets import to_terminal
-    from partita.report.tables import models_sheet
-    from partita.report.troubles import troubles_of
     from partita.studies import run as runner
 
-    if options.resume is None:
-        path, overrides = _config_of(options.arguments)
-        run = runner.prepare(read_config(path, overrides), path.parent, options.typed)
-    else:
-        run = runner.reopen(options.resume, options.arguments)
+    run = _prepare(options)
     if run.built.start:
-        account = ["Tensors of the file to begin from:", *run.built.start.lines()]
-        _mention(options, "\n  ".join(account))
-    _mention(options, f"Running in {run.folder}")
+        _log(options, "\n  ".join(["Tensors of the initial model's file:", *run.built.start.lines()]))
+    _log(options, f"Running in {run.folder}")
     try:
-        with Display(_display(options)) as display:
-            done = runner.finish(run, _printer(options) or display.watch)
+        with Display(_console(options)) as display:
+            runner.finish(run, _json_printer(options) or display.watch)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Go on with `partita run --resume {run.folder}`.") from None
+        raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder}`.") from None
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder), runner.RESUMABLE])
-        raise ConfigError(f"{error} Go on with `{command}`.") from error
-    troubles = troubles_of(run.folder, done.summary)
-    models = [(model.title, model.statistics) for model in done.models]
-    if not options.json:
-        _print_table(to_terminal(models_sheet(done.summary, models)))
-        for trouble in troubles:
-            print(f"Mind: {trouble}.")
-    _mention(options, "Drawing the page")
-    page = _drawn(run.folder)
-    if options.json:
-        outcome = {"summary": done.summary, "models": dict(models), "troubles": troubles}
-        _print_json({**outcome, "folder": str(run.folder), "page": str(page)})
-    else:
-        print(f"The run is in {run.folder}, its page is {page}")
+        raise ConfigError(f"{error} Resume with `{command}`.") from error
+    _print_run(options, run.folder)
     return 0
 
 
+def _prepare(options: argparse.Namespace) -> "Prepared":
+    """Return the run of a config, or the one to resume."""
+    from partita.config.reading import read_config
+    from partita.studies import run as runner
+
+    if options.resume is not None:
+        return runner.reopen(options.resume, options.arguments)
+    path, overrides = _config_of(options.arguments)
+    return runner.prepare(read_config(path, overrides), path.parent, options.command_line)
+
+
+def _print_run(options: argparse.Namespace, folder: Path) -> None:
+    """Print the result of a finished run, and write its report."""
+    from partita.report.command_tables import models_table
+    from partita.report.models import evaluated_models
+    from partita.report.tables import to_terminal
+    from partita.report.warnings import warnings_of
+    from partita.runs.folder import RunFolder
+
+    run = RunFolder(folder)
+    models = [(model.title, model.statistics) for model in evaluated_models(run)]
+    warnings = warnings_of(run)
+    if not options.json:
+        _print_table(to_terminal(models_table(run.summary, models)))
+        for warning in warnings:
+            print(f"Warning: {warning}.")
+    _log(options, "Writing the report")
+    page = _write_report(folder)
+    if options.json:
+        result = {"summary": run.summary, "models": dict(models), "warnings": warnings}
+        _print_json({**result, "folder": str(folder), "page": str(page)})
+    else:
+        print(f"The run is in {folder}, its report is {page}")
+
+
 def compare(options: argparse.Namespace) -> int:
-    """Run a comparison, or go on with one, or only say what it would take."""
+    """Run a comparison, resume one, or print what it would run."""
     from partita.config.reading import read_values
-    from partita.progress.bar import Work
-    from partita.progress.watchers import nobody
-    from partita.report.comparison_tables import expected_sheet, write_tables
-    from partita.report.machine import sheet_values
-    from partita.report.sheets import to_terminal
-    from partita.studies import compare as running
+    from partita.studies import compare as comparing
     from partita.studies.cells import in_full
+
+    if options.resume is not None:
+        if options.arguments or options.dry_run:
+            raise ConfigError(
+                "A resumed comparison takes its config from its folder: give no other argument."
+            )
+        return _finish_comparison(options, comparing.reopen(options.resume))
+    path, overrides = _config_of(options.arguments)
+    values = read_values(path, in_full(overrides))
+    if options.dry_run:
+        _print_forecast(options, values, path.parent)
+        return 0
+    return _finish_comparison(options, comparing.begin(values, path.parent, options.command_line))
+
+
+def _print_forecast(options: argparse.Namespace, values: Mapping[str, Any], folder: Path) -> None:
+    """Print the runs of a comparison and the expected time of each."""
+    from partita.report.command_tables import forecast_table
+    from partita.report.tables import to_terminal, to_values
     from partita.studies.forecast import forecast
 
-    if options.resume is None:
-        path, overrides = _config_of(options.arguments)
-        values = read_values(path, in_full(overrides))
-        if options.dry_run:
-            expected = expected_sheet(forecast(values, path.parent))
-            if options.json:
-                _print_json({"expected": sheet_values(expected)})
-                return 0
-            _print_table(to_terminal(expected))
-            print("\n".join(expected.notes), end="")
-            return 0
-        comparison = running.begin(values, path.parent, options.typed)
-    elif options.arguments or options.dry_run:
-        raise ConfigError("A resumed comparison takes its config from its folder: leave out all else.")
-    else:
-        comparison = running.reopen(options.resume)
-    _mention(options, f"Comparing in {comparison.folder}")
-    try:
-        with Work(_display(options)) as progress:
-            failed = running.finish(comparison, progress.tick, _printer(options) or nobody)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Go on with `partita compare --resume {comparison.folder}`.") from None
-    sheets = write_tables(comparison, failed)
-    for sheet in [] if options.json else sheets:
-        _print_table(to_terminal(sheet))
-        print("\n".join(sheet.notes))
-    _mention(options, "Drawing the page")
-    page = _drawn(comparison.folder)
+    expected = forecast_table(forecast(values, folder))
     if options.json:
-        tables = {sheet.name: sheet_values(sheet) for sheet in sheets}
-        where = {"folder": str(comparison.folder), "page": str(page)}
-        _print_json({"tables": tables, "failed": failed, **where})
+        _print_json({"forecast": to_values(expected)})
     else:
-        print(f"The tables are in {comparison.folder / 'tables'}, the page is {page}")
+        _print_table(to_terminal(expected))
+        print("\n".join(expected.notes), end="")
+
+
+def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") -> int:
+    """Run all runs of a comparison that are left, print the tables and write the report."""
+    from partita.progress.bar import ProgressBar
+    from partita.progress.watchers import ignore
+    from partita.report.comparison_tables import write_comparison_tables
+    from partita.report.tables import to_terminal, to_values
+    from partita.studies.compare import finish
+
+    _log(options, f"Comparing in {comparison.folder}")
+    try:
+        with ProgressBar(_console(options)) as progress:
+            failed = finish(comparison, progress.update, _json_printer(options) or ignore)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Resume with `partita compare --resume {comparison.folder}`.") from None
+    tables = write_comparison_tables(comparison, failed)
+    for table in [] if options.json else tables:
+        _print_table(to_terminal(table))
+        print("\n".join(table.notes))
+    _log(options, "Writing the report")
+    page = _write_report(comparison.folder)
+    if options.json:
+        values = {table.name: to_values(table) for table in tables}
+        paths = {"folder": str(comparison.folder), "page": str(page)}
+        _print_json({"tables": values, "failed": failed, **paths})
+    else:
+        print(f"The comparison is in {comparison.folder}, its report is {page}")
     return 1 if failed else 0
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Search for settings on validation rows."""
+    """Search for settings on validation data."""
     from partita.config.reading import read_values
-    from partita.progress.bar import Work
-    from partita.progress.watchers import nobody
-    from partita.report.sheets import to_terminal, write_sheets
+    from partita.progress.bar import ProgressBar
+    from partita.progress.watchers import ignore
+    from partita.report.command_tables import trials_table
+    from partita.report.tables import to_terminal, write_tables
     from partita.studies.search_space import split_arguments
-    from partita.studies.trials import trials_sheet
     from partita.studies.tune import begin, tune, write_tuned
 
     path, arguments = _config_of(options.arguments)
     plain, search = split_arguments(arguments)
     ground = begin(read_values(path, plain), path.parent, search, options.trials)
-    _mention(options, f"Tuning in {ground.folder}")
-    with Work(_display(options)) as progress:
-        told = _printer(options) or nobody
-        tuned = tune(ground, search, trials=options.trials, tick=progress.tick, told=told)
-    trials, config = trials_sheet(tuned), write_tuned(tuned, ground)
-    write_sheets([trials], ground.folder)
+    _log(options, f"Tuning in {ground.folder}")
+    with ProgressBar(_console(options)) as progress:
+        watch = _json_printer(options) or ignore
+        tuned = tune(ground, search, trials=options.trials, tick=progress.update, told=watch)
+    table, config = trials_table(tuned), write_tuned(tuned, ground)
+    write_tables([table], ground.folder)
     if options.json:
         _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(ground.folder)})
-        return 0
-    _print_table(to_terminal(trials))
-    print(f"The final run, on all training rows: partita run {config}")
+    else:
+        _print_table(to_terminal(table))
+        print(f"The final run, on all training data: partita run {config}")
     return 0
 
 
 def report(options: argparse.Namespace) -> int:
-    """Draw the page of a run or comparison again."""
-    page = _drawn(options.folder)
+    """Write the report of a finished run or comparison."""
+    page = _write_report(options.folder)
     if options.json:
         _print_json({"folder": str(options.folder), "page": str(page)})
     else:
-        print(f"The page is {page}")
+        print(f"The report is {page}")
     return 0
 
 
-def _drawn(folder: Path) -> Path:
-    """Draw the page of what a folder holds and return its path."""
-    from partita.report.draw import write_report
+def _write_report(folder: Path) -> Path:
+    """Write the report of the run or comparison in a folder and return the page's path."""
+    from partita.report.write import write_report
 
     try:
         return write_report(folder)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"All is done but the page: `partita report {folder}` draws it.") from None
+        raise KeyboardInterrupt(
+            f"Only the report is missing: write it with `partita report {folder}`."
+        ) from None
 
 
 def describe(options: argparse.Namespace) -> int:
-    """Say what each partition of a model costs."""
+    """Print the costs of each partition of a model."""
     from partita.config.reading import read_config
-    from partita.report.tables import costs_notes, costs_table
+    from partita.report.command_tables import costs_notes, costs_table
     from partita.studies.describe import describe
 
     path, overrides = _config_of(options.arguments)
@@ -172,45 +204,45 @@ def describe(options: argparse.Namespace) -> int:
     _print_table(costs_table(described.model, described.devices, described.partitions))
     print("\n".join([*costs_notes(described.partitions), *described.notes]))
     if described.start:
-        print("\n  ".join(["Tensors of the file to begin from:", *described.start.lines()]))
+        print("\n  ".join(["Tensors of the initial model's file:", *described.start.lines()]))
     return 0
 
 
 def import_(options: argparse.Namespace) -> int:
-    """Make a table by device."""
+    """Convert a data set to a per-device table."""
     from partita.config.importing import import_data
-    from partita.progress.bar import Work
+    from partita.progress.bar import ProgressBar
 
-    with Work(_display(options), options.kind) as work:
-        told = import_data(options.kind, options.source, options.out, options.settings, work.tick)
-    print("\n".join(told))
+    with ProgressBar(_console(options), options.kind) as progress:
+        lines = import_data(options.kind, options.source, options.out, options.settings, progress.update)
+    print("\n".join(lines))
     print(f"The table is {options.out}")
     return 0
 
 
 def config(_: argparse.Namespace) -> int:
-    """Print every key with its default."""
+    """Print every config key with its default."""
     from partita.config.reference import reference
 
     print(reference(), end="")
     return 0
 
 
-def _mention(options: argparse.Namespace, text: str) -> None:
-    """Say what is good to know, unless nobody wants to."""
+def _log(options: argparse.Namespace, text: str) -> None:
+    """Print a message to the error stream, unless `--quiet` is given."""
     if not options.quiet:
         print(text, file=sys.stderr)
 
 
-def _display(options: argparse.Namespace) -> "Console":
-    """Return where progress is shown."""
+def _console(options: argparse.Namespace) -> "Console":
+    """Return the console for progress: the error stream, or none with `--quiet` or `--json`."""
     from rich.console import Console
 
     return Console(stderr=True, quiet=options.quiet or options.json)
 
 
-def _printer(options: argparse.Namespace) -> "Watch | None":
-    """Return what prints every round for a program, None where no program reads along."""
+def _json_printer(options: argparse.Namespace) -> "Watch | None":
+    """Return a watcher that prints every round as JSON, None if that is not wanted."""
     if not options.json or options.quiet:
         return None
     return lambda line, done, total: _print_json({**line, "done": done, "total": total})
@@ -221,7 +253,7 @@ def _print_json(values: Mapping[str, Any]) -> None:
 
 
 def _print_table(table: "Table") -> None:
-    """Print every digit of a table, however narrow the terminal."""
+    """Print a table in full width, however narrow the terminal."""
     from rich.console import Console
 
     console = Console()
@@ -231,7 +263,7 @@ def _print_table(table: "Table") -> None:
 
 
 def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
-    """Return the config file, the quickstart's where none is named, and the overrides."""
+    """Return the path of the config, by default the quickstart's, and the overrides."""
     quickstart = Path(str(resources.files("partita") / "quickstart.toml"))
     if arguments and "=" not in arguments[0]:
         return Path(arguments[0]), list(arguments[1:])

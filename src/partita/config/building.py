@@ -9,15 +9,17 @@ from typing import TypeVar, cast
 import torch
 from torch import nn
 
-from partita.config.imports import OPTIMIZERS, load, own_code, section, taken
+from partita.config.imports import OPTIMIZERS, call, load, own_code, taken
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
+    SERVER_PREFIX,
     Config,
     FinetuneConfig,
     PartitionConfig,
     PersonalizeConfig,
     PretrainConfig,
 )
+from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
 from partita.config.watchers import build_watchers
 from partita.errors import ConfigError
@@ -30,7 +32,7 @@ from partita.models.parts import named_partition, named_patterns
 from partita.models.start import Account
 from partita.partition import Partition
 from partita.partition.selection import REST, Selection
-from partita.progress.watchers import Maker
+from partita.progress.watchers import WatcherFactory
 from partita.protocol import Stage
 from partita.server import registry as servers
 from partita.server.optimizers import ServerOptimizer
@@ -38,7 +40,7 @@ from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.tasks.build import build_model
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
-from partita.training.plan import Evaluation, Finetuning, Plan, Training
+from partita.training.plan import Finetuning, Plan, Training
 
 Choice = TypeVar("Choice")
 _NO_METHOD = (
@@ -56,7 +58,7 @@ class Built:
     plan: Plan
     start: Account | None
     """What became of the file to begin from, where there is one."""
-    watchers: Mapping[str, Maker]
+    watchers: Mapping[str, WatcherFactory]
     """What makes the watchers that the config names, by their import paths."""
 
 
@@ -73,21 +75,21 @@ def build(config: Config, folder: Path) -> Built:
     follows = registry.find(config.personalize.method).follows
     partition = build_partition(config.partition, model, follows=follows)
     _check_baseline(config)
-    with section("evaluate"):
-        evaluate = _evaluation(config)
+    with in_section("evaluate"):
+        _check_choice(config)
     plan = Plan(
         pretrain=_training("pretrain", config.pretrain),
         personalize=_training("personalize", config.personalize),
         finetune=_finetuning(config.finetune) if partition.names("personal") else None,
-        evaluate=evaluate,
+        evaluate=config.evaluate,
     )
     with own_code("`partition.adapter_width`"):
         partition.kinds(task.devices.ids)
     with own_code("The task"):
         plan.check(len(task.devices))
         check_task(task, partition, seed=config.seed)
-        with section("evaluate"):
-            evaluate.check(task)
+        with in_section("evaluate"):
+            config.evaluate.check(task)
     with own_code("`personalize.method`"):
         _check_carried(plan, partition, task, seed=config.seed)
     return Built(task, partition, plan, start, watchers)
@@ -111,7 +113,7 @@ def _check_baseline(config: Config) -> None:
 
 def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool = False) -> Partition:
     """Return how the config splits a model; `follows` as in `full`."""
-    with section("partition"):
+    with in_section("partition"):
         others = {
             "shared": _selection(config.shared, model),
             "frozen": _selection(config.frozen, model),
@@ -137,46 +139,30 @@ def _selection(value: str | list[str], model: nn.Module) -> Selection:
     return named_patterns(model, value) if isinstance(value, str) else value
 
 
-def _training(key: str, config: PretrainConfig) -> Training:
-    with section(key):
-        return Training(
+def _training(key: str, config: PretrainConfig | PersonalizeConfig) -> Training:
+    with in_section(key):
+        return create(
+            Training,
+            config,
             method=_method(key, config),
-            rounds=config.rounds,
-            devices_per_round=config.devices_per_round,
             schedule=_schedule(config),
-            server=_server(config),
+            server=_server(key, config),
         )
 
 
-def _method(key: str, config: PretrainConfig) -> Method:
+def _method(key: str, config: PretrainConfig | PersonalizeConfig) -> Method:
     optimizer = _optimizer(key, config)
-    method = partial(
-        Method,
-        shared_lr=config.shared_lr,
-        shared_epochs=config.shared_epochs,
-        shared_steps=config.shared_steps,
-        batch_size=config.batch_size,
-        max_grad_norm=config.max_grad_norm,
-        weights=config.weights,
-        optimizer=optimizer,
-        proximal=config.proximal,
-    )
-    if not isinstance(config, PersonalizeConfig):
-        return method(local=registry.find(registry.REFERENCE).update, personal_epochs=0)
-    return method(
-        local=_local(config),
-        personal_lr=config.personal_lr,
-        personal_epochs=config.personal_epochs,
-        personal_steps=config.personal_steps,
-        stateful=config.stateful,
-    )
+    if isinstance(config, PersonalizeConfig):
+        return create(Method, config, local=_local(config), optimizer=optimizer)
+    local = registry.find(registry.REFERENCE).update
+    return create(Method, config, local=local, optimizer=optimizer, personal_epochs=0)
 
 
 def _local(config: PersonalizeConfig) -> LocalFn:
     """Return the update of a config's method with its hyperparameters, after a trial with one step."""
     name, function = config.method, registry.find(config.method).update
-    if config.options:
-        function = partial(function, **config.options)
+    if own := {key: value for key, value in config.options.items() if not key.startswith(SERVER_PREFIX)}:
+        function = partial(function, **own)
     steps = Steps(count=1, lr=0.0)
     try:
         carried = Carried(kept={}, sent={})
@@ -189,17 +175,11 @@ def _local(config: PersonalizeConfig) -> LocalFn:
 
 
 def _finetuning(config: FinetuneConfig) -> Finetuning:
-    with section("finetune"):
-        return Finetuning(
-            personal_lr=config.personal_lr,
-            epochs=config.epochs,
-            batch_size=config.batch_size,
-            max_grad_norm=config.max_grad_norm,
-            optimizer=_optimizer("finetune", config),
-        )
+    with in_section("finetune"):
+        return create(Finetuning, config, optimizer=_optimizer("finetune", config))
 
 
-def _optimizer(key: str, config: PretrainConfig | FinetuneConfig) -> OptimizerFn:
+def _optimizer(key: str, config: PretrainConfig | PersonalizeConfig | FinetuneConfig) -> OptimizerFn:
     """Return the devices' optimizer; its settings are passed on where they are not 0."""
     function = load(f"{key}.optimizer", config.optimizer, OPTIMIZERS)
     settings = {"momentum": config.momentum, "weight_decay": config.weight_decay}
@@ -218,18 +198,29 @@ def _optimizer(key: str, config: PretrainConfig | FinetuneConfig) -> OptimizerFn
     return optimizer
 
 
-def _schedule(config: PretrainConfig) -> Schedule:
+def _schedule(config: PretrainConfig | PersonalizeConfig) -> Schedule:
     schedules: dict[str, Callable[[], Schedule]] = {
         "constant": lambda: constant,
-        "linear": lambda: Linear(warmup=config.warmup),
-        "exponential": lambda: Exponential(halve_every=config.halve_every),
+        "linear": lambda: create(Linear, config),
+        "exponential": lambda: create(Exponential, config),
     }
     return _choose("schedule", config.schedule, schedules)()
 
 
-def _server(config: PretrainConfig) -> ServerOptimizer:
-    optimizer = load("server_optimizer", config.server_optimizer, servers.PATHS)
-    return optimizer(**taken(optimizer, {"lr": config.server_lr, "momentum": config.server_momentum}))
+def _server(key: str, config: PretrainConfig | PersonalizeConfig) -> ServerOptimizer:
+    """Return the server's optimizer, with every key that begins with `server_` as an argument."""
+    function = load(f"{key}.server_optimizer", config.server_optimizer, servers.PATHS)
+    prefix = SERVER_PREFIX
+    given = {name: value for name, value in config.options.items() if name.startswith(prefix)}
+    arguments = {name.removeprefix(prefix): value for name, value in given.items()}
+    arguments |= taken(function, {"lr": config.server_lr, "momentum": config.server_momentum})
+    server = call(key, function, arguments, prefix=prefix)
+    if not isinstance(server, ServerOptimizer):
+        raise ValueError(
+            f"`server_optimizer` = {config.server_optimizer!r} must return an object with `init` and `step`, "
+            f"got {server!r}."
+        )
+    return server
 
 
 def _choose(key: str, value: str, choices: dict[str, Choice]) -> Choice:
@@ -239,17 +230,14 @@ def _choose(key: str, value: str, choices: dict[str, Choice]) -> Choice:
     return choices[value]
 
 
-def _evaluation(config: Config) -> Evaluation:
-    devices, choose = config.evaluate.devices, bool(config.evaluate.choose)
-    if choose and config.evaluate.split == "validation":
-        raise ValueError("Models cannot be judged by the rows that `choose` goes by: leave out `split`.")
-    if isinstance(devices, str) and devices != "all":
-        raise ValueError(f"`devices` must be 'all' or a number, got {devices!r}.")
-    if choose and not config.pretrain.rounds and not config.model.start:
+def _check_choice(config: Config) -> None:
+    """Raise if devices cannot choose between the pretrained model and their own."""
+    if not config.evaluate.choose:
+        return
+    if config.evaluate.split == "validation":
+        raise ValueError(
+            "`choose` and `split` = 'validation' exclude each other: a choice by validation rows must be "
+            "evaluated on test rows."
+        )
+    if not config.pretrain.rounds and not config.model.start:
         raise ValueError("`choose` needs a model to choose beside a device's own: `pretrain.rounds` above 0.")
-    return Evaluation(
-        devices=None if isinstance(devices, str) else devices,
-        every=config.evaluate.every,
-        split=config.evaluate.split,
-        choose=choose,
-    )

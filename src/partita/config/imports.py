@@ -51,8 +51,14 @@ def load(key: str, value: str, known: Mapping[str, str]) -> Any:
         ) from error
 
 
-def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Return what a function of the user's gives for the keys of its section.
+def call(key: str, function: Callable[..., Any], options: Mapping[str, Any], *, prefix: str = "") -> Any:
+    """Call a function that a config names with the keys of its section.
+
+    Args:
+        key: the section.
+        function: the function.
+        options: its arguments.
+        prefix: the text that keys of the section have before the names of arguments.
 
     Raises:
         ConfigError: the keys do not fit, or the function fails.
@@ -64,7 +70,7 @@ def call(key: str, function: Callable[..., Any], options: Mapping[str, Any]) -> 
         signature = inspect.signature(function)
     except ValueError:  # Some built-in functions have none to look at.
         signature = inspect.Signature([inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)])
-    _check_options(key, name, signature, options)
+    _check_options(key, name, signature, options, prefix)
     with own_code(f"[{key}] {name}"):
         return function(**options)
 
@@ -87,7 +93,9 @@ def takes(name: str, function: Callable[..., Any]) -> bool:
     return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in known)
 
 
-def _check_options(key: str, name: str, signature: inspect.Signature, options: Mapping[str, Any]) -> None:
+def _check_options(
+    key: str, name: str, signature: inspect.Signature, options: Mapping[str, Any], prefix: str
+) -> None:
     try:
         signature.bind(**options)
     except TypeError as error:
@@ -95,7 +103,7 @@ def _check_options(key: str, name: str, signature: inspect.Signature, options: M
     for option, value in options.items():
         kind = signature.parameters[option].annotation if option in signature.parameters else Any
         if kind in (int, float, bool, str):
-            check_type(value, kind, f"{key}.{option}")
+            check_type(value, kind, f"{key}.{prefix}{option}")
 
 
 @contextmanager
@@ -114,17 +122,6 @@ def own_code(what: str) -> Iterator[None]:
         place = (own or places)[-1]
         where = f"{Path(place.filename).name}, line {place.lineno}"
         raise ConfigError(f"{what} failed: {type(error).__name__}: {reason} ({where}).") from error
-
-
-@contextmanager
-def section(name: str) -> Iterator[None]:
-    """Say in which section of the config a value was wrong."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"[{name}] {error}") from None
 
 
 def _is_ours(file: str) -> bool:

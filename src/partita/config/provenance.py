@@ -49,6 +49,7 @@ def _paths(config: Config) -> list[str]:
     paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
     paths += [registry.path_of(config.personalize.method), config.personalize.optimizer]
     paths += [config.finetune.optimizer]
+    paths += [config.pretrain.server_optimizer, config.personalize.server_optimizer]
     return [*paths, str(config.partition.adapter_width), *config.report.watchers]
 
 

@@ -7,17 +7,20 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from partita.config.changes import parse_overrides, with_values
 from partita.config.methods import method_of, replaced_settings, with_settings
 from partita.config.provenance import find_code
-from partita.config.schema import Config, PersonalizeConfig
+from partita.config.schema import SERVER_PREFIX, Config, PersonalizeConfig
+from partita.config.sections import alternatives, in_section
 from partita.errors import ConfigError
 from partita.methods.named import NamedMethod
 
 logger = logging.getLogger(__name__)
+
+_EMPTY = inspect.Parameter.empty
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -52,7 +55,7 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def config_of(values: Mapping[str, Any]) -> Config:
     """Return the config with these values and the settings of its method."""
-    config = _read(Config, with_settings(values), "")
+    config = _read(Config, with_settings(values))
     method = method_of(values)
     if method is None:
         return config
@@ -60,34 +63,24 @@ def config_of(values: Mapping[str, Any]) -> Config:
 
 
 def _with_hyperparameters(section: PersonalizeConfig, method: NamedMethod) -> PersonalizeConfig:
-    """Return `[personalize]` with every hyperparameter of its method, each given value checked.
-
-    Raises:
-        ConfigError: a key is neither the section's nor the method's, or its value has another type.
-    """
+    """Return `[personalize]` with every hyperparameter of its method, those given checked for their type."""
     keys = [entry.name for entry in fields(section) if entry.name != "options"]
     own = method.hyperparameters
     for name in own:
-        if name in keys:
+        if name in keys or name.startswith(SERVER_PREFIX):
             raise ConfigError(
-                f"`personalize.method` = {section.method!r} has an argument `{name}`, which is a key of "
-                "[personalize] already: rename the argument."
+                f"`personalize.method` = {section.method!r} has an argument `{name}`, which has another "
+                "meaning in [personalize]: rename the argument."
             )
-    options = {
-        name: entry.default for name, entry in own.items() if entry.default is not inspect.Parameter.empty
-    }
+    defaults = {name: entry.default for name, entry in own.items() if entry.default is not _EMPTY}
     for key, value in section.options.items():
-        if key not in own:
-            hint = (
-                did_you_mean(key, [*keys, *own], "personalize.")
-                or f" Known keys: {', '.join([*keys, *own])}."
-            )
-            raise ConfigError(f"Unknown key `personalize.{key}`.{hint}")
-        hint = own[key].annotation
-        options[key] = (
-            value if hint is inspect.Parameter.empty else check_type(value, hint, f"personalize.{key}")
-        )
-    return replace(section, options=options)
+        if key in own and own[key].annotation is not _EMPTY:
+            defaults[key] = check_type(value, own[key].annotation, f"personalize.{key}")
+        elif key in own or key.startswith(SERVER_PREFIX):
+            defaults[key] = value
+        else:
+            raise _unknown(key, [*keys, *own], "personalize.")
+    return replace(section, options=defaults)
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -95,33 +88,32 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     return config_of(with_values(to_values(config), changes))
 
 
-def _read(kind: type, values: Mapping[str, Any], prefix: str) -> Any:
-    """Return a dataclass made of TOML values, each checked for its type."""
-    hints = get_type_hints(kind)
-    known = {name: hint for name, hint in hints.items() if name != "options"}
-    unknown = {name: value for name, value in values.items() if name not in known}
-    if unknown and "options" not in hints:
-        key = next(iter(unknown))
-        hint = _elsewhere(kind, key) or did_you_mean(key, list(known), prefix)
-        hint = hint or f" Known keys: {', '.join(known)}."
-        raise ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
-    taken = {
+def _read(kind: type, values: Mapping[str, Any], section: str = "") -> Any:
+    """Return a section of the config, or all of it, with every value checked for its type."""
+    hints, prefix = get_type_hints(kind), f"{section}." if section else ""
+    known = {entry.name: hints[entry.name] for entry in fields(kind) if entry.name != "options"}
+    further = {name: value for name, value in values.items() if name not in known}
+    for key in further:
+        if "options" not in hints or not key.startswith(getattr(kind, "option_prefix", "")):
+            raise _unknown(key, list(known), prefix, _elsewhere(kind, key))
+    given = {
         name: _value(value, known[name], prefix + name) for name, value in values.items() if name in known
     }
-    return kind(**taken, **({"options": unknown} if unknown else {}))
+    with in_section(section):
+        return kind(**given, **({"options": further} if further else {}))
 
 
 def _value(value: Any, hint: Any, key: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             raise ConfigError(f"`{key}` must be a section, got {value!r}.")
-        return _read(hint, value, f"{key}.")
+        return _read(hint, value, key)
     return check_type(value, hint, key)
 
 
 def check_type(value: Any, hint: Any, key: str) -> Any:
     """Return the value of a key where it is of the type that it should be, whole numbers as floats too."""
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    options = alternatives(hint)
     for option in options:
         if _fits(value, option):
             return float(value) if option is float else value
@@ -161,6 +153,11 @@ def _elsewhere(kind: type, key: str) -> str:
     sections = {name: hint for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
     homes = [f"`{name}.{key}`" for name, hint in sections.items() if key in get_type_hints(hint)]
     return f" Did you mean {' or '.join(homes)}?" if homes else ""
+
+
+def _unknown(key: str, known: Sequence[str], prefix: str, hint: str = "") -> ConfigError:
+    hint = hint or did_you_mean(key, known, prefix) or f" Known keys: {', '.join(known)}."
+    return ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
 
 
 def did_you_mean(value: str, known: Sequence[str], prefix: str = "") -> str:

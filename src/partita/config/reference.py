@@ -10,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from partita.config.schema import Config
+from partita.config.sections import included_in, settings_of
 from partita.methods.registry import names as method_names
 from partita.server.registry import OPTIMIZERS
 
@@ -45,17 +46,25 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """Return the text under each field of a dataclass, inherited ones included."""
+    """Return the docstring of each field of a dataclass, inherited and included ones too."""
     docs: dict[str, str] = {}
+    for owner in included_in(kind):
+        docs |= {name: text for name, text in field_docs(owner).items() if name in settings_of(owner)}
     for owner in reversed(kind.__mro__):
-        if not is_dataclass(owner):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for entry, text in zip(body.body, body.body[1:], strict=False):
-            if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
-                docs[entry.target.id] = _text_of(text)
+        if is_dataclass(owner):
+            docs |= _docstrings(owner)
     return docs
+
+
+def _docstrings(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields in the source of a class."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        entry.target.id: _text_of(text)
+        for entry, text in zip(body.body, body.body[1:], strict=False)
+        if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name)
+    }
 
 
 def _text_of(node: ast.stmt) -> str:

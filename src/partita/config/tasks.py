@@ -8,9 +8,10 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import nn
 
-from partita.config.imports import MODELS, TASKS, call, load, own_code, section, taken, takes
+from partita.config.imports import MODELS, TASKS, call, load, own_code, taken, takes
 from partita.config.reading import check_type
 from partita.config.schema import Config
+from partita.config.sections import in_section
 from partita.errors import ConfigError
 from partita.models.start import Account, load_start
 from partita.params import Params, from_bytes
@@ -30,7 +31,7 @@ def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
     if not isinstance(task, Task):
         raise ConfigError(f"`task.kind` = {config.task.kind!r} must return a Task, got {task!r}.")
     if share:
-        with section("task"):
+        with in_section("task"):
             task = held_out(task, check_type(share, float, "task.validation"))
     if config.model.name:
         model = load("model.name", config.model.name, MODELS)

@@ -8,12 +8,12 @@ from partita.config.imports import load
 from partita.config.schema import ReportConfig
 from partita.errors import ConfigError
 from partita.progress.tensorboard import check_tensorboard
-from partita.progress.watchers import Maker
+from partita.progress.watchers import WatcherFactory
 
 _WANTED = "must be a function of a run's folder and its config"
 
 
-def build_watchers(config: ReportConfig) -> dict[str, Maker]:
+def build_watchers(config: ReportConfig) -> dict[str, WatcherFactory]:
     """Return what makes each watcher, by its import path.
 
     Raises:
@@ -24,7 +24,7 @@ def build_watchers(config: ReportConfig) -> dict[str, Maker]:
     return {path: _maker(path) for path in config.watchers}
 
 
-def _maker(path: str) -> Maker:
+def _maker(path: str) -> WatcherFactory:
     make = load("report.watchers", path, {})
     if not callable(make):
         raise ConfigError(f"`report.watchers`: {path!r} {_WANTED}, got {make!r}.")
@@ -34,4 +34,4 @@ def _maker(path: str) -> Maker:
         raise ConfigError(f"`report.watchers`: {path!r} {_WANTED}: {error}.") from None
     except ValueError:  # Some built-in functions have no signature to look at.
         pass
-    return cast(Maker, make)
+    return cast(WatcherFactory, make)

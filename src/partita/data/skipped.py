@@ -82,3 +82,9 @@ def read_skipped(folder: Path) -> list[LeftOut]:
     if whole != content:
         os.truncate(path, len(whole))
     return [LeftOut(**json.loads(line)) for line in whole.splitlines()]
+
+
+def skipped_text(skipped: Sequence[LeftOut]) -> str:
+    """Return how many bad rows were skipped, and the first of them."""
+    rows = "1 bad row was" if len(skipped) == 1 else f"{len(skipped)} bad rows were"
+    return f"{rows} skipped ({skipped[0]})"

@@ -18,8 +18,12 @@ _SERVER_LR = 0.01
 
 
 def _from_scratch(budget: Budget) -> Mapping[str, Any]:
-    own = {} if budget.pretrain["server_optimizer"] == _SERVER else {"pretrain.server_lr": _SERVER_LR}
-    return {"pretrain.rounds": budget.rounds, **own}
+    """Return all rounds, and settings of another server optimizer replaced by Adam's."""
+    others: dict[str, Any] = {}
+    if budget.pretrain["server_optimizer"] != _SERVER:
+        others = {f"pretrain.{key}": None for key in budget.pretrain if key.startswith("server_")}
+        others |= {"pretrain.server_lr": _SERVER_LR}
+    return {**others, "pretrain.rounds": budget.rounds}
 
 
 METHOD = NamedMethod(

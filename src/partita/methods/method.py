@@ -15,30 +15,30 @@ class Method:
 
     local: LocalFn
     """The device's update, such as LocalAlt; one with settings of its own as a `functools.partial`."""
-    shared_lr: float
-    """The learning rate of the shared part, before the schedule."""
-    personal_lr: float | None = None
-    """The learning rate of the personal part, before the schedule; None: as `shared_lr`."""
-    personal_epochs: int = 1
-    """Passes over the training examples that update the personal part."""
-    shared_epochs: int = 1
-    """Passes over the training examples that update the shared part."""
-    personal_steps: int = 0
-    """Steps on the personal part, in place of epochs; 0: epochs."""
-    shared_steps: int = 0
-    """Steps on the shared part, in place of epochs; 0: epochs."""
     batch_size: int = 32
-    """Examples in a step."""
-    max_grad_norm: float = 0.0
-    """Maximum norm of the gradient of all parameters that move in a step; 0 does not clip."""
-    weights: Weights = "examples"
-    """Weight of a device in the mean: its number of training examples, or the same for all."""
-    optimizer: OptimizerFn = SGD
-    """The device's optimizer, created anew in each visit."""
+    """Examples per step."""
+    shared_lr: float = 0.1
+    """Learning rate of the shared part on devices, before the schedule."""
+    shared_epochs: int = 1
+    """Passes over a device's training examples that update the shared part."""
+    shared_steps: int = 0
+    """Steps on the shared part instead of epochs; 0: epochs."""
+    personal_lr: float | None = None
+    """Learning rate of the personal part, before the schedule; left out: `shared_lr`."""
+    personal_epochs: int = 1
+    """Passes over a device's training examples that update the personal part."""
+    personal_steps: int = 0
+    """Steps on the personal part instead of epochs; 0: epochs."""
     stateful: bool = True
-    """Whether a device keeps its personal part, and the state of its method, from one visit to the next."""
+    """Whether devices keep their personal part, and the state of their method, from one round to the next."""
+    max_grad_norm: float = 0.0
+    """Norm to which the gradient of all parameters that move in a step is clipped; 0: no clipping."""
+    weights: Weights = "examples"
+    """Weight of a device in the mean: its number of training `examples`, or `equal` for all devices."""
     proximal: float = 0.0
-    """Strength of a proximal term that holds the shared part to what the server sent."""
+    """Strength mu of a proximal term (mu / 2) ||u - u_sent||^2, which keeps u near the server's."""
+    optimizer: OptimizerFn = SGD
+    """Optimizer of the device, created anew in each visit."""
 
     def __post_init__(self) -> None:
         update = self.update

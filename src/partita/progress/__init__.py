@@ -1,1 +1,1 @@
-"""Feedback while a run goes on: display, watchers, TensorBoard."""
+"""Progress of a run while it is running: display, watchers, TensorBoard."""

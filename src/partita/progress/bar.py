@@ -1,47 +1,47 @@
-"""Progress of long work: a bar with the time left in a terminal, a plain line now and then elsewhere."""
+"""A progress bar with the time left in a terminal, and plain lines at intervals elsewhere."""
 
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from rich import progress as bars
+from rich import progress as rich_progress
 from rich.console import Console
 
-Tick = Callable[[float, int, str], None]
-"""Told how much is done, of how much, and what is being done."""
-_SECONDS = 5.0
-"""Between plain lines."""
+OnProgress = Callable[[float, int, str], None]
+"""A callback for progress: how much is done, the total, and a description of the current step."""
+_INTERVAL = 5.0
+"""Seconds between plain lines."""
 
 
-class NowAndThen:
-    """Prints plain lines, not more often than every few seconds."""
+class PeriodicPrinter:
+    """Prints plain lines, at most one every few seconds."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
         self._clock = clock
-        self._said: float | None = None
+        self._printed: float | None = None
 
-    def say(self, line: str, *, is_last: bool) -> None:
-        """Print a line where it is time for one, and the last one in any case."""
+    def print(self, line: str, *, is_last: bool) -> None:
+        """Print a line if the interval has passed; the last line always."""
         now = self._clock()
-        if is_last or self._said is None or now - self._said >= _SECONDS:
-            self._said = now
+        if is_last or self._printed is None or now - self._printed >= _INTERVAL:
+            self._printed = now
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-class Work:
-    """Shows how much of something is done."""
+class ProgressBar:
+    """Shows the progress of a long task."""
 
     def __init__(self, console: Console, name: str = "") -> None:
         self._name = name
         self._is_live = console.is_terminal and not console.quiet
-        self._plain = NowAndThen(console)
-        self._bar = bars.Progress(
-            bars.TextColumn("{task.description}", markup=False),
-            bars.BarColumn(),
-            bars.MofNCompleteColumn(),
-            bars.TimeRemainingColumn(),
+        self._plain = PeriodicPrinter(console)
+        self._bar = rich_progress.Progress(
+            rich_progress.TextColumn("{task.description}", markup=False),
+            rich_progress.BarColumn(),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TimeRemainingColumn(),
             console=console,
             disable=not self._is_live,
             transient=True,
@@ -60,9 +60,9 @@ class Work:
     ) -> None:
         self._bar.stop()
 
-    def tick(self, done: float, total: int, text: str = "") -> None:
-        """Show how much is done, and what is being done."""
+    def update(self, done: float, total: int, text: str = "") -> None:
+        """Show how much is done, with a description of the current step."""
         text = text or self._name
         self._bar.update(self._task, description=text, completed=done, total=total)
         if not self._is_live:
-            self._plain.say(f"{int(done)}/{total} {text}", is_last=done >= total)
+            self._plain.print(f"{int(done)}/{total} {text}", is_last=done >= total)

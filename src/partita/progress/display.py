@@ -1,12 +1,12 @@
-"""Where a run stands: lines that are renewed in a terminal, a plain line now and then elsewhere."""
+"""The display of a run's progress: two live lines in a terminal, plain lines at intervals elsewhere."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,61 +14,58 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from partita.progress.bar import NowAndThen
+from partita.progress.bar import PeriodicPrinter
 from partita.protocol import Stage
-from partita.training.evaluation import Row
 
-_LOOKED_AT = 30
-"""Of how many rounds the speed is taken, the last ones."""
-_BAR = 30
-DOING = {
+_WINDOW = 30
+"""The number of most recent rounds that the speed is measured over."""
+_BAR_WIDTH = 30
+ACTIVITIES = {
     Stage.PRETRAINED: "pretraining",
     Stage.PERSONALISED: "personalizing",
-    Stage.FINETUNED: "finetuning",
+    Stage.FINETUNED: "fine-tuning",
 }
-"""What is done in the stage that ends with a model."""
+"""The name of the training in each stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Where a run stands after a round."""
+class RunProgress:
+    """The state of a run after a round."""
 
     run: str = ""
-    """Which run, where it is not the one that was asked for."""
+    """The folder of an inner run; empty for the run itself."""
     stage: str = ""
     work: str = ""
     round: int = 0
-    """How many rounds of the stage are done."""
+    """Rounds of the stage that are done."""
     rounds: int = 0
-    """How many rounds the stage has."""
+    """Rounds of the stage in total."""
     loss: float | None = None
-    """Of the stage's last training round."""
+    """The loss of the stage's last training round."""
     hurt: int = 0
-    """Devices that the stage's model hurts, by its last evaluation, as far as that has come."""
+    """Devices that are hurt, by the stage's last evaluation so far."""
     compared: int = 0
-    """Devices of which that is known."""
+    """Devices that this evaluation has compared with the pretrained model so far."""
 
-    def after(self, line: Row) -> "Standing":
-        """Return where the run stands after one more round, of which a watcher is told this line."""
+    def after(self, line: Mapping[str, Any]) -> "RunProgress":
+        """Return the state after one more round, given the line that watchers receive."""
         run, stage, work = line.get("run", ""), str(line["stage"]), line["work"]
-        before = self if (self.run, self.stage) == (run, stage) else Standing()
-        stands = replace(before, run=run, stage=stage, work=work, rounds=line["rounds"])
+        before = self if (self.run, self.stage) == (run, stage) else RunProgress()
+        state = replace(before, run=run, stage=stage, work=work, rounds=line["rounds"])
         if work != "evaluate":
-            return replace(stands, round=line["round"] + 1, loss=line["loss"])
-        goes_on = before.work == "evaluate"
-        hurt, compared = (line.get("hurt", 0), sum(line.get(key, 0) for key in ("helped", "hurt", "same")))
-        return replace(
-            stands,
-            round=line["round"],
-            hurt=hurt + (before.hurt if goes_on else 0),
-            compared=compared + (before.compared if goes_on else 0),
-        )
+            return replace(state, round=line["round"] + 1, loss=line["loss"])
+        hurt, compared = line.get("hurt", 0), sum(line.get(key, 0) for key in ("helped", "hurt", "same"))
+        if before.work == "evaluate":  # A further block of devices of the same evaluation.
+            hurt, compared = hurt + before.hurt, compared + before.compared
+        return replace(state, round=line["round"], hurt=hurt, compared=compared)
 
     def __str__(self) -> str:
-        """Return all that is known in words."""
+        """Return everything that is known, in words."""
         facts = [
             f"{self.run} baseline" if self.run else "",
-            f"{self.stage} model evaluated" if self.work == "evaluate" else DOING[Stage(self.stage)],
+            f"evaluating the {self.stage} model"
+            if self.work == "evaluate"
+            else ACTIVITIES[Stage(self.stage)],
             f"round {self.round} of {self.rounds}" if self.rounds else "",
             f"loss {self.loss:.4f}" if self.loss is not None else "",
             f"{self.hurt} of {self.compared} devices hurt" if self.compared else "",
@@ -77,16 +74,16 @@ class Standing:
 
 
 class Speed:
-    """How fast rounds end, by the last ones."""
+    """The speed of a run, measured over its most recent rounds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._begun = clock()
-        self._ends: deque[tuple[int, float]] = deque(maxlen=_LOOKED_AT + 1)
-        self._left = 0
+        self._ends: deque[tuple[int, float]] = deque(maxlen=_WINDOW + 1)
+        self._remaining = 0
 
-    def tick(self, done: int, total: int) -> None:
-        """Take note that a round has ended; counting from the start again begins anew."""
+    def update(self, done: int, total: int) -> None:
+        """Record the end of a round; a count that does not grow belongs to another run and starts anew."""
         now = self._clock()
         if self._ends and done <= self._ends[-1][0]:
             self._begun = self._ends[-1][1]
@@ -94,11 +91,11 @@ class Speed:
         if not self._ends:
             self._ends.append((done - 1, self._begun))
         self._ends.append((done, now))
-        self._left = total - done
+        self._remaining = total - done
 
     @property
     def rate(self) -> float | None:
-        """Rounds in a second, None where nothing is known yet."""
+        """Rounds per second, None if no round has ended."""
         if not self._ends:
             return None
         (first, begun), (last, ended) = self._ends[0], self._ends[-1]
@@ -106,31 +103,31 @@ class Speed:
 
     @property
     def left(self) -> timedelta | None:
-        """The time left from now on, None where nothing is known yet, or nothing is left."""
-        if not self._left or (rate := self.rate) is None:
+        """The time left, None if it is not known or nothing is left."""
+        if not self._remaining or (rate := self.rate) is None:
             return None
         since = self._clock() - self._ends[-1][1]
-        return timedelta(seconds=round(max(0.0, self._left / rate - since)))
+        return timedelta(seconds=round(max(0.0, self._remaining / rate - since)))
 
     def facts(self) -> Iterator[str]:
-        """Yield the speed and the time left in words, as far as they are known."""
+        """Yield the speed and the time left in words, if they are known."""
         if (rate := self.rate) is not None:
-            yield f"{_number(rate)} rounds/s"
+            yield f"{_three_digits(rate)} rounds/s"
         if (left := self.left) is not None:
             yield f"{left} left"
 
 
 class Display:
-    """Shows where a run stands: its stage, round, loss, devices hurt, speed and the time left."""
+    """Shows a run's stage, round, loss, devices hurt, speed and the time left."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_live = console.is_terminal and not console.is_dumb_terminal and not console.quiet
-        self._plain = NowAndThen(console, clock)
+        self._plain = PeriodicPrinter(console, clock)
         self._speed = Speed(clock)
-        self._standing = Standing()
+        self._progress = RunProgress()
         self._done, self._total = 0, 0
-        # Last: it asks at once what to show.
-        self._live = Live(console=console, get_renderable=self._shown, transient=True)
+        # Last: it calls `_content` at once.
+        self._live = Live(console=console, get_renderable=self._content, transient=True)
 
     def __enter__(self) -> Self:
         if self._is_live:
@@ -145,29 +142,29 @@ class Display:
     ) -> None:
         self._live.stop()
 
-    def watch(self, line: Row, done: int, total: int) -> None:
+    def watch(self, line: Mapping[str, Any], done: int, total: int) -> None:
         """Show that a round has ended."""
-        self._standing = self._standing.after(line)
-        self._speed.tick(done, total)
+        self._progress = self._progress.after(line)
+        self._speed.update(done, total)
         self._done, self._total = done, total
         if not self._is_live:
-            text = ", ".join([str(self._standing), *self._speed.facts()])
-            self._plain.say(f"{done}/{total} {text}", is_last=done == total)
+            text = ", ".join([str(self._progress), *self._speed.facts()])
+            self._plain.print(f"{done}/{total} {text}", is_last=done == total)
 
-    def _shown(self) -> RenderableType:
-        """Return what stands in the terminal at this moment."""
+    def _content(self) -> RenderableType:
+        """Return the lines to show in the terminal now."""
         if not self._total:
             return Text("starting")
         bar = Table.grid(padding=(0, 1))
-        done = ProgressBar(total=self._total, completed=self._done, width=_BAR)
+        done = ProgressBar(total=self._total, completed=self._done, width=_BAR_WIDTH)
         bar.add_row(done, f"{self._done}/{self._total}", *self._speed.facts())
-        return Group(Text(str(self._standing), no_wrap=True, overflow="ellipsis"), bar)
+        return Group(Text(str(self._progress), no_wrap=True, overflow="ellipsis"), bar)
 
 
-def _number(rate: float) -> str:
-    """Return a number with three digits that count.
+def _three_digits(rate: float) -> str:
+    """Return a number with three significant digits.
 
-    >>> [_number(rate) for rate in (1234.5, 31.25, 0.01666)]
+    >>> [_three_digits(rate) for rate in (1234.5, 31.25, 0.01666)]
     ['1234', '31.2', '0.0167']
     """
     return f"{rate:.0f}" if rate >= 1000 else f"{rate:.3g}"

@@ -1,4 +1,4 @@
-"""Events for TensorBoard, as `rounds.jsonl` has them; no other module knows TensorBoard."""
+"""Event files for TensorBoard, written from `rounds.jsonl`; the only module that imports TensorBoard."""
 
 import json
 import struct
@@ -9,25 +9,24 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from partita.errors import needed
-from partita.training.evaluation import Row, weighted_mean
+from partita.runs.folder import RunFolder
+from partita.training.evaluation import weighted_mean
 
-FOLDER = "tensorboard"
-"""Where the events are in a run's folder."""
 _VERSION = "brain.Event:2"
-"""What the first record of a file of events says."""
+"""The content of the first record of an event file."""
 _MEASURED = ("loss", "metric")
 
 
 def check_tensorboard() -> None:
-    """Raise where TensorBoard is not installed."""
+    """Raise an error if TensorBoard is not installed."""
     needed("tensorboard", by="`report.tensorboard`", extra="tensorboard")
 
 
 class TensorBoard:
-    """A watcher that writes what `rounds.jsonl` says as TensorBoard's events, every round once.
+    """A watcher that writes every line of `rounds.jsonl` as an event for TensorBoard, each exactly once.
 
-    It reads the file itself, from its beginning: the events that a run has written before it was ended are
-    counted, and those that follow are written. An evaluation of many devices is one event, their mean.
+    It reads `rounds.jsonl` from the beginning and skips as many events as the run has written before it was
+    interrupted. An evaluation in several blocks of devices is one event with the mean over all devices.
 
     Args:
         folder: the run's folder.
@@ -35,20 +34,20 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path) -> None:
         check_tensorboard()
-        self._journal = Path(folder) / "rounds.jsonl"
-        self._folder = Path(folder) / FOLDER
-        self._there = sum(map(_count_events, self._folder.glob("*tfevents*")))
-        self._file = self._folder / f"events.out.tfevents.{self._there:010}.partita"
+        self._rounds = RunFolder(folder).rounds_file
+        self._folder = RunFolder(folder).tensorboard_folder
+        self._written = sum(map(_count_events, self._folder.glob("*tfevents*")))
+        self._file = self._folder / f"events.out.tfevents.{self._written:010}.partita"
         self._position = 0
         self._events = 0
-        self._evaluation: list[Row] = []
+        self._evaluation: list[Mapping[str, Any]] = []
 
     def __enter__(self) -> Self:
         return self
 
-    def __call__(self, line: Row, done: int, total: int) -> None:
-        """Write all rounds that have ended."""
-        self._follow()
+    def __call__(self, line: Mapping[str, Any], done: int, total: int) -> None:
+        """Write an event for every round that has ended."""
+        self._write_new()
         if done == total:
             self._end_evaluation()
 
@@ -58,30 +57,30 @@ class TensorBoard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None and self._journal.exists():
-            self._follow()
+        if kind is None and self._rounds.exists():
+            self._write_new()
             self._end_evaluation()
 
-    def _follow(self) -> None:
-        """Take the lines that were added to the file."""
-        with self._journal.open("rb") as lines:
+    def _write_new(self) -> None:
+        """Write the events of the lines that were added to the file."""
+        with self._rounds.open("rb") as lines:
             lines.seek(self._position)
             for line in lines:
-                self._take(json.loads(line))
+                self._write_line(json.loads(line))
             self._position = lines.tell()
 
-    def _take(self, line: Row) -> None:
-        if self._evaluation and _which(self._evaluation[-1]) != _which(line):
+    def _write_line(self, line: Mapping[str, Any]) -> None:
+        if self._evaluation and _key(self._evaluation[-1]) != _key(line):
             self._end_evaluation()
         if line["work"] == "evaluate":
             self._evaluation.append(
                 {key: line.get(key) for key in ("stage", "work", "round", "weight", *_MEASURED)}
             )
         else:
-            self._write(line, dict(_numbers(line)))
+            self._write(line, dict(_scalars(line)))
 
     def _end_evaluation(self) -> None:
-        """Write the means of an evaluation, all of whose devices have been asked."""
+        """Write the means of an evaluation once all of its blocks are there."""
         if not self._evaluation:
             return
         means: dict[str, float] = {}
@@ -93,18 +92,18 @@ class TensorBoard:
         self._write(self._evaluation[0], means)
         self._evaluation.clear()
 
-    def _write(self, line: Row, numbers: Mapping[str, float]) -> None:
-        """Write one event, unless it is there."""
+    def _write(self, line: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
+        """Write one event, unless an earlier process has written it."""
         self._events += 1
-        if self._events <= self._there:
+        if self._events <= self._written:
             return
-        is_first = self._events == self._there + 1
-        scalars = [{"tag": f"{line['stage']}/{name}", "simple_value": n} for name, n in numbers.items()]
+        is_first = self._events == self._written + 1
+        values = [{"tag": f"{line['stage']}/{name}", "simple_value": n} for name, n in scalars.items()]
         self._folder.mkdir(exist_ok=True)
         with self._file.open("wb" if is_first else "ab") as file:
             if is_first:
                 _write_event(file, file_version=_VERSION)
-            _write_event(file, step=line["round"], summary={"value": scalars})
+            _write_event(file, step=line["round"], summary={"value": values})
 
 
 def _write_event(file: BinaryIO, **fields: Any) -> None:
@@ -115,12 +114,12 @@ def _write_event(file: BinaryIO, **fields: Any) -> None:
     RecordWriter(file).write(events.Event(wall_time=time.time(), **fields).SerializeToString())
 
 
-def _which(line: Row) -> tuple[str, str, int]:
+def _key(line: Mapping[str, Any]) -> tuple[str, str, int]:
     return line["stage"], line["work"], line["round"]
 
 
-def _numbers(line: Row) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a training round that are known."""
+def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the scalars of a training round, by name."""
     for name in ("loss", "personal_lr", "shared_lr", "seconds"):
         if line[name] is not None:
             yield name, line[name]
@@ -130,9 +129,9 @@ def _numbers(line: Row) -> Iterator[tuple[str, float]]:
 
 
 def _count_events(path: Path) -> int:
-    """Return how many events a file holds in full, its first record not counted.
+    """Return the number of complete events in a file, without its first record.
 
-    A record is its length in 8 bytes, a checksum in 4, the event, and another checksum in 4.
+    A record is the event's length in 8 bytes, a checksum in 4, the event, and another checksum in 4.
     """
     count, position, size = -1, 0, path.stat().st_size
     with path.open("rb") as file:

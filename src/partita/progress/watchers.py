@@ -1,4 +1,4 @@
-"""Watchers of a run's rounds: several as one, none of which can end the run by failing."""
+"""Watchers: callbacks after every round of a run. Several act as one; none can stop the run by failing."""
 
 import logging
 import traceback
@@ -8,63 +8,61 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from partita.training.evaluation import Row
 from partita.training.loop import Watch
 
 logger = logging.getLogger(__name__)
 
-Maker = Callable[[Path, Mapping[str, Any]], Watch | AbstractContextManager[Watch]]
-"""Given a run's folder and its config, returns what is told of its rounds, or a context manager that gives it
-for as long as the run goes."""
+WatcherFactory = Callable[[Path, Mapping[str, Any]], Watch | AbstractContextManager[Watch]]
+"""Makes a watcher for a run, or a context manager around one, from the run's folder and its config."""
 
 
-def nobody(line: Row, done: int, total: int) -> None:
-    """Watch without being told of anything."""
+def ignore(line: Mapping[str, Any], done: int, total: int) -> None:
+    """Do nothing: the watcher where none is given."""
 
 
-def within(watch: Watch, folder: str) -> Watch:
-    """Return a watch that says which of several runs a round is of: the one in this folder."""
+def labeled(watch: Watch, folder: str) -> Watch:
+    """Return a watcher for an inner run: it adds the run's folder to every line, as `run`."""
 
-    def told(line: Row, done: int, total: int) -> None:
+    def add_label(line: Mapping[str, Any], done: int, total: int) -> None:
         inner = line.get("run", "")
         watch({**line, "run": f"{folder}/{inner}" if inner else folder}, done, total)
 
-    return told
+    return add_label
 
 
 class Watchers:
-    """Tells several watchers of every round; one that fails is warned of and told no more.
+    """Calls several watchers after every round; one that fails is logged once and not called again.
 
     Args:
-        makers: what makes each of them, by its name.
-        then: who is told after them, and may end the run by raising.
+        factories: the factory of each watcher, by its name.
+        then: called after them; unlike them it may stop the run by raising.
     """
 
     def __init__(
         self,
-        makers: Mapping[str, Callable[[], Watch | AbstractContextManager[Watch]]],
+        factories: Mapping[str, Callable[[], Watch | AbstractContextManager[Watch]]],
         then: Watch | None = None,
     ) -> None:
-        self._makers = makers
-        self._then = then or nobody
-        self._told: dict[str, Watch] = {}
+        self._factories = factories
+        self._then = then or ignore
+        self._watchers: dict[str, Watch] = {}
         self._open: dict[str, ExitStack] = {}
         self._failed: set[str] = set()
 
     def __enter__(self) -> Self:
-        for name, make in self._makers.items():
+        for name, make in self._factories.items():
             with self._guarded(name), ExitStack() as stack:
                 made = make()
                 watch = stack.enter_context(made) if isinstance(made, AbstractContextManager) else made
                 if not callable(watch):
-                    raise TypeError(f"it must return a function of a round's line, got {watch!r}")
-                self._told[name] = watch
+                    raise TypeError(f"it must return a function of `line`, `done` and `total`, got {watch!r}")
+                self._watchers[name] = watch
                 self._open[name] = stack.pop_all()
         return self
 
-    def __call__(self, line: Row, done: int, total: int) -> None:
-        """Tell all of them of a round."""
-        for name, watch in self._told.items():
+    def __call__(self, line: Mapping[str, Any], done: int, total: int) -> None:
+        """Call all of them after a round."""
+        for name, watch in self._watchers.items():
             if name not in self._failed:
                 with self._guarded(name):
                     watch(line, done, total)
@@ -82,17 +80,19 @@ class Watchers:
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Turn what a watcher raises into a warning, the first time."""
+        """Log what a watcher raises as a warning, the first time."""
         try:
             yield
         except Exception as error:
             if name not in self._failed:
                 self._failed.add(name)
-                logger.warning("The watcher `%s` failed and is told no more: %s.", name, _what(error))
+                logger.warning(
+                    "The watcher `%s` failed and is not called again: %s.", name, _described(error)
+                )
 
 
-def _what(error: Exception) -> str:
-    """Return what an error says, on one line, and where it was raised."""
+def _described(error: Exception) -> str:
+    """Return an error's message on one line, and where it was raised."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text} ({Path(place.filename).name}, line {place.lineno})"

@@ -1,1 +1,1 @@
-"""What came out."""
+"""The report of a run or a comparison: tables, charts and one self-contained HTML page."""

@@ -1,7 +1,7 @@
-"""The charts, each defined once: the page draws it live, and the same definition gives PNG, SVG and PDF.
+"""The charts, each defined once: the page draws it, and the same definition gives PNG, SVG and PDF files.
 
-A chart names its data and does not hold them, so that a page holds each set of data once. Colors come from
-the page's palette, which is safe for color-blind readers and differs between light and dark.
+A chart names its data sets and does not contain them, so that a page holds each data set once. Colors come
+from the page's palette, which is safe for color-blind readers and differs between light and dark mode.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,25 @@ from typing import Any
 import altair as alt
 
 WIDTH = 820
-"""Of a chart's drawing, in pixels; a narrow page makes all parts of it narrower alike."""
+"""The width of a chart in pixels; on a narrow page every part of a chart is scaled down."""
 _HEIGHT = 240
-_SMALL = 90
+_SMALL_HEIGHT = 90
 NAMES = frozenset(("curves", "parameters", "scatter", "violins", "sorted", "examples"))
-"""What charts' files are called."""
-_FACETS = 3
-_VIOLINS = 5
-"""Small charts beside each other."""
-_ROUND = "round, all stages in a row"
-_TICKS = alt.Axis(tickMinStep=1, labelOverlap=True, format=",d")
+"""The names of all charts, which are the names of their files."""
+PARAMETERS = "Change by personal parameters"
+DISTRIBUTION = "Distribution of the change over devices"
+EXAMPLES = "Training examples per device"
+"""Titles of charts that a page also uses where the chart cannot be drawn."""
+_MAX_COLUMNS = 3
+"""Small multiples side by side."""
+_MAX_VIOLINS = 5
+"""Violins side by side."""
+_GAP = 24
+"""Pixels between two charts side by side."""
+_COUNTS = alt.Axis(tickMinStep=1, labelOverlap=True, format=",d")
 _SPLITS = ["train", "validation", "test"]
 _MARGIN = 0.1
-"""Of a violin's range, beyond the least and the most."""
-_BETWEEN = 24
-"""What lies between two of them, in pixels."""
+"""The share of the range that is added above and below a violin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,159 +37,177 @@ class Chart:
     """A chart without its data."""
 
     name: str
-    """What its files are called."""
+    """The name of its files."""
     title: str
-    says: str
-    """What it shows, for those who cannot see it, and as its caption."""
+    caption: str
+    """What it shows: the text below the chart, and the alternative text for screen readers."""
     spec: Mapping[str, Any]
-    """In Vega-Lite."""
+    """The Vega-Lite specification."""
     data: Sequence[str]
-    """The names of the data that it draws."""
+    """The names of the data sets that it draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Key:
-    """What a chart tells apart: methods by color, personal parts by shape."""
+class Legend:
+    """How a chart encodes its models: methods by color, personal parts by shape."""
 
     methods: Sequence[str]
-    """All that any chart of the page shows, in the order of their colors, so that each has one color."""
+    """The methods of all charts on the page, in the order of their colors: a method keeps its color."""
     shown: Sequence[str]
-    """Those that this chart shows."""
+    """The methods that this chart shows."""
     parts: Sequence[str] = ()
-    """The personal parts, where there are several."""
+    """The personal parts, if there are several."""
 
     @property
     def colors(self) -> alt.Color:
-        """A color for each method."""
+        """The color of each method."""
         scale, legend = alt.Scale(domain=list(self.methods)), alt.Legend(values=list(self.shown))
         title = "method" if self.parts else "model"
         return alt.Color("method:N", scale=scale, title=title, legend=legend)
 
     @property
     def shapes(self) -> Any:
-        """A shape for each part, none where there are no parts to choose."""
-        return (
-            alt.Shape("part:N", sort=list(self.parts), title="personal part") if self.parts else alt.Undefined
-        )
+        """The shape of each personal part; undefined if there are none."""
+        if not self.parts:
+            return alt.Undefined
+        return alt.Shape("part:N", sort=list(self.parts), title="personal part")
 
 
-def _chart(name: str, title: str, says: str, drawn: Any, *data: str) -> Chart:
-    spec = drawn.to_dict() | {"description": says}
-    return Chart(name=name, title=title, says=says, spec=spec, data=data)
+def _chart(name: str, title: str, caption: str, drawn: Any, *data: str) -> Chart:
+    spec = drawn.to_dict() | {"description": caption}
+    return Chart(name=name, title=title, caption=caption, spec=spec, data=data)
 
 
-def _of(data: str) -> alt.Chart:
+def _from(data: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name=data))
 
 
-def curves(columns: Mapping[str, str], says: str) -> Chart:
-    """Return training by round, a row a quantity: titles by column of the data `rounds`."""
-    rows = [
-        _of("rounds")
+def _width(columns: int) -> int:
+    """Return the width of one of several charts side by side."""
+    return max(60, WIDTH // columns - _GAP)
+
+
+def curves(quantities: Mapping[str, str], caption: str) -> Chart:
+    """Return a run's training curves: one panel for each quantity, a title by its column in `rounds`."""
+    panels = [
+        _from("rounds")
         .mark_line(point={"size": 12})
         .encode(
-            x=alt.X("at:Q", title=_ROUND if place == len(columns) else None, axis=_TICKS),
+            x=alt.X("number:Q", title="round, all stages" if is_last else None, axis=_COUNTS),
             y=alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=column != "loss")),
             color=alt.Color("stage:N", title="stage", sort=None),
             tooltip=["stage:N", "round:Q", alt.Tooltip(f"{column}:Q", title=title, format=".4~g")],
         )
         .transform_filter(f"isValid(datum['{column}'])")
-        .properties(width=WIDTH, height=_SMALL)
-        for place, (column, title) in enumerate(columns.items(), start=1)
+        .properties(width=WIDTH, height=_SMALL_HEIGHT)
+        for column, title in quantities.items()
+        for is_last in [column == list(quantities)[-1]]
     ]
-    return _chart("curves", "Training", says, alt.vconcat(*rows).resolve_scale(x="shared"), "rounds")
+    return _chart("curves", "Training", caption, alt.vconcat(*panels).resolve_scale(x="shared"), "rounds")
 
 
-def losses(says: str, key: Key) -> Chart:
-    """Return the loss by round of the data `rounds`, a line a method that was trained, by personal part."""
-    beside = min(len(key.parts), 2)
+def losses(caption: str, legend: Legend) -> Chart:
+    """Return a comparison's training loss by round: a line for each method, a panel for each part."""
+    columns = min(len(legend.parts), 2)
     drawn = (
-        _of("rounds")
+        _from("rounds")
         .mark_line()
         .encode(
-            x=alt.X("round:Q", axis=_TICKS),
+            x=alt.X("round:Q", axis=_COUNTS),
             y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(zero=False)),
-            color=key.colors,
+            color=legend.colors,
             tooltip=["model:N", "round:Q", alt.Tooltip("loss:Q", format=".4~g")],
         )
-        .properties(width=_width(beside), height=_HEIGHT)
-        .facet(alt.Facet("part:N", title=None, sort=list(key.parts)), columns=beside)
+        .properties(width=_width(columns), height=_HEIGHT)
+        .facet(alt.Facet("part:N", title=None, sort=list(legend.parts)), columns=columns)
         .resolve_scale(x="independent", y="independent")
     )
-    return _chart("curves", "Training", says, drawn, "rounds")
+    return _chart("curves", "Training", caption, drawn, "rounds")
 
 
-def parameters(gained: str, says: str, key: Key) -> Chart:
-    """Return the change of each model of the data `models` against what a device keeps of its own."""
-    points = _of("models").encode(
-        x=alt.X("kept:Q", title="numbers kept on a device", scale=alt.Scale(type="log")),
-        y=alt.Y("gain:Q", title=gained),
-        tooltip=["model:N", "kept:Q", alt.Tooltip("gain:Q", title=gained, format="+.4f")],
+def parameters(change: str, caption: str, legend: Legend) -> Chart:
+    """Return each model's change against the number of values that a device keeps for it."""
+    points = _from("models").encode(
+        x=alt.X("kept:Q", title="values kept per device", scale=alt.Scale(type="log")),
+        y=alt.Y("change:Q", title=change),
+        tooltip=[
+            "model:N",
+            alt.Tooltip("kept:Q", title="values kept"),
+            alt.Tooltip("change:Q", title=change, format="+.4f"),
+        ],
     )
-    zero = _of("models").mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
-    dots = points.mark_point(filled=True, size=70).encode(color=key.colors, shape=key.shapes)
+    zero = _from("models").mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
+    dots = points.mark_point(filled=True, size=70).encode(color=legend.colors, shape=legend.shapes)
     drawn = alt.layer(zero, dots).properties(width=WIDTH, height=_HEIGHT)
-    return _chart("parameters", "Change against personal parameters", says, drawn, "models")
+    return _chart("parameters", PARAMETERS, caption, drawn, "models")
 
 
-def scatter(gained: str, says: str, key: Key) -> Chart:
-    """Return every device's change against its training examples, by split; one method may be picked."""
-    choices = alt.binding_select(options=[None, *key.shown], labels=["all", *key.shown], name="Show ")
+def scatter(change: str, caption: str, legend: Legend) -> Chart:
+    """Return every device's change against its training examples, by split; a menu highlights a method."""
+    choices = alt.binding_select(options=[None, *legend.shown], labels=["all", *legend.shown], name="Show ")
     chosen = alt.selection_point(fields=["method"], bind=choices)
     drawn = (
-        _of("devices")
-        .transform_filter("isValid(datum.gain)")
-        .transform_filter(alt.FieldOneOfPredicate("method", list(key.shown)))
+        _from("devices")
+        .transform_filter("isValid(datum.change)")
+        .transform_filter(alt.FieldOneOfPredicate("method", list(legend.shown)))
         .mark_point(filled=True, size=36)
         .encode(
-            x=alt.X("examples:Q", title="training examples", scale=alt.Scale(zero=False), axis=_TICKS),
-            y=alt.Y("gain:Q", title=gained),
+            x=alt.X("examples:Q", title="training examples", scale=alt.Scale(zero=False), axis=_COUNTS),
+            y=alt.Y("change:Q", title=change),
             opacity=alt.condition(chosen, alt.value(0.65), alt.value(0.04)),
-            tooltip=["device:N", "model:N", "examples:Q", alt.Tooltip("gain:Q", title=gained, format="+.4f")],
-            color=key.colors,
-            shape=key.shapes,
+            tooltip=[
+                "device:N",
+                "model:N",
+                "examples:Q",
+                alt.Tooltip("change:Q", title=change, format="+.4f"),
+            ],
+            color=legend.colors,
+            shape=legend.shapes,
         )
         .add_params(chosen)
         .properties(width=_width(2), height=_HEIGHT)
         .facet(alt.Facet("split:N", title=None, sort=_SPLITS), columns=2)
     )
-    return _chart("scatter", "Every device, by its training examples", says, drawn, "devices")
+    return _chart("scatter", "Change by number of training examples", caption, drawn, "devices")
 
 
-def violins(gained: str, says: str, models: Sequence[str], *, extent: Sequence[float]) -> Chart:
-    """Return how the change is spread over devices, a violin a model, one within the other a split."""
-    beside = min(len(models), _VIOLINS)
+def violins(change: str, caption: str, models: Sequence[str], *, extent: Sequence[float]) -> Chart:
+    """Return the distribution of the change over devices: a violin for each model, a color for each split."""
+    columns = min(len(models), _MAX_VIOLINS)
     low, high = extent
     margin = _MARGIN * (high - low)
     drawn = (
-        _of("devices")
-        .transform_filter("isValid(datum.gain)")
+        _from("devices")
+        .transform_filter("isValid(datum.change)")
         .transform_filter(alt.FieldOneOfPredicate("model", list(models)))
         .transform_density(
-            "gain", groupby=["model", "split"], as_=["gain", "right"], extent=[low - margin, high + margin]
+            "change",
+            groupby=["model", "split"],
+            as_=["change", "right"],
+            extent=[low - margin, high + margin],
         )
         .transform_calculate(left="-datum.right")
         .mark_area(orient="horizontal", opacity=0.55)
         .encode(
             x=alt.X("left:Q", title=None, axis=None),
             x2="right:Q",
-            y=alt.Y("gain:Q", title=gained),
+            y=alt.Y("change:Q", title=change),
             color=alt.Color("split:N", sort=_SPLITS, title="split"),
         )
-        .properties(width=_width(beside), height=_HEIGHT)
-        .facet(alt.Facet("model:N", title=None, sort=list(models)), columns=beside)
+        .properties(width=_width(columns), height=_HEIGHT)
+        .facet(alt.Facet("model:N", title=None, sort=list(models)), columns=columns)
     )
-    return _chart("violins", "How the change is spread over devices", says, drawn, "devices")
+    return _chart("violins", DISTRIBUTION, caption, drawn, "devices")
 
 
-def in_order(gained: str, says: str, models: Sequence[str], *, has_band: bool) -> Chart:
-    """Return the change of every device, the least first, with its band where there are several seeds."""
-    beside = min(len(models), _FACETS)
-    base = alt.Chart().encode(x=alt.X("rank:Q", title="devices in order"))
-    tips = {"gain": gained, "low": "least of any seed", "high": "most of any seed"}
-    shown = list(tips) if has_band else ["gain"]
+def sorted_changes(change: str, caption: str, models: Sequence[str], *, has_band: bool) -> Chart:
+    """Return the sorted change of every device, with a band from the lowest to the highest seed."""
+    columns = min(len(models), _MAX_COLUMNS)
+    base = alt.Chart().encode(x=alt.X("rank:Q", title="devices, sorted by change"))
+    tips = {"change": change, "low": "lowest seed", "high": "highest seed"}
+    shown = list(tips) if has_band else ["change"]
     line = base.mark_line(point={"size": 14}).encode(
-        y=alt.Y("gain:Q", title=gained),
+        y=alt.Y("change:Q", title=change),
         tooltip=[
             "device:N",
             "model:N",
@@ -193,21 +215,21 @@ def in_order(gained: str, says: str, models: Sequence[str], *, has_band: bool) -
         ],
     )
     zero = alt.Chart().mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
-    band = base.mark_area(opacity=0.35).encode(y=alt.Y("low:Q", title=gained), y2="high:Q")
+    band = base.mark_area(opacity=0.35).encode(y=alt.Y("low:Q", title=change), y2="high:Q")
     drawn = (
         alt.layer(*([band] if has_band else []), zero, line, data=alt.NamedData(name="devices"))
         .transform_filter("isValid(datum.rank)")
         .transform_filter(alt.FieldOneOfPredicate("model", list(models)))
-        .properties(width=_width(beside), height=_HEIGHT)
-        .facet(alt.Facet("model:N", title=None, sort=list(models)), columns=beside)
+        .properties(width=_width(columns), height=_HEIGHT)
+        .facet(alt.Facet("model:N", title=None, sort=list(models)), columns=columns)
     )
-    return _chart("sorted", "Change of every device, in order", says, drawn, "devices")
+    return _chart("sorted", "Change of every device, sorted", caption, drawn, "devices")
 
 
-def histogram(says: str) -> Chart:
-    """Return how many training examples devices have."""
+def histogram(caption: str) -> Chart:
+    """Return a histogram of the number of training examples per device."""
     drawn = (
-        _of("sizes")
+        _from("sizes")
         .mark_bar()
         .encode(
             x=alt.X("examples:Q", bin=alt.Bin(maxbins=30, minstep=1), title="training examples"),
@@ -216,9 +238,4 @@ def histogram(says: str) -> Chart:
         )
         .properties(width=WIDTH, height=_HEIGHT // 2)
     )
-    return _chart("examples", "Training examples of devices", says, drawn, "sizes")
-
-
-def _width(beside: int) -> int:
-    """Return the width of one of several charts beside each other."""
-    return max(60, WIDTH // beside - _BETWEEN)
+    return _chart("examples", EXAMPLES, caption, drawn, "sizes")

@@ -1,4 +1,4 @@
-"""The tables of a comparison, after the paper's."""
+"""The tables of a comparison, modeled on the paper's."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,66 +7,41 @@ from dataclasses import dataclass
 from partita.durable import held, replace_file
 from partita.methods import registry
 from partita.protocol import Stage
+from partita.report.command_tables import trials_table
 from partita.report.references import references
-from partita.report.sheets import Cited, Entry, Interval, Rounded, Sheet, Spread, write_sheets
+from partita.report.tables import Cited, Entry, Interval, MeanStd, Rounded, Table, write_tables
+from partita.runs.folder import RunFolder
 from partita.studies.cells import START, STATELESS
-from partita.studies.compare import Comparison
-from partita.studies.forecast import Forecast
-from partita.studies.results import Outcome, Results, Row, collect
+from partita.studies.compare import Comparison, kinds
+from partita.studies.results import Outcome, Results, Variant, collect
 from partita.studies.statistics import Moved, Values, mean_of, moved, paired, worst_tenth
 
-BySeed = Mapping[int, Values]
+ValuesBySeed = Mapping[int, Values]
 
 
-def write_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Sheet]:
-    """Write the tables of all cells that are finished, with the papers to cite, and return them."""
-    folder = comparison.folder / "tables"
+def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Table]:
+    """Write the tables of all finished runs, the papers to cite and the trials of tuning.
+
+    Returns:
+        The tables of the comparison.
+    """
+    folder = RunFolder(comparison.folder).tables_folder
     with held(comparison.folder, wait=True):
         results = collect(comparison, failed)
-        sheets = sheets_of(results)
-        write_sheets(sheets, folder)
-        papers = [registry.find(registry.DEFAULT).citation, *results.citations.values()]
+        tables = comparison_tables(results)
+        write_tables(tables, folder)
+        papers = [registry.find(registry.DEFAULT).citation]
+        papers += [method.citation for method in results.methods.values()]
         replace_file(folder / "references.bib", references(papers).encode())
-    return sheets
+        for cell in kinds(comparison.cells):
+            if tuned := comparison.trials_of(cell):
+                write_tables([trials_table(tuned)], comparison.trials_folder(cell))
+    return tables
 
 
-def expected_sheet(forecast: Forecast) -> Sheet:
-    """Return what a comparison would run, and how long that takes."""
-    rows: list[list[Entry]] = [
-        [
-            each.cell.name,
-            each.cell.title or "pretraining",
-            each.cell.partition,
-            None if each.seconds is None else Rounded(each.seconds),
-        ]
-        for each in forecast.cells
-    ]
-    tuning = (
-        f", and {_time(forecast.tuning)} for {forecast.trials} trials a method" if forecast.trials else ""
-    )
-    return Sheet(
-        name="expected",
-        title=f"{len(rows)} cells, about {_time(forecast.seconds)} by one process{tuning}",
-        columns=["cell", "method", "personal part", "seconds"],
-        rows=rows,
-        notes=[] if all(row[-1] for row in rows) else ["No time is known of cells whose devices failed."],
-    )
-
-
-def _time(seconds: float) -> str:
-    """Return a time as one reads it.
-
-    >>> [_time(seconds) for seconds in (7.4, 150, 20_000)]
-    ['7 seconds', '2 minutes', '5.6 hours']
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
-
-
-def sheets_of(results: Results) -> list[Sheet]:
-    """Return all tables that the results have something for."""
-    made = [
+def comparison_tables(results: Results) -> list[Table]:
+    """Return all tables that are not empty."""
+    tables = [
         _methods(results),
         _partial(results),
         _finetuning(results),
@@ -74,111 +49,117 @@ def sheets_of(results: Results) -> list[Sheet]:
         _devices(results),
         _tuned(results),
     ]
-    return [sheet for sheet in made if sheet.rows]
+    return [table for table in tables if table.rows]
 
 
-def _methods(results: Results) -> Sheet:
-    """Return methods x partitions, with what each costs and how it compares with the baseline."""
+def _methods(results: Results) -> Table:
+    """Return every method and personal part: its metric, its costs and its gain over the baseline."""
     models = list(_models(results))
-    spreads = _marked([_spread(model.by_seed) for model in models], results)
+    means = _marked([_mean_std(model.by_seed) for model in models], results)
     rows: list[list[Entry]] = []
-    for model, spread in zip(models, spreads, strict=True):
-        row, runs = model.row, results.outcomes[model.row]
-        costs = [_costs(results, row, seed, outcome) for seed, outcome in runs.items()]
+    for model, mean in zip(models, means, strict=True):
+        variant, runs = model.variant, results.outcomes[model.variant]
+        costs = [_costs(results, variant, seed, outcome) for seed, outcome in runs.items()]
         rounds, sent, seconds = (statistics.fmean(column) for column in zip(*costs, strict=True))
-        is_baseline = row[0] == results.baseline and not model.is_served
+        is_baseline = variant[0] == results.baseline and not model.is_served
         rows.append([
-            Cited(model.title, citation.key if (citation := results.citations[row[0]]) else ""),
-            row[1],
+            Cited(model.title, citation.key if (citation := results.methods[variant[0]].citation) else ""),
+            variant[1],
             max(outcome.kept for outcome in runs.values()),
-            spread,
+            mean,
             round(rounds),
             Rounded(sent / 1e6),
             Rounded(seconds),
-            None if is_baseline else _interval(model.by_seed, _baseline(results, row), results),
+            None if is_baseline else _interval(model.by_seed, _baseline(results, variant), results),
         ])  # fmt: skip
-    columns = ["method", "personal part", "kept on a device", results.metric, "rounds", "MB both ways"]
+    columns = [
+        "method",
+        "personal part",
+        "values kept per device",
+        results.metric,
+        "rounds",
+        "MB up and down",
+    ]
     over = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± their standard deviation"
-    return Sheet(
+    return Table(
         name="methods",
-        title=f"{_judged(results).capitalize()} after the last stage ({_better(results)} is better)",
-        columns=[*columns, "device-seconds", f"better than {results.titles[results.baseline]}"],
+        title=f"{_metric(results).capitalize()} after the last stage ({_better(results)} is better)",
+        columns=[*columns, "device-seconds", f"gain over {results.titles[results.baseline]}"],
         rows=rows,
         notes=[
-            f"Means over devices by weight, and over {over}. Marked: the best, and all within one standard "
-            "deviation of it. Better than: paired over devices and seeds, of the same personal part where "
-            "both have it, with the 95 % interval of a bootstrap over devices and seeds. Rounds, bytes and "
-            "seconds are those of training, with pretraining where a method begins from it. Kept on a "
-            "device: how many numbers, parameters and others, after the last stage.",
+            f"Weighted means over devices, averaged over {over}. Marked with *: the best mean, and every "
+            "mean within one standard deviation of it. Gain: the mean paired difference over devices and "
+            "seeds, for the same personal part if both methods have it, with its 95 % bootstrap confidence "
+            "interval over devices and seeds. Rounds, traffic and seconds are those of training, including "
+            "pretraining for methods that begin from it. Values kept per device: personal parameters and any "
+            "other state of the method, after the last stage.",
             *results.notes,
         ],
     )
 
 
-def _baseline(results: Results, row: Row) -> BySeed:
-    """Return what a row is paired with: the baseline with the same personal part, or its first."""
-    own = results.of(results.baseline, row[1])
-    return _last(
-        own or next((runs for (m, _), runs in results.outcomes.items() if m == results.baseline), {})
-    )
+def _baseline(results: Results, variant: Variant) -> ValuesBySeed:
+    """Return the baseline with the same personal part as a variant, or its first personal part."""
+    own = results.of(results.baseline, variant[1])
+    every = [runs for (method, _), runs in results.outcomes.items() if method == results.baseline]
+    return _last(own or next(iter(every), {}))
 
 
-def _partial(results: Results) -> Sheet:
-    """Return the paper's table of methods for one and the same personal part, a row per part."""
-    compared = {row[0] for row in results.outcomes}
-    known = [
-        name for name, method in registry.every().items() if method.in_partial_table and name in compared
-    ]
+def _partial(results: Results) -> Table:
+    """Return the partial methods of the paper side by side, a row for each personal part."""
+    finished = {method for method, _ in results.outcomes}
+    known = [m for m, own in results.methods.items() if own.in_partial_table and m in finished]
     rows: list[list[Entry]] = []
-    for partition in dict.fromkeys(row[1] for row in results.outcomes if row[0] in known):
+    for partition in dict.fromkeys(part for method, part in results.outcomes if method in known):
         found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}
-        marked = _marked([_spread(_last(runs)) for runs in found.values()], results)
-        spreads = dict(zip(found, marked, strict=True))
-        rows.append([partition, *(spreads.get(method) for method in known)])
-    return Sheet(
+        marked = _marked([_mean_std(_last(runs)) for runs in found.values()], results)
+        means = dict(zip(found, marked, strict=True))
+        rows.append([partition, *(means.get(method) for method in known)])
+    return Table(
         name="partial",
-        title=f"Partial personalization, after the last stage: {_judged(results)}",
+        title=f"Partial personalization after the last stage: {_metric(results)}",
         columns=["personal part", *(results.titles[method] for method in known)],
         rows=rows if len(known) > 1 else [],
     )
 
 
-def _finetuning(results: Results) -> Sheet:
-    """Return what the final finetuning does."""
+def _finetuning(results: Results) -> Table:
+    """Return the effect of the final fine-tuning."""
     rows: list[list[Entry]] = []
-    for row, runs in results.outcomes.items():
+    for (method, partition), runs in results.outcomes.items():
         before, after = (_stage(runs, stage) for stage in (Stage.PERSONALISED, Stage.FINETUNED))
-        if before and after and row[0] != START:
-            pair = [_spread(before), _spread(after), _interval(after, before, results)]
-            rows.append([results.titles[row[0]], row[1], *pair])
-    return Sheet(
+        if before and after and method != START:
+            pair = [_mean_std(before), _mean_std(after), _interval(after, before, results)]
+            rows.append([results.titles[method], partition, *pair])
+    return Table(
         name="finetuning",
-        title=f"The final finetuning: {_judged(results)}",
-        columns=["method", "personal part", "before", "after", "better"],
+        title=f"Final fine-tuning: {_metric(results)}",
+        columns=["method", "personal part", "before", "after", "gain"],
         rows=rows,
     )
 
 
-def _stateless(results: Results) -> Sheet:
-    """Return what is lost where devices keep nothing between rounds."""
+def _stateless(results: Results) -> Table:
+    """Return the effect of devices that keep no personal part between rounds."""
     rows: list[list[Entry]] = []
     for (method, partition), runs in results.outcomes.items():
         other = results.outcomes.get((method + STATELESS, partition))
         if other:
             kept, without = _last(runs), _last(other)
-            pair = [_spread(kept), _spread(without), _interval(without, kept, results)]
+            pair = [_mean_std(kept), _mean_std(without), _interval(without, kept, results)]
             rows.append([results.titles[method], partition, *pair])
-    return Sheet(
+    return Table(
         name="stateless",
-        title=f"Devices with and without a state, after the last stage: {_judged(results)}",
-        columns=["method", "personal part", "stateful", "stateless", "stateless better"],
+        title=f"Stateful and stateless devices after the last stage: {_metric(results)}",
+        columns=["method", "personal part", "stateful", "stateless", "gain of stateless"],
         rows=rows,
     )
 
 
-def _devices(results: Results) -> Sheet:
-    """Return whom personalization helps and hurts, and how those at the bottom fare."""
+def _devices(results: Results) -> Table:
+    """Return how many devices each model helps and hurts, and its 10th percentile over devices."""
     reference = _last(results.of(results.reference))
+    percentile = {"up": "10th percentile", "down": "90th percentile"}[results.direction]
     rows: list[list[Entry]] = []
     for model in _models(results):
         counts = [
@@ -187,29 +168,30 @@ def _devices(results: Results) -> Sheet:
             if seed in reference
         ]
         lows = [worst_tenth(values, results.direction) for values in model.by_seed.values()]
-        rows.append([model.title, model.row[1], *_mean_counts(counts), statistics.fmean(lows)])
-    return Sheet(
+        rows.append([model.title, model.variant[1], *_mean_counts(counts), statistics.fmean(lows)])
+    return Table(
         name="devices",
-        title="Devices helped and hurt, means over seeds",
-        columns=["method", "personal part", "helped", "hurt", "same", f"{results.metric} of the worst tenth"],
+        title="Devices helped and hurt, averaged over seeds",
+        columns=["method", "personal part", "helped", "hurt", "same", f"{percentile} of {results.metric}"],
         rows=rows,
         notes=[
-            f"Helped and hurt are strict, against {results.titles[results.reference]} of the same seed. The "
-            "worst tenth: what nine devices of ten reach."
+            "Helped and hurt: devices with a strictly better or worse metric than under "
+            f"{results.titles[results.reference]} with the same seed. The {percentile} is over devices: 9 of "
+            "10 devices reach it."
         ],
     )
 
 
-def _tuned(results: Results) -> Sheet:
-    """Return the values that methods were tuned to."""
+def _tuned(results: Results) -> Table:
+    """Return the settings that tuning has chosen for each method."""
     rows: list[list[Entry]] = [
         [results.titles[method], partition, key, str(value)]
         for (method, partition), values in results.tuned.items()
         for key, value in values.items()
     ]
-    return Sheet(
+    return Table(
         name="tuned",
-        title="Values that validation rows chose, on the first seed",
+        title="Settings chosen on the validation split of the first seed",
         columns=["method", "personal part", "key", "value"],
         rows=rows,
     )
@@ -217,20 +199,20 @@ def _tuned(results: Results) -> Sheet:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model that is compared: a row's last, or the one that its devices chose to serve."""
+    """A model to compare: the last of a variant, or the one that each device serves."""
 
-    row: Row
+    variant: Variant
     title: str
-    by_seed: BySeed
+    by_seed: ValuesBySeed
     is_served: bool = False
 
 
 def _models(results: Results) -> Iterator[_Model]:
-    for row, runs in results.outcomes.items():
-        title = results.titles[row[0]]
-        yield _Model(row, title, _last(runs))
+    for variant, runs in results.outcomes.items():
+        title = results.titles[variant[0]]
+        yield _Model(variant, title, _last(runs))
         if served := _stage(runs, Stage.SERVED):
-            yield _Model(row, f"{title}, chosen on validation", served, is_served=True)
+            yield _Model(variant, f"{title}, chosen on validation", served, is_served=True)
 
 
 def _mean_counts(counts: Sequence[Moved]) -> list[Entry]:
@@ -240,41 +222,41 @@ def _mean_counts(counts: Sequence[Moved]) -> list[Entry]:
     return [Rounded(statistics.fmean(getattr(count, name) for count in counts)) for name in named]
 
 
-def _last(runs: Mapping[int, Outcome]) -> BySeed:
+def _last(runs: Mapping[int, Outcome]) -> ValuesBySeed:
     return {seed: outcome.last for seed, outcome in runs.items()}
 
 
-def _stage(runs: Mapping[int, Outcome], stage: Stage) -> BySeed:
+def _stage(runs: Mapping[int, Outcome], stage: Stage) -> ValuesBySeed:
     return {seed: outcome.stages[stage] for seed, outcome in runs.items() if outcome.stages.get(stage)}
 
 
-def _spread(by_seed: BySeed) -> Spread:
+def _mean_std(by_seed: ValuesBySeed) -> MeanStd:
     means = [mean_of(values) for values in by_seed.values()]
-    return Spread(statistics.fmean(means), statistics.stdev(means) if len(means) > 1 else None)
+    return MeanStd(statistics.fmean(means), statistics.stdev(means) if len(means) > 1 else None)
 
 
-def _interval(own: BySeed, other: BySeed, results: Results) -> Interval | None:
+def _interval(own: ValuesBySeed, other: ValuesBySeed, results: Results) -> Interval | None:
     common = [seed for seed in own if seed in other]
     pair = paired([own[s] for s in common], [other[s] for s in common], results.direction) if common else None
     return pair and Interval(pair.value, pair.low, pair.high)
 
 
-def _marked(spreads: Sequence[Spread], results: Results) -> list[Spread]:
-    """Return the same with the best marked, and all within one standard deviation of it."""
+def _marked(means: Sequence[MeanStd], results: Results) -> list[MeanStd]:
+    """Return the means with the best one marked, and every one within one standard deviation of it."""
     sign = 1 if results.direction == "up" else -1
-    best = max(spreads, key=lambda spread: sign * spread.mean)
-    least = sign * best.mean - (best.std or 0.0)
-    return [Spread(one.mean, one.std, is_best=sign * one.mean >= least) for one in spreads]
+    best = max(means, key=lambda mean: sign * mean.mean)
+    threshold = sign * best.mean - (best.std or 0.0)
+    return [MeanStd(one.mean, one.std, is_best=sign * one.mean >= threshold) for one in means]
 
 
-def _costs(results: Results, row: Row, seed: int, outcome: Outcome) -> tuple[float, float, float]:
-    """Return rounds, bytes and seconds of a cell, with those of the start where it begins from there."""
+def _costs(results: Results, variant: Variant, seed: int, outcome: Outcome) -> tuple[float, float, float]:
+    """Return rounds, bytes and seconds of a run, including those of the pretraining that it begins from."""
     start = results.of(START).get(seed)
-    both = [outcome, start] if row in results.begin_pretrained and start else [outcome]
+    both = [outcome, start] if results.methods[variant[0]].begins_pretrained and start else [outcome]
     return sum(o.rounds for o in both), sum(o.sent for o in both), sum(o.seconds for o in both)
 
 
-def _judged(results: Results) -> str:
+def _metric(results: Results) -> str:
     return f"{results.split} {results.metric}"
 
 

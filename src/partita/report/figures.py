@@ -1,4 +1,4 @@
-"""Charts as files: PNG, SVG and PDF, drawn offline from the same definition as on the page."""
+"""Charts as PNG, SVG and PDF files, drawn offline from the same definition as on the page."""
 
 import contextlib
 import copy
@@ -15,8 +15,10 @@ from partita.data.cache import cache_folder
 from partita.durable import replace_file
 from partita.report.charts import NAMES, Chart
 
-Data = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Rows by the name of the data that they are."""
+Datum = dict[str, Any]
+"""One row of a chart's data, by field."""
+Data = Mapping[str, Sequence[Datum]]
+"""Data sets by name."""
 PALETTES = {
     "light": [
         *("#0072B2", "#D55E00", "#009E73", "#774400", "#9977EE", "#442255", "#666666", "#1144BB", "#661111"),
@@ -27,20 +29,20 @@ PALETTES = {
         "#6655CC",
     ],
 }
-"""Colors that stand out from the ground, and that color-blind readers too can tell from each other."""
-_ON_PAPER = {
+"""Colors with enough contrast to the background, distinguishable for color-blind readers too."""
+_FILE_CONFIG = {
     "range": {"category": PALETTES["light"]},
     "background": "white",
     "legend": {"orient": "bottom", "columns": 4},
 }
 _VERSION = "6.4"
-"""Of Vega-Lite: the one that Altair writes for."""
+"""The version of Vega-Lite that Altair writes for."""
 _SCALE = 2.0
-"""Pixels of a PNG to one of the chart."""
+"""PNG pixels for one pixel of the chart."""
 
 
 def write_figures(charts: Sequence[Chart], data: Data, folder: Path) -> None:
-    """Write every chart as PNG, SVG and PDF, in the place of what an earlier page drew."""
+    """Write every chart as PNG, SVG and PDF, and delete other charts of an earlier report."""
     folder.mkdir(exist_ok=True)
     for name in NAMES - {chart.name for chart in charts}:
         for kind in ("svg", "png", "pdf"):
@@ -54,24 +56,24 @@ def write_figures(charts: Sequence[Chart], data: Data, folder: Path) -> None:
 
 
 def with_data(chart: Chart, data: Data) -> dict[str, Any]:
-    """Return a chart with all that it draws, in light colors."""
+    """Return a chart's specification with its data, in light colors."""
     spec = copy.deepcopy(dict(chart.spec))
     spec["datasets"] = {name: data[name] for name in chart.data}
-    spec["config"] = {**spec.get("config", {}), **_ON_PAPER}
+    spec["config"] = {**spec.get("config", {}), **_FILE_CONFIG}
     return spec
 
 
 @cache
 def libraries() -> str:
-    """Return the script that draws charts on a page, whole: a page asks no network for anything.
+    """Return the JavaScript libraries that draw charts, to be embedded: a page makes no network request.
 
-    Putting it together takes seconds: it is kept in the user's cache folder.
+    Bundling takes seconds, so the bundle is kept in the user's cache folder.
     """
-    place = cache_folder() / f"charts-{metadata.version('vl-convert-python')}-{_VERSION}.js"
+    cached = cache_folder() / f"charts-{metadata.version('vl-convert-python')}-{_VERSION}.js"
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return place.read_text()
+        return cached.read_text()
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VERSION)
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(place, script.encode())
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(cached, script.encode())
     return script

@@ -1,4 +1,4 @@
-"""The papers that methods come from, as BibTeX."""
+"""The papers to cite for each method, as BibTeX."""
 
 from collections.abc import Iterable
 

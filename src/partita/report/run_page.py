@@ -1,241 +1,241 @@
 """The page of one run."""
 
-import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from partita.durable import held
 from partita.errors import ConfigError
 from partita.protocol import Stage
 from partita.report import charts
-from partita.report.page import Page, Section, write_page
-from partita.report.run_facts import Facts, Row, facts_of, kept_by
-from partita.report.sections import counted, drawn, gained_of, made_by, readable, scattered, sizes_of, spread
-from partita.report.sheets import Entry, Rounded, Sheet
-from partita.report.tables import bytes_text, models_sheet
-from partita.report.troubles import troubles_of
-from partita.runs.folder import is_finished
-from partita.studies.describe import describe
+from partita.report.command_tables import bytes_text, models_table
+from partita.report.figures import Data, Datum
+from partita.report.models import EvaluatedModel
+from partita.report.page import Page, Section
+from partita.report.run_data import RunData, read_run
+from partita.report.sections import (
+    change_of,
+    chart_section,
+    counted,
+    distribution_section,
+    examples_section,
+    parameters_section,
+    reproduction,
+    scatter_section,
+)
+from partita.report.tables import Entry, Rounded, Table
+from partita.report.warnings import warnings_of
+from partita.runs.folder import RunFolder
 
 _QUANTITIES = {
     "loss": "loss",
-    "shared": "shared rate",
-    "personal": "personal rate",
-    "heard": "devices",
-    "megabytes": "MB both ways",
+    "shared_lr": "shared lr",
+    "personal_lr": "personal lr",
+    "devices": "devices",
+    "megabytes": "MB",
     "seconds": "seconds",
 }
+"""Titles of the training curves, by field of a round's datum."""
 
 
-def write_run_page(folder: Path) -> Path:
-    """Write the page of the finished run in a folder, with figures and tables; return the page's path.
+def run_page(run: RunFolder) -> Page:
+    """Return the page of a finished run.
 
     Raises:
-        ConfigError: there is no finished run in it, or its files are damaged.
+        ConfigError: the run is not finished, or a file in its folder is damaged.
     """
-    if not is_finished(folder):
-        raise ConfigError(f"`{folder}` holds no finished run: go on with `partita run --resume {folder}`.")
-    with held(folder, wait=True):
-        with readable(folder):
-            facts = facts_of(folder)
-        return write_page(_Reader(facts).page(), folder)
+    if not run.is_finished:
+        raise ConfigError(
+            f"The run in `{run.path}` is not finished: resume it with `partita run --resume {run.path}`."
+        )
+    return _RunPage(read_run(run)).page()
 
 
 @dataclass(frozen=True)
-class _Reader:
-    """Says what there is to say of a run."""
+class _RunPage:
+    """Builds the page from the run's data."""
 
-    facts: Facts
+    data: RunData
 
     def page(self) -> Page:
-        """Return the whole page."""
-        text = (self.facts.folder / "config.toml").read_text()
-        values = tomllib.loads(text)
+        """Return the page."""
+        run = self.data.run
+        command = f"partita run {run.config_file.name} out=FOLDER"
         return Page(
-            title=values["name"],
+            title=run.values["name"],
             answer=self._answer(),
             sections=list(self._sections()),
-            data=self._data(),
+            data=self._data_sets(),
             metric=self._metric,
-            gained=self._gained,
-            split=self.facts.split,
-            facts=made_by(values, "partita run config.toml out=FOLDER") | {"Seed": str(values["seed"])},
-            config=text,
+            change=self._change,
+            split=self.data.split,
+            facts=reproduction(run.values, command) | {"Seed": str(run.values["seed"])},
+            config=run.config_text,
         )
 
     @property
     def _metric(self) -> str:
-        return f"{self.facts.split} {self.facts.summary['metric']}"
+        return f"{self.data.split} {self.data.run.summary['metric']}"
 
     @property
-    def _gained(self) -> str:
-        return gained_of(self.facts.summary["metric"], self.facts.summary["direction"])
+    def _change(self) -> str:
+        return change_of(self.data.run.summary["metric"], self.data.run.summary["direction"])
+
+    @property
+    def _titles(self) -> list[str]:
+        """The titles of all models but the pretrained one."""
+        return [model.title for model in self.data.changed]
+
+    def _data_sets(self) -> Data:
+        examples = self.data.training_examples.items()
+        return {
+            "devices": self.data.devices,
+            "rounds": self._updates(),
+            "models": self._points(),
+            "sizes": [{"device": device, "examples": count} for device, count in examples],
+            "visits": self.data.visits,
+        }
 
     def _answer(self) -> str:
-        first, last = self.facts.first, self.facts.last
+        first, last = self.data.first, self.data.last
         if first is None:
-            return f"No device has a {self._metric} of the pretrained model, so there is nothing to compare."
-        before, devices = first.statistics["weighted_mean"], counted(first.statistics["devices"], "device")
+            return f"The pretrained model has no {self._metric} on any device: there is nothing to compare."
+        mean, devices = first.statistics["weighted_mean"], counted(first.statistics["devices"], "device")
         if last is None:
-            had = f"{first.title} has a {self._metric} of {before:.4f} over {devices}"
-            return f"Nothing was personalised: {had}."
-        own = last.statistics
-        change = self.facts.sign * (own["weighted_mean"] - before)
+            return f"No personalization: {first.title} has a {self._metric} of {mean:.4f} over {devices}."
+        return self._comparison(mean, last, devices)
+
+    def _comparison(self, before: float, last: EvaluatedModel, devices: str) -> str:
+        """Return how the last model compares with the pretrained one."""
+        after = last.statistics
+        change = self.data.sign * (after["weighted_mean"] - before)
         verb = "left" if not change else "improved" if change > 0 else "worsened"
-        what = "Personalization" if self.facts.is_personal else "More training, with nothing personal"
-        moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {own['weighted_mean']:.4f}"
+        moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {after['weighted_mean']:.4f}"
+        subject = "Personalization" if self.data.is_personal else "More training, with no personal part,"
         return (
-            f"{what} ({last.title}) {verb} {self._metric} {moved} over {devices}: it helped {own['helped']}, "
-            f"hurt {own['hurt']} and left {own['same']} unchanged."
+            f"{subject} ({last.title}) {verb} {self._metric} {moved} over {devices}: {after['helped']} "
+            f"helped, {after['hurt']} hurt, {after['same']} unchanged."
         )
 
     def _sections(self) -> Iterator[Section]:
         yield self._models()
         yield self._training()
-        if self.facts.changed:
-            yield from self._changes()
+        if self.data.changed:
+            yield parameters_section(self._points(), self._change, self._titles)
+            yield from self._devices()
         else:
-            yield Section(title="What personalization changed", texts=["No stage of this run personalised."])
-        yield self._sizes()
+            yield Section(title="Personalization", paragraphs=["This run has no personalization stage."])
+        yield examples_section(list(self.data.training_examples.values()))
         yield self._costs()
 
     def _models(self) -> Section:
-        rows = [(model.title, model.statistics) for model in self.facts.models]
-        troubles = [f"Mind: {trouble}." for trouble in troubles_of(self.facts.folder, self.facts.summary)]
-        texts = ["Helped and hurt are strict, against the first row.", *self._absent(), *troubles]
-        return Section(title="Models", sheet=models_sheet(self.facts.summary, rows), texts=texts)
+        rows = [(model.title, model.statistics) for model in self.data.models]
+        paragraphs = [
+            "Helped and hurt: devices with a strictly better or worse metric than under the first model.",
+            *self._missing_stages(),
+            *(f"Warning: {warning}." for warning in warnings_of(self.data.run)),
+        ]
+        table = models_table(self.data.run.summary, rows)
+        return Section(title="Models", table=table, paragraphs=paragraphs)
 
-    def _absent(self) -> list[str]:
-        """Return which stages the run did not have."""
-        own = {model.stage for model in self.facts.models if model.folder == self.facts.folder}
-        names = {
-            Stage.PRETRAINED: "No device has the metric of the pretrained model.",
-            Stage.PERSONALISED: "This run has no model of the stage `personalised`.",
-            Stage.FINETUNED: "This run has no model of the stage `finetuned`.",
-        }
-        trained = {row["stage"] for row in self.facts.rounds}
-        began = [] if "pretraining" in trained else ["Nothing was pretrained: the first row is the start."]
-        return [*began, *(sentence for stage, sentence in names.items() if stage not in own)]
+    def _missing_stages(self) -> list[str]:
+        """Return a sentence for each stage that the run does not have."""
+        own = {model.stage for model in self.data.models if model.run is self.data.run}
+        trained = {datum["stage"] for datum in self.data.rounds}
+        missing = [] if "pretraining" in trained else ["No pretraining: the first row is the initial model."]
+        if Stage.PRETRAINED not in own:
+            missing.append("No device has the metric of the pretrained model.")
+        later = (Stage.PERSONALISED, Stage.FINETUNED)
+        missing += [f"No model of the stage `{stage}`." for stage in later if stage not in own]
+        return missing
+
+    def _updates(self) -> list[Datum]:
+        """Return the rounds in which the shared part was trained."""
+        return [datum for datum in self.data.rounds if datum["work"] == "update"]
 
     def _training(self) -> Section:
-        rounds = self._rounds()
+        rounds = self._updates()
         if not rounds:
-            return Section(title="Training", texts=["No round of training: the shared part is as it began."])
-        known = {c: t for c, t in _QUANTITIES.items() if any(row[c] is not None for row in rounds)}
+            return Section(title="Training", paragraphs=["No training round: the shared part is unchanged."])
+        known = {c: title for c, title in _QUANTITIES.items() if any(row[c] is not None for row in rounds)}
         losses = [row["loss"] for row in rounds if row["loss"] is not None]
-        fell = f" The loss went from {losses[0]:.4f} to {losses[-1]:.4f}." if losses else ""
-        rest = " Finetuning comes by blocks of devices and is not drawn."
-        finetuned = rest if any(row["work"] == "finetune" for row in self.facts.rounds) else ""
-        says = f"{_listed(known.values())} in each of {len(rounds)} rounds, by stage.{fell}{finetuned}"
-        return Section(title="Training", chart=charts.curves(known, says))
+        names = ", ".join(known.values())
+        caption = f"{names[:1].upper()}{names[1:]} in each of {counted(len(rounds), 'round')}, by stage."
+        if losses:
+            caption += f" The loss went from {losses[0]:.4f} to {losses[-1]:.4f}."
+        if any(row["work"] == "finetune" for row in self.data.rounds):
+            caption += " Fine-tuning, once for each device, is not drawn."
+        return Section(title="Training", chart=charts.curves(known, caption))
 
-    def _rounds(self) -> list[Row]:
-        """Return the rounds in which the shared part was trained; finetuning comes by blocks of devices."""
-        return [row for row in self.facts.rounds if row["work"] == "update"]
+    def _devices(self) -> Iterator[Section]:
+        """Yield the charts of every device's change."""
+        changes = [datum["change"] for datum in self.data.devices if datum["change"] is not None]
+        if not any(changes):
+            reason = f"No device has a {self._metric} for two models."
+            if changes:
+                reason = "No model changes the metric of any device: nothing to draw."
+            yield Section(title="Devices", paragraphs=[reason])
+            return
+        legend = charts.Legend(methods=self._titles, shown=self._titles)
+        scatter = charts.scatter(self._change, self._scatter_caption(), legend)
+        yield scatter_section(self.data.devices, scatter)
+        yield distribution_section(self.data.devices, self._change, self._titles)
+        caption = (
+            f"The change of every device on the {self.data.split} split, lowest first. One seed, no band."
+        )
+        yield chart_section(charts.sorted_changes(self._change, caption, self._titles, has_band=False))
 
-    def _changes(self) -> Iterator[Section]:
-        yield self._parameters()
-        gains = [row["gain"] for row in self.facts.devices if row["gain"] is not None]
-        titles = [model.title for model in self.facts.changed]
-        if not gains:
-            yield Section(title="Devices", texts=[f"No device has a {self._metric} of two models."])
-        elif not any(gains):
-            yield Section(title="Devices", texts=["No model changed any device's metric: nothing to draw."])
-        else:
-            says = self._above(self.facts.last.title if self.facts.last else titles[-1])
-            yield scattered(
-                self.facts.devices,
-                charts.scatter(self._gained, says, charts.Key(methods=titles, shown=titles)),
-            )
-            yield spread(self.facts.devices, self._gained, titles)
-            says = (
-                f"The change of every device on {self.facts.split} rows, the least first. One seed: no band."
-            )
-            yield drawn(charts.in_order(self._gained, says, titles, has_band=False))
-
-    def _above(self, title: str) -> str:
-        """Return what a point of the scatter is, and how many devices a model helps."""
-        ranked = [r for r in self.facts.devices if r["model"] == title and r["rank"] is not None]
-        better = sum(row["gain"] > 0 for row in ranked)
+    def _scatter_caption(self) -> str:
+        title = self.data.last.title if self.data.last else self._titles[-1]
+        known = [d for d in self.data.devices if d["model"] == title and d["rank"] is not None]
+        better = sum(datum["change"] > 0 for datum in known)
         return (
-            "A point is a device under a model: its change against its training examples. "
-            f"On {self.facts.split} rows, {better} of {len(ranked)} are above zero under {title}."
+            "Each point is one device under one model: its change by its number of training examples. "
+            f"On the {self.data.split} split, {title} improves {better} of {counted(len(known), 'device')}."
         )
 
-    def _parameters(self) -> Section:
-        points = self._points()
-        title = "Change against personal parameters"
-        if not points:
-            return Section(title=title, texts=["No model has a part of its own on devices."])
-        titles = [model.title for model in self.facts.changed]
-        listed = "; ".join(f"{p['model']}: {p['kept']:,} numbers, {p['gain']:+.4f}" for p in points)
-        key = charts.Key(methods=titles, shown=[point["model"] for point in points])
-        return Section(title=title, chart=charts.parameters(self._gained, f"{listed}.", key))
-
-    def _points(self) -> list[Row]:
-        if self.facts.first is None or not self.facts.is_personal:
+    def _points(self) -> Sequence[Datum]:
+        """Return the values that a device keeps for each model, with the model's mean change."""
+        if self.data.first is None or not self.data.is_personal:
             return []
-        first = self.facts.first.statistics["weighted_mean"]
+        before = self.data.first.statistics["weighted_mean"]
         points = [
             {
                 "model": model.title,
                 "method": model.title,
-                "kept": kept_by(model),
-                "gain": self.facts.sign * (model.statistics["weighted_mean"] - first),
+                "kept": model.run.kept_parameters,
+                "change": self.data.sign * (model.statistics["weighted_mean"] - before),
             }
-            for model in self.facts.changed
+            for model in self.data.changed
         ]
         return [point for point in points if point["kept"]]
 
-    def _sizes(self) -> Section:
-        return sizes_of([row["examples"] for row in self._own_sizes()])
-
-    def _own_sizes(self) -> list[Row]:
-        found = {row["device"]: row["examples"] for row in self.facts.devices if row["split"] == "train"}
-        return [{"device": device, "examples": examples} for device, examples in found.items()]
-
     def _costs(self) -> Section:
         rows: list[list[Entry]] = []
-        for stage in dict.fromkeys(row["stage"] for row in self.facts.rounds):
-            own = [row for row in self.facts.rounds if row["stage"] == stage]
-            sums = [sum(row[name] for row in own) for name in ("heard", "megabytes", "seconds")]
+        for stage in dict.fromkeys(datum["stage"] for datum in self.data.rounds):
+            own = [datum for datum in self.data.rounds if datum["stage"] == stage]
+            sums = {name: sum(datum[name] for datum in own) for name in ("devices", "megabytes", "seconds")}
             rounds = len(own) if own[0]["work"] == "update" else None
-            rows.append([stage, rounds, sums[0], Rounded(sums[1]), Rounded(sums[2])])
-        sheet = Sheet(
+            rows.append([
+                stage, rounds, sums["devices"], Rounded(sums["megabytes"]), Rounded(sums["seconds"]),
+            ])  # fmt: skip
+        table = Table(
             name="traffic",
             title="Training by stage",
-            columns=["stage", "rounds", "visits", "MB both ways", "device-seconds"],
+            columns=["stage", "rounds", "device visits", "MB up and down", "device-seconds"],
             rows=rows,
         )
-        return Section(title="Traffic and memory", sheet=sheet if rows else None, texts=[self._memory()])
-
-    def _memory(self) -> str:
-        """Return what a device needs, where the config can be built here."""
-        config = self.facts.config
-        try:
-            partitions = describe(config, self.facts.folder).partitions
-        except ConfigError as error:
-            return f"What a device needs to train cannot be said here: {error}"
-        own = config.partition.personal
-        costs = partitions[own if isinstance(own, str) else list(partitions)[-1]]
-        says = [f"keeps {counted(costs.get('personal', 0), 'personal parameter')}"]
-        if config.personalize.rounds:
-            says.append(f"sends {bytes_text(costs.get('up_bytes', 0))} in a round of personalizing")
-        if costs.get("memory_bytes"):
-            says.append(f"needs {bytes_text(costs['memory_bytes'])} of memory to train on one example")
-        return f"A device {', and '.join(says)}."
-
-    def _data(self) -> dict[str, Sequence[Row]]:
-        return {
-            "devices": self.facts.devices,
-            "rounds": self._rounds(),
-            "models": self._points(),
-            "sizes": self._own_sizes(),
-            "visits": self.facts.visits,
-        }
+        paragraphs = [_device_costs(self.data.run)]
+        return Section(title="Traffic and memory", table=table if rows else None, paragraphs=paragraphs)
 
 
-def _listed(words: Iterable[str]) -> str:
-    text = ", ".join(words)
-    return text[:1].upper() + text[1:]
+def _device_costs(run: RunFolder) -> str:
+    """Return what a device keeps, sends and needs, as the run has recorded it."""
+    costs = run.costs
+    if costs is None:
+        return "This run has not recorded what a device needs to train."
+    at_most = "at most " if "sizes" in costs else ""
+    facts = [f"keeps {at_most}{counted(costs['personal'], 'personal parameter')}"]
+    if run.values.get("personalize", {}).get("rounds"):
+        facts.append(f"sends {at_most}{bytes_text(costs['up_bytes'])} per round of personalization")
+    if costs.get("memory_bytes"):
+        facts.append(f"needs {at_most}{bytes_text(costs['memory_bytes'])} of memory to train on one example")
+    return f"A device {', '.join(facts[:-1])}{' and ' if len(facts) > 1 else ''}{facts[-1]}."

@@ -1,102 +1,121 @@
-"""Parts that the page of a run and that of a comparison have in common; what cannot be drawn is said."""
+"""Sections that the page of a run and that of a comparison share; a paragraph replaces an empty chart."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from partita.config.provenance import COMMAND
-from partita.errors import ConfigError
 from partita.report import charts
+from partita.report.figures import Datum
 from partita.report.page import Section
-from partita.report.run_facts import Row
 
-_FEW = 5
-"""Devices, of which a spread can be drawn."""
-
-
-@contextmanager
-def readable(folder: Path) -> Iterator[None]:
-    """Say which folder it is whose files cannot be read."""
-    try:
-        yield
-    except (ValueError, FileNotFoundError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"`{folder}` is damaged, a file in it cannot be read: {reason}") from error
+_MIN_DEVICES = 5
+"""The smallest number of devices whose distribution is drawn."""
 
 
-def made_by(values: Mapping[str, Any], again: str) -> dict[str, str]:
-    """Return what a config says of how a run or comparison was made, and the command that makes it again."""
-    versions = dict(values["made_with"])
+def reproduction(values: Mapping[str, Any], command: str) -> dict[str, str]:
+    """Return how a run or comparison was made: the commands to make it again, and versions."""
+    versions = dict(values.get("made_with", {}))
     typed = versions.pop(COMMAND, "")
-    asked = {"The command that made it": typed} if typed else {}
-    return asked | {"The command that makes it again, in its folder": again, **versions}
+    original = {"Original command": typed} if typed else {}
+    return original | {"Command to reproduce it, in this folder": command, **versions}
 
 
-def gained_of(metric: str, direction: str) -> str:
-    """Return what a change for the better is called.
+def change_of(metric: str, direction: str) -> str:
+    """Return the name of a change of a metric, positive if it is an improvement.
 
-    >>> gained_of("accuracy", "up"), gained_of("wer", "down")
+    >>> change_of("accuracy", "up"), change_of("wer", "down")
     ('change in accuracy', 'decrease in wer')
     """
     return f"{'change' if direction == 'up' else 'decrease'} in {metric}"
 
 
-def counted(number: int, thing: str) -> str:
-    """Return a number of things.
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
 
     >>> counted(1, "device"), counted(1200, "device")
     ('1 device', '1,200 devices')
     """
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def scattered(devices: Sequence[Row], chart: charts.Chart) -> Section:
-    """Return a chart of devices' changes against their training examples, unless all have as many."""
-    sizes = {row["examples"] for row in devices if row["gain"] is not None} - {None}
-    if len(sizes) > 1:
-        return drawn(chart)
-    has = (
-        f"Every device has {counted(sizes.pop(), 'training example')}" if sizes else "No device says its size"
-    )
-    return Section(title=chart.title, texts=[f"{has}: nothing to draw a change against."])
-
-
-def spread(devices: Sequence[Row], gained: str, models: Sequence[str]) -> Section:
-    """Return how changes are spread over devices, under those models that have a spread on every split."""
-    changes: dict[str, dict[str, list[float]]] = {model: {} for model in models}
-    for row in devices:
-        if row["gain"] is not None and row["model"] in changes:
-            changes[row["model"]].setdefault(row["split"], []).append(row["gain"])
-    wide = [model for model in models if changes[model] and all(map(_is_wide, changes[model].values()))]
-    few = [model for model in models if model not in wide]
-    least = f"at least {_FEW} devices that do not all change alike"
-    left_out = f"No spread to draw, which takes {least}: {', '.join(few)}." if few else ""
-    if not wide:
-        return Section(title="How the change is spread over devices", texts=[left_out])
-    shown = [gain for model in wide for gains in changes[model].values() for gain in gains]
-    low, high = min(shown), max(shown)
-    says = f"How {gained} is spread over devices: from {low:+.4f} to {high:+.4f}. {left_out}".strip()
-    return drawn(charts.violins(gained, says, wide, extent=(low, high)))
-
-
-def _is_wide(gains: Sequence[float]) -> bool:
-    return len(gains) >= _FEW and min(gains) < max(gains)
-
-
-def sizes_of(sizes: Sequence[int]) -> Section:
-    """Return how many training examples devices have, drawn where they differ."""
-    title = "Training examples of devices"
-    if not sizes:
-        return Section(title=title, texts=["No device was measured."])
-    low, high = min(sizes), max(sizes)
-    if low == high:
-        each = f"{counted(len(sizes), 'device')}, with {counted(low, 'training example')} each."
-        return Section(title=title, texts=[each])
-    says = f"{counted(len(sizes), 'device')}, with from {low} to {high} training examples."
-    return Section(title=title, chart=charts.histogram(says))
-
-
-def drawn(chart: charts.Chart) -> Section:
-    """Return a part of a page that a chart fills."""
+def chart_section(chart: charts.Chart) -> Section:
+    """Return a section with a chart."""
     return Section(title=chart.title, chart=chart)
+
+
+def scatter_section(devices: Sequence[Datum], chart: charts.Chart) -> Section:
+    """Return the chart of changes by number of training examples, unless all devices have the same."""
+    sizes = {datum["examples"] for datum in devices if datum["change"] is not None} - {None}
+    if len(sizes) > 1:
+        return chart_section(chart)
+    reason = "The number of training examples of the devices is not known."
+    if sizes:
+        reason = f"Every device has {counted(sizes.pop(), 'training example')}: nothing to draw."
+    return Section(title=chart.title, paragraphs=[reason])
+
+
+def distribution_section(devices: Sequence[Datum], change: str, models: Sequence[str]) -> Section:
+    """Return violins of the models whose changes vary on every split, and name the other models."""
+    changes: dict[str, dict[str, list[float]]] = {model: {} for model in models}
+    for datum in devices:
+        if datum["change"] is not None and datum["model"] in changes:
+            changes[datum["model"]].setdefault(datum["split"], []).append(datum["change"])
+    drawn = [model for model in models if changes[model] and all(map(_varies, changes[model].values()))]
+    missing = ", ".join(model for model in models if model not in drawn)
+    needs = f"fewer than {_MIN_DEVICES} devices, or the same change on all of them"
+    omitted = f"Not drawn ({needs}): {missing}." if missing else ""
+    if not drawn:
+        return Section(title=charts.DISTRIBUTION, paragraphs=[omitted])
+    values = [value for model in drawn for own in changes[model].values() for value in own]
+    low, high = min(values), max(values)
+    caption = f"Distribution of the {change} over devices, from {low:+.4f} to {high:+.4f}. {omitted}".strip()
+    return chart_section(charts.violins(change, caption, drawn, extent=(low, high)))
+
+
+def _varies(changes: Sequence[float]) -> bool:
+    return len(changes) >= _MIN_DEVICES and min(changes) < max(changes)
+
+
+def parameters_section(
+    points: Sequence[Datum], change: str, methods: Sequence[str], note: str = ""
+) -> Section:
+    """Return the chart of changes by personal parameters, unless no model has any.
+
+    Args:
+        points: one datum for each model: the values that a device keeps, and the mean change.
+        change: the name of a change of the metric.
+        methods: all methods of the page, in the order of their colors.
+        note: further sentences of the caption.
+    """
+    if not points:
+        return Section(title=charts.PARAMETERS, paragraphs=["No model has personal parameters."])
+    listed = "; ".join(f"{p['model']}: {p['kept']:,} values, {p['change']:+.4f}" for p in points)
+    shown = list(dict.fromkeys(point["method"] for point in points))
+    parts = list(dict.fromkeys(point["part"] for point in points if "part" in point))
+    legend = charts.Legend(methods=methods, shown=shown, parts=parts)
+    caption = f"Values that a device keeps, and the mean {change}. {listed}.{note}"
+    return chart_section(charts.parameters(change, caption, legend))
+
+
+def examples_section(examples: Sequence[int]) -> Section:
+    """Return the histogram of training examples per device, unless all devices have the same number."""
+    if not examples:
+        return Section(title=charts.EXAMPLES, paragraphs=["No device was evaluated."])
+    low, high = min(examples), max(examples)
+    devices = counted(len(examples), "device")
+    if low == high:
+        return Section(
+            title=charts.EXAMPLES, paragraphs=[f"{devices} with {counted(low, 'training example')} each."]
+        )
+    middle = _median_text(examples)
+    return chart_section(charts.histogram(f"{devices} with {low:,} to {high:,} training examples, {middle}."))
+
+
+def _median_text(examples: Sequence[int]) -> str:
+    """Return the median in words.
+
+    >>> _median_text([1, 2, 10]), _median_text([1, 2])
+    ('a median of 2', 'a median of 1.5')
+    """
+    return f"a median of {median(examples):,.1f}".removesuffix(".0")

@@ -1,81 +1,232 @@
-"""Tables for the terminal."""
+"""Tables: one definition, written for the terminal, as CSV, Markdown and LaTeX, and as JSON values."""
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
 from typing import Any
 
+from rich import table as rich_table
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.table import Table
 
-from partita.report.sheets import Entry, Sheet
-from partita.training.evaluation import Summary
-
-_UNITS = ("B", "kB", "MB", "GB", "TB")
+from partita.durable import replace_file
 
 
-def models_sheet(summary: Summary, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Sheet:
-    """Return how each model does on all devices' examples of a split: a name and its statistics a row."""
-    better, worst = {"up": ("higher", "min"), "down": ("lower", "max")}[summary["direction"]]
-    devices = max((statistics["devices"] for _, statistics in rows), default=0)
-    split = summary.get("split", "test").capitalize()
-    entries: list[list[Entry]] = []
-    for place, (name, statistics) in enumerate(rows):
-        numbers = [statistics[key] for key in ("weighted_mean", "mean", "std", worst)]
-        counts = [statistics[key] if place else "" for key in ("helped", "hurt")]
-        entries.append([name, *numbers, *counts])
-    return Sheet(
-        name="models",
-        title=f"{split} {summary['metric']} over {devices} devices ({better} is better)",
-        columns=["model", "weighted mean", "mean", "std", "worst", "helped", "hurt"],
-        rows=entries,
-    )
+@dataclass(frozen=True)
+class MeanStd:
+    """A mean over seeds, with its standard deviation if there are several."""
+
+    mean: float
+    std: float | None = None
+    is_best: bool = False
+    """Whether it is the best of its column, or within one standard deviation of the best."""
 
 
-def costs_table(model: str, devices: int, partitions: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return what each partition of a model costs, a row each."""
-    table = Table(title=escape(f"Partitions of {model} ({devices:,} devices)"), box=SIMPLE_HEAD)
-    table.add_column("partition", no_wrap=True)
-    parts = ("personal", "shared", "frozen")
-    shown = [p for p in parts if p != "frozen" or any(costs.get(p) for costs in partitions.values())]
-    sizes = {"up_bytes": "up", "down_bytes": "down", "disk_bytes": "on disk", "memory_bytes": "memory"}
-    for column in (*shown, *sizes.values()):
-        table.add_column(column, justify="right", no_wrap=True)
-    for name, costs in partitions.items():
-        counts = [_span(costs, part, "{:,}".format) for part in shown]
-        table.add_row(escape(name), *counts, *(_span(costs, key, bytes_text) for key in sizes))
-    return table
+@dataclass(frozen=True)
+class Interval:
+    """A difference with its 95 % confidence interval, if it has one."""
+
+    value: float
+    low: float | None
+    high: float | None
 
 
-def costs_notes(partitions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return what there is to say below a table of costs, each thing once."""
-    notes = ["up, down: of one device in a round; on disk: of all devices; memory: to train"]
-    reasons: dict[str, list[str]] = {}
-    for name, costs in partitions.items():
-        if "error" in costs:
-            notes.append(f"{name}: {costs['error']}")
-        elif "reason" in costs:
-            reasons.setdefault(costs["reason"], []).append(name)
-    notes += [f"No memory for {', '.join(names)}: {reason}" for reason, names in reasons.items()]
-    return notes
+@dataclass(frozen=True)
+class Rounded:
+    """A number displayed with one decimal."""
+
+    value: float
 
 
-def _span(costs: Mapping[str, Any], key: str, text: Callable[[Any], str]) -> str:
-    """Return a cost, from the least to the most where it differs by device."""
-    values = [size[key] for size in costs.get("sizes", [costs]) if size.get(key) is not None]
-    if key == "disk_bytes" and values:
-        values = [costs[key]]
-    if not values:
-        return "-"
-    low, high = text(min(values)), text(max(values))
-    return low if low == high else f"{low}-{high}"
+@dataclass(frozen=True)
+class Cited:
+    """A text with the paper to cite for it, if any."""
+
+    text: str
+    paper: str = ""
+    """The paper's key in `references.bib`."""
 
 
-def bytes_text(count: int) -> str:
-    """Return a number of bytes with three digits that count.
+Entry = str | int | float | MeanStd | Interval | Rounded | Cited | None
+"""The content of one cell of a table; None if the cell is empty."""
 
-    >>> [bytes_text(count) for count in (0, 999, 153_128, 71_300_000)]
-    ['0 B', '999 B', '153 kB', '71.3 MB']
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table."""
+
+    name: str
+    """The name of its files, without the suffix."""
+    title: str
+    columns: Sequence[str]
+    """The first column holds text."""
+    rows: Sequence[Sequence[Entry]]
+    notes: Sequence[str] = ()
+    """Sentences below the table."""
+
+
+def write_tables(tables: Sequence[Table], folder: Path) -> None:
+    """Write every table as CSV, Markdown and LaTeX."""
+    folder.mkdir(exist_ok=True)
+    formats = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
+    for table in tables:
+        for suffix, to_text in formats.items():
+            replace_file(folder / f"{table.name}.{suffix}", to_text(table).encode())
+
+
+def to_terminal(table: Table) -> rich_table.Table:
+    """Return the table for a terminal."""
+    shown = rich_table.Table(title=escape(table.title), box=SIMPLE_HEAD)
+    for column, is_text in zip(table.columns, text_columns(table), strict=True):
+        shown.add_column(escape(column), justify="left" if is_text else "right")
+    for row in table.rows:
+        shown.add_row(*(escape(plain(entry)) for entry in row))
+    return shown
+
+
+def to_values(table: Table) -> dict[str, Any]:
+    """Return the table as JSON values: its title, its rows by column and its notes."""
+    rows = [dict(zip(table.columns, map(_json_value, row), strict=True)) for row in table.rows]
+    return {"title": table.title, "rows": rows, "notes": list(table.notes)}
+
+
+def _json_value(entry: Entry) -> str | float | Mapping[str, Any] | None:
+    """Return an entry; one with several fields as a mapping."""
+    return asdict(entry) if is_dataclass(entry) else entry
+
+
+def to_csv(table: Table) -> str:
+    """Return the table as CSV: every number in full, each field of an entry in a column of its own."""
+    fields = [_fields_of([row[place] for row in table.rows]) for place in range(len(table.columns))]
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    header = zip(table.columns, fields, strict=True)
+    writer.writerow([f"{column} {field}".strip() for column, own in header for field in own])
+    for row in table.rows:
+        entries = zip(row, fields, strict=True)
+        writer.writerow([_csv_value(entry, field) for entry, own in entries for field in own])
+    return written.getvalue()
+
+
+_FIELDS: Mapping[type, Sequence[str]] = {
+    MeanStd: ("mean", "std", "is_best"),
+    Interval: ("value", "low", "high"),
+}
+
+
+def _fields_of(column: Sequence[Entry]) -> Sequence[str]:
+    """Return the CSV columns that a column's entries need; one without a name for plain entries."""
+    found = {type(entry) for entry in column} & _FIELDS.keys()
+    return next((_FIELDS[kind] for kind in found), ("",))
+
+
+def _csv_value(entry: Entry, field: str) -> str | int | float:
+    value: Any = getattr(entry, field) if isinstance(entry, MeanStd | Interval) else entry
+    if isinstance(value, Rounded | Cited):
+        value = value.value if isinstance(value, Rounded) else value.text
+    return "" if value is None else int(value) if isinstance(value, bool) else value
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table in Markdown, with its title and notes."""
+    rule = ["---" if is_text else "--:" for is_text in text_columns(table)]
+    rows = [[plain(entry).replace("|", "\\|") for entry in row] for row in (table.columns, *table.rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])]
+    return "\n".join([f"**{table.title}**", "", *lines, *(f"\n{note}" for note in table.notes)]) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    """Return the table in LaTeX, for the package booktabs."""
+    alignment = "".join("l" if is_text else "r" for is_text in text_columns(table))
+    lines = [" & ".join(map(_latex, row)) + r" \\" for row in table.rows]
+    notes = [r"\par\smallskip\footnotesize " + _escaped(note) for note in table.notes]
+    return "\n".join([
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_escaped(table.title)}}}",
+        rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        " & ".join(map(_escaped, table.columns)) + r" \\",
+        r"\midrule",
+        *lines,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *notes,
+        r"\end{table}",
+        "",
+    ])  # fmt: skip
+
+
+def _latex(entry: Entry) -> str:
+    match entry:
+        case None:
+            return "--"
+        case str():
+            return _escaped(entry)
+        case Cited(text, paper):
+            return _escaped(text) + (rf"~\cite{{{paper}}}" if paper else "")
+        case MeanStd(mean, std, is_best):
+            inner = _number(mean) + ("" if std is None else rf" \pm {_number(std)}")
+            return rf"$\mathbf{{{inner}}}$" if is_best else f"${inner}$"
+        case Interval(value, low, high):
+            around = "" if low is None or high is None else f" $[{low:+.4f}, {high:+.4f}]$"
+            return f"${value:+.4f}${around}"
+        case Rounded(value):
+            return f"${value:.1f}$"
+    return f"${_number(entry)}$".replace(",", "{,}")
+
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+
+
+def _escaped(text: str) -> str:
+    r"""Return a text with the characters escaped that are special in LaTeX.
+
+    >>> print(_escaped("95 %"))
+    95 \%
     """
-    unit = max(power for power in range(5) if power == 0 or count >= 1000**power)
-    value = count / 1000**unit
-    return f"{value:.0f} {_UNITS[unit]}" if value >= 100 or not unit else f"{value:.3g} {_UNITS[unit]}"
+    return "".join(_SPECIAL.get(character, character) for character in text)
+
+
+def text_columns(table: Table) -> list[bool]:
+    """Return which columns hold text, the first one always; all others hold numbers."""
+    columns = [[row[place] for row in table.rows] for place in range(len(table.columns))]
+    return [
+        not place or all(isinstance(e, str | Cited) for e in column) for place, column in enumerate(columns)
+    ]
+
+
+def plain(entry: Entry) -> str:
+    """Return an entry as plain text."""
+    match entry:
+        case None:
+            return "-"
+        case str():
+            return entry
+        case Cited(text):
+            return text
+        case MeanStd(mean, std, is_best):
+            deviation = "" if std is None else f" ± {_number(std)}"
+            return f"{_number(mean)}{deviation}{' *' if is_best else ''}"
+        case Interval(value, low, high):
+            around = "" if low is None or high is None else f" [{low:+.4f}, {high:+.4f}]"
+            return f"{value:+.4f}{around}"
+        case Rounded(value):
+            return f"{value:,.1f}"
+    return _number(entry)
+
+
+def _number(value: float) -> str:
+    """Return an integer in full, another number with four decimals or, if large, four digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"

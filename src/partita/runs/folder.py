@@ -1,70 +1,20 @@
 """What a finished run has left in its folder: its models, how they did, its rounds."""
 
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from partita.config.reading import read_config
-from partita.config.schema import Config
-from partita.methods import registry
+from partita.data.arrow import Table, read_table
+from partita.data.skipped import LeftOut, read_skipped
+from partita.errors import ConfigError
 from partita.params import from_bytes
-from partita.protocol import Stage
-from partita.server import registry as servers
 from partita.training.evaluation import Row, Summary
 
 BASELINE = "finetune"
 """The folder of the Finetune baseline inside a run's folder."""
-
-
-@dataclass(frozen=True)
-class Tested:
-    """A model that a run has tested on its devices."""
-
-    title: str
-    folder: Path
-    """The run's folder that it is of: the baseline's is inside the run's own."""
-    stage: Stage
-    statistics: Mapping[str, Any]
-    """What `summary.json` says of it."""
-
-
-def tested_in(folder: Path) -> list[Tested]:
-    """Return the models that the finished run in a folder has tested, its baseline's too."""
-    config = read_config(folder / "config.toml")
-    names = _titles(config)
-    found = [
-        Tested(names[Stage(stage)], folder, Stage(stage), statistics)
-        for stage, statistics in summary_in(folder)["stages"].items()
-    ]
-    inner = folder / BASELINE
-    if config.finetune.baseline and is_finished(inner):
-        stages = summary_in(inner)["stages"]
-        finetuned = stages.get(Stage.FINETUNED)
-        found[1:1] = (
-            [Tested(registry.find(registry.BASELINE).title, inner, Stage.FINETUNED, finetuned)]
-            if finetuned
-            else []
-        )
-    return found
-
-
-def _titles(config: Config) -> dict[Stage, str]:
-    """Return what tables call the models of a run's stages."""
-    method = registry.find_or_none(config.personalize.method)
-    title = method.title if method else config.personalize.method.rpartition(":")[2]
-    whole = config.partition.personal == "full"
-    alone = registry.find(registry.BASELINE if whole else registry.PARTIAL_BASELINE).title
-    if method and not method.trains_rounds:
-        alone = title
-    pretrained = servers.title_of(config.pretrain.server_optimizer)
-    return {
-        Stage.PRETRAINED: pretrained if config.pretrain.rounds else "Start",
-        Stage.PERSONALISED: title,
-        Stage.FINETUNED: f"{title}, finetuned" if config.personalize.rounds else alone,
-        Stage.SERVED: "the better on validation",
-    }
 
 
 def summary_in(folder: Path) -> Summary:
@@ -91,3 +41,118 @@ def is_finished(folder: Path) -> bool:
         return bool(json.loads((folder / "commit.json").read_bytes()).get("finished"))
     except (OSError, ValueError):
         return False
+
+
+class RunFolder:
+    """A run's folder, read only."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved config."""
+        return self.path / "config.toml"
+
+    @property
+    def rounds_file(self) -> Path:
+        """A JSON line for each round."""
+        return self.path / "rounds.jsonl"
+
+    @property
+    def devices_file(self) -> Path:
+        """A row for each stage, device and split."""
+        return self.path / "devices.parquet"
+
+    @property
+    def summary_file(self) -> Path:
+        """Statistics over devices, by stage."""
+        return self.path / "summary.json"
+
+    @property
+    def commit_file(self) -> Path:
+        """The last committed round."""
+        return self.path / "commit.json"
+
+    @property
+    def costs_file(self) -> Path:
+        """The costs of the run's partition for one device."""
+        return self.path / "costs.json"
+
+    @property
+    def report_file(self) -> Path:
+        """The report's HTML page."""
+        return self.path / "report.html"
+
+    @property
+    def figures_folder(self) -> Path:
+        """The report's charts as files."""
+        return self.path / "figures"
+
+    @property
+    def tables_folder(self) -> Path:
+        """The report's tables as files."""
+        return self.path / "tables"
+
+    @property
+    def tensorboard_folder(self) -> Path:
+        """Event files for TensorBoard."""
+        return self.path / "tensorboard"
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder has a config."""
+        return self.config_file.is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is finished."""
+        return is_finished(self.path)
+
+    @cached_property
+    def config_text(self) -> str:
+        """The text of the config file."""
+        return self.config_file.read_text()
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The config's values."""
+        return tomllib.loads(self.config_text)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Statistics over devices, by stage."""
+        try:
+            return json.loads(self.summary_file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"`{self.summary_file}` cannot be read: {error}") from error
+
+    def rounds(self) -> Iterator[Row]:
+        """Yield the rows of `rounds.jsonl`."""
+        with self.rounds_file.open() as lines:
+            yield from map(json.loads, lines)
+
+    @cached_property
+    def devices(self) -> Table:
+        """The table of measurements, read once."""
+        return read_table(self.devices_file)
+
+    @property
+    def kept_parameters(self) -> int:
+        """The largest number of values that any device keeps."""
+        return kept_in(self.path)
+
+    @cached_property
+    def costs(self) -> Mapping[str, Any] | None:
+        """The costs of the run's partition, None where the run has not recorded them."""
+        return json.loads(self.costs_file.read_bytes()) if self.costs_file.is_file() else None
+
+    def skipped(self) -> list[LeftOut]:
+        """Return the bad rows that the run has skipped."""
+        return read_skipped(self.path)
+
+    @property
+    def baseline(self) -> "RunFolder | None":
+        """The run of the Finetune baseline inside this one, None where there is none."""
+        inner = RunFolder(self.path / BASELINE)
+        return inner if inner.exists else None

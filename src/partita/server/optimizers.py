@@ -9,7 +9,7 @@ Every optimizer is a frozen value: its state goes in as named tensors and comes 
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from partita.params import Params
 
 
+@runtime_checkable
 class ServerOptimizer(Protocol):
     """Moves the shared part along the mean change; a frozen dataclass, its first field `lr`."""
 

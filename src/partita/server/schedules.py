@@ -21,7 +21,7 @@ class Linear:
     """
 
     warmup: float = 0.1
-    """The share of rounds that is warm-up."""
+    """Share of rounds in which the linear schedule warms up."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < 1:
@@ -42,7 +42,7 @@ class Exponential:
     """
 
     halve_every: int = 500
-    """Rounds from one halving to the next."""
+    """Rounds after which the exponential schedule halves learning rates."""
 
     def __post_init__(self) -> None:
         if self.halve_every < 1:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.changes import dotted, with_values
-from partita.config.reading import config_of, did_you_mean
-from partita.config.schema import CompareConfig, Config, PersonalizeConfig, PretrainConfig
+from partita.config.reading import config_of, did_you_mean, to_values
+from partita.config.schema import SERVER_PREFIX, CompareConfig, Config, PersonalizeConfig
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.named import Budget, Citation, NamedMethod
@@ -127,7 +127,8 @@ def _without_method(values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(section, Mapping):
         return dict(values)
     general = {field.name for field in fields(PersonalizeConfig)} - {"method", "options"}
-    return {**values, "personalize": {key: value for key, value in section.items() if key in general}}
+    kept = {key: v for key, v in section.items() if key in general or key.startswith(SERVER_PREFIX)}
+    return {**values, "personalize": kept}
 
 
 def cells_of(values: Mapping[str, Any], *, devices: int, parts: Sequence[str] = _PARTS) -> list[Cell]:
@@ -249,7 +250,7 @@ def _budget(base: Config, devices: int) -> Budget:
     return Budget(
         rounds=early.rounds + late.rounds,
         passes=max(1, math.ceil(visits / devices) + base.finetune.epochs),
-        pretrain={field.name: getattr(early, field.name) for field in fields(PretrainConfig)},
+        pretrain=to_values(early),
     )
 
 

@@ -71,7 +71,7 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
         Pipeline(task, run.built.partition, short, seed=run.config.seed, record=record).run()
     except RunFailed:
         return None
-    evaluated = plan.evaluate.devices or len(task.devices)
+    evaluated = len(plan.evaluate.positions(len(task.devices), seed=run.config.seed))
     return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in record.lines)
 
 

@@ -2,22 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from partita.data.arrow import read_table
 from partita.errors import RunFailed
 from partita.methods import registry
-from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
-from partita.runs.folder import is_finished, journal_of, kept_in, summary_in
-from partita.server import registry as servers
-from partita.studies.cells import START, base_of, baseline_of, titles_of
-from partita.studies.compare import Comparison, kinds
+from partita.runs.folder import RunFolder
+from partita.studies.cells import START, base_of, baseline_of
+from partita.studies.compare import ComparedMethod, Comparison, kinds
 from partita.studies.statistics import Direction, Values
 
-Row = tuple[str, str]
-"""A method and a partition."""
+Variant = tuple[str, str]
+"""A method with a personal part: one row of the tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +48,24 @@ class Results:
     split: str
     """Which rows models are judged by."""
     seeds: int
-    outcomes: Mapping[Row, Mapping[int, Outcome]]
+    outcomes: Mapping[Variant, Mapping[int, Outcome]]
     """By method and partition, then by seed."""
-    titles: Mapping[str, str]
-    citations: Mapping[str, Citation | None]
-    """By method, its paper."""
+    methods: Mapping[str, ComparedMethod]
+    """Title, paper and kind of each method."""
     baseline: str
     notes: Sequence[str]
     """Which cells failed, or are not measured on all devices, and why."""
-    begin_pretrained: frozenset[Row]
-    """The rows whose runs begin from the pretrained model of their seed."""
     reference: str
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
-    tuned: Mapping[Row, Mapping[str, Any]] = field(default_factory=dict)
-    """By row, the values that it was tuned to."""
+    tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
+    """By variant, the values that it was tuned to."""
+    runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
+    """The finished runs, by variant and seed; also those without a metric."""
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The title of each method."""
+        return {name: method.title for name, method in self.methods.items()}
 
     def of(self, method: str, partition: str = "") -> Mapping[int, Outcome]:
         """Return what a method gave, by seed."""
@@ -78,53 +78,45 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     Raises:
         RunFailed: no cell was finished.
     """
-    outcomes: dict[Row, dict[int, Outcome]] = {}
+    outcomes: dict[Variant, dict[int, Outcome]] = {}
+    runs: dict[Variant, dict[int, RunFolder]] = {}
     summary: Mapping[str, Any] = {}
     notes = [f"{name} failed: {reason}" for name, reason in failed.items()]
     for cell in comparison.cells:
-        folder = comparison.folder_of(cell)
-        if not is_finished(folder):
+        run = comparison.run_of(cell)
+        if not run.is_finished:
             continue
-        summary = summary or summary_in(folder)
-        outcome = _outcome(folder)
+        summary = summary or run.summary
+        outcome = _outcome(run)
+        runs.setdefault(cell.row, {})[cell.seed] = run
         if outcome.last:
             outcomes.setdefault(cell.row, {})[cell.seed] = outcome
         if missing := outcome.devices - len(outcome.last):
             notes.append(f"{cell.name}: {missing} of {outcome.devices} devices have no {summary['metric']}.")
     if not outcomes:
-        go_on = f"No run is finished: go on with `partita compare --resume {comparison.folder}`."
-        raise RunFailed(" ".join(["There is nothing to compare.", *(notes or [go_on])]))
+        resume = f"No run is finished: resume with `partita compare --resume {comparison.folder}`."
+        raise RunFailed(" ".join(["There is nothing to compare.", *(notes or [resume])]))
     config = base_of(comparison.values)
-    titles = titles_of([cell.method for cell in comparison.cells if cell.method != START])
-    first, later = config.pretrain.server_optimizer, config.personalize.server_optimizer
-    titles[START] = servers.title_of(first) if config.pretrain.rounds else "Start"
-    again = servers.title_of(later)
-    titles[registry.REFERENCE] = f"{again}, continued" if config.pretrain.rounds else again
-    papers = registry.citations()
-    citations = {cell.method: cell.citation for cell in comparison.cells}
-    citations[registry.REFERENCE] = papers.get(servers.cites_of(later))
-    citations[START] = papers.get(servers.cites_of(first)) if config.pretrain.rounds else None
     return Results(
         metric=summary["metric"],
         direction=summary["direction"],
         split=summary["split"],
         seeds=config.compare.seeds,
         outcomes=outcomes,
-        titles=titles,
-        citations=citations,
+        methods=comparison.methods,
         baseline=baseline_of(config.compare),
         notes=notes,
-        begin_pretrained=frozenset(cell.row for cell in comparison.cells if cell.begins_pretrained),
         reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in kinds(comparison.cells)},
+        runs=runs,
     )
 
 
-def _outcome(folder: Path) -> Outcome:
-    lines = list(journal_of(folder))
+def _outcome(run: RunFolder) -> Outcome:
+    lines = list(run.rounds())
     stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
-    split = summary_in(folder)["split"]
-    table = read_table(folder / "devices.parquet").select(["stage", "device", "split", "metric", "weight"])
+    split = run.summary["split"]
+    table = run.devices.select(["stage", "device", "split", "metric", "weight"])
     for row in table.to_pylist():
         if row["split"] == split and row["metric"] is not None:
             stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
@@ -135,6 +127,6 @@ def _outcome(folder: Path) -> Outcome:
         rounds=sum(line["work"] == "update" for line in training),
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
-        kept=kept_in(folder),
+        kept=run.kept_parameters,
         devices=sum(len(line["asked"]) for line in evaluated),
     )

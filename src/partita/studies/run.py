@@ -18,14 +18,14 @@ from partita.config.provenance import COMMAND, changed_code, find_code, made_wit
 from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
 from partita.config.tasks import data_files
+from partita.data.skipped import skipped_text
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
-from partita.progress.watchers import Watchers, within
+from partita.progress.watchers import Watchers, labeled
 from partita.protocol import Stage
-from partita.report.troubles import left_out
-from partita.runs.folder import BASELINE, Tested, is_finished, tested_in
+from partita.runs.folder import BASELINE, is_finished
 from partita.runs.journal import FolderRecord
 from partita.training.evaluation import Summary
 from partita.training.loop import Pipeline, Watch
@@ -43,15 +43,6 @@ class Prepared:
     config: Config
     built: Built
     folder: Path
-
-
-@dataclass(frozen=True)
-class Done:
-    """A finished run."""
-
-    summary: Summary
-    models: Sequence[Tested]
-    """The models that the run compares."""
 
 
 def prepare(config: Config, beside: Path, command: str = "") -> Prepared:
@@ -125,8 +116,8 @@ def _build(config: Config, beside: Path) -> Built:
     return built
 
 
-def finish(run: Prepared, watch: Watch | None = None) -> Done:
-    """Do all that is left of a run, its baseline included, and return what came out.
+def finish(run: Prepared, watch: Watch | None = None) -> Summary:
+    """Do all that is left of a run, its baseline included, and return its summary.
 
     Watchers that the config names are told of every round before `watch`, which may end the run by raising.
     """
@@ -144,7 +135,7 @@ def _is_over(run: Prepared) -> bool:
     return all(map(is_finished, (run.folder, *inner)))
 
 
-def _finish(run: Prepared, record: FolderRecord, watch: Watch) -> Done:
+def _finish(run: Prepared, record: FolderRecord, watch: Watch) -> Summary:
     summary = _run(run, record, watch)
     if run.config.finetune.baseline:
         nested, inner = _baseline(read_config(run.folder / "config.toml")), run.folder / BASELINE
@@ -154,8 +145,8 @@ def _finish(run: Prepared, record: FolderRecord, watch: Watch) -> Done:
         if built.start and (built.start.new or built.start.left_over):
             raise RunFailed(f"The baseline cannot begin from the pretrained model: {built.start}.")
         with contextlib.closing(FolderRecord(inner)) as own:
-            _run(Prepared(nested, built, inner), own, within(watch, BASELINE))
-    return Done(summary, tested_in(run.folder))
+            _run(Prepared(nested, built, inner), own, labeled(watch, BASELINE))
+    return summary
 
 
 def _run(run: Prepared, record: FolderRecord, watch: Watch) -> Summary:
@@ -174,7 +165,7 @@ def _run(run: Prepared, record: FolderRecord, watch: Watch) -> Summary:
         with Watchers(boards, then=watch) as watchers:
             return pipeline.run(watchers)
     except RunFailed as error:
-        raise RunFailed(f"{error} Mind: {left_out(skipped)}." if skipped else str(error)) from error
+        raise RunFailed(f"{error} Warning: {skipped_text(skipped)}." if skipped else str(error)) from error
 
 
 def _baseline(config: Config) -> Config:

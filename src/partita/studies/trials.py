@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partita.progress.bar import Tick
-from partita.progress.watchers import nobody
-from partita.report.sheets import Entry, Sheet, Spread
+from partita.progress.bar import OnProgress
+from partita.progress.watchers import ignore
 from partita.training import loop as pipeline
 from partita.training.evaluation import Row, weighted_mean
 
@@ -43,10 +42,10 @@ class Watch:
     asked: Any
     number: int
     count: int
-    tick: Tick
+    tick: OnProgress
     looks: int = 0
     """How often its models are judged on their way."""
-    told: pipeline.Watch = nobody
+    told: pipeline.Watch = ignore
     """Who else is told of its rounds."""
     stage: str = ""
     """The stage of the last round."""
@@ -67,21 +66,7 @@ class Watch:
                 raise Hopeless(f"given up after {done} of {total} rounds")
 
 
-def trials_sheet(tuned: Tuned) -> Sheet:
-    """Return all trials, the best one marked."""
-    keys = list(tuned.best.choice)
-    rows: list[list[Entry]] = [
-        [
-            str(trial.number),
-            *(str(trial.choice[key]) for key in keys),
-            None if trial.value is None else Spread(trial.value, is_best=trial is tuned.best),
-            trial.said,
-        ]
-        for trial in tuned.trials
-    ]
-    return Sheet(
-        name="trials",
-        title=f"Validation {tuned.metric} of {len(rows)} trials",
-        columns=["trial", *keys, tuned.metric, "ended"],
-        rows=rows,
-    )
+def trials_from(values: Mapping[str, Any]) -> Tuned:
+    """Return a search's trials from the values of `dataclasses.asdict`."""
+    trials = [Trial(**trial) for trial in values["trials"]]
+    return Tuned(metric=values["metric"], trials=trials, best=Trial(**values["best"]))

@@ -21,8 +21,8 @@ from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed, needed
 from partita.methods import registry
-from partita.progress.bar import Tick
-from partita.progress.watchers import nobody, within
+from partita.progress.bar import OnProgress
+from partita.progress.watchers import ignore, labeled
 from partita.protocol import Stage
 from partita.studies import run as runner
 from partita.studies.candidates import Candidates
@@ -85,7 +85,7 @@ def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, An
 
 
 def tune(
-    ground: Ground, search: Search, *, trials: int = 0, tick: Tick, told: pipeline.Watch = nobody
+    ground: Ground, search: Search, *, trials: int = 0, tick: OnProgress, told: pipeline.Watch = ignore
 ) -> Tuned:
     """Try values on validation rows and return what came out.
 
@@ -118,7 +118,7 @@ def tune(
             candidates.count,
             tick,
             looks=_LOOKS if candidates.can_give_up else 0,
-            told=within(told, _folder_of(number)),
+            told=labeled(told, _folder_of(number)),
         )
         done.append(_try(ground, start, choice, watch))
         candidates.tell(asked, done[-1].value)
@@ -170,11 +170,11 @@ def _judged(
     return with_values(own, judged)
 
 
-def pretrain(ground: Ground, tick: Tick, told: pipeline.Watch = nobody) -> Path:
+def pretrain(ground: Ground, tick: OnProgress, told: pipeline.Watch = ignore) -> Path:
     """Pretrain once for all trials, or go on with that, and return the file that they begin from."""
 
     def watch(line: Row, done: int, total: int) -> None:
-        within(told, _START)(line, done, total)
+        labeled(told, _START)(line, done, total)
         tick(0, 1, f"pretraining for all trials, {100 * done // total} %")
 
     only = {
@@ -200,7 +200,7 @@ def _try(ground: Ground, start: Path | None, choice: Mapping[str, Any], watch: W
         changes |= {"model.start": str(start.resolve()), "model.start_names": None, "pretrain.rounds": 0}
     values = with_values(_judged(ground.values, choice, looks=watch.looks), changes)
     try:
-        summary = runner.finish(runner.prepare(config_of(values), ground.beside), watch).summary
+        summary = runner.finish(runner.prepare(config_of(values), ground.beside), watch)
     except (RunFailed, Hopeless) as error:
         return Trial(number=number, choice=choice, value=None, said=str(error))
     # A model that has diverged has no metric: neither an earlier stage nor the devices left speak for it.

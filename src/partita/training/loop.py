@@ -97,7 +97,7 @@ class Pipeline:
         positions = plan.evaluate.positions(len(self._devices), seed=seed)
         self._evaluated: Sequence[DeviceId] = (
             self._devices
-            if plan.evaluate.devices is None
+            if plan.evaluate.devices == "all"
             else [self._devices[position] for position in positions]
         )
 

@@ -1,4 +1,4 @@
-"""The plan of a run: its stages, and every round in them, in order."""
+"""The plan of a run: its stages and all of their rounds, in order."""
 
 import contextlib
 import random
@@ -24,18 +24,18 @@ BLOCK = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Training rounds: pretraining, or personalizing."""
+    """Rounds of training: pretraining, or personalization."""
 
     method: Method
-    """What a device does in a round."""
-    rounds: int
-    """How many rounds."""
+    """How devices learn in a round."""
+    rounds: int = 100
+    """Number of rounds."""
     devices_per_round: int = 10
-    """How many devices are asked in each."""
+    """Number of devices that train in each round."""
     schedule: Schedule = constant
-    """How the devices' learning rates change over rounds."""
+    """Schedule of the devices' learning rates over rounds."""
     server: ServerOptimizer = field(default_factory=Averaging)
-    """The server's optimizer."""
+    """Optimizer of the server."""
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
@@ -48,20 +48,20 @@ class Training:
 class Finetuning:
     """The last stage: each device trains its personal part alone."""
 
-    personal_lr: float
-    """The learning rate."""
     epochs: int = 5
-    """Passes over the device's training examples."""
+    """Passes over a device's training examples; 0 skips this stage."""
+    personal_lr: float = 0.01
+    """Learning rate of the personal part."""
     batch_size: int = 32
-    """Examples in a step."""
+    """Examples per step."""
     max_grad_norm: float = 0.0
-    """The most that the norm of a step's gradient may be; 0 does not clip."""
+    """Norm to which the gradient of a step is clipped; 0: no clipping."""
     optimizer: OptimizerFn = SGD
-    """The device's optimizer."""
+    """Optimizer of the device."""
 
     @property
     def work(self) -> Finetune:
-        """The order that asks for it."""
+        """The work that devices are asked to do."""
         return Finetune(
             personal=Pace(lr=self.personal_lr, epochs=self.epochs),
             batch_size=self.batch_size,
@@ -71,32 +71,36 @@ class Finetuning:
     def __post_init__(self) -> None:
         if not callable(self.optimizer):
             raise TypeError(f"`optimizer` must be a function of parameter groups, got {self.optimizer!r}.")
-        _ = self.work  # Raises where a setting makes no sense.
+        _ = self.work  # It checks its values.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Which devices are evaluated (and finetuned), and how often."""
+    """The devices that are evaluated and finetuned, how often, and on which split."""
 
-    devices: int | None = None
-    """How many, a fixed sample; None: all."""
+    devices: int | Literal["all"] = "all"
+    """Number of devices, a fixed sample; or "all"."""
     every: int = 0
-    """Rounds from one evaluation to the next while training; 0: only at the end of each stage."""
+    """Rounds between evaluations during training; 0: only at the end of each stage."""
     split: Split = "test"
-    """Which rows models are judged by; with `validation`, test rows are not read."""
-    choose: bool = False
-    """Whether each device serves the better of the pretrained model and its own on its validation rows."""
+    """Split on which models are evaluated; with `validation`, for tuning, test rows are not read."""
+    choose: Literal["", "validation"] = ""
+    """With `validation`, each device serves the better of the pretrained model and its own on its validation
+    rows (see `task.validation`), reported as the stage `served`."""
 
     def __post_init__(self) -> None:
         if self.split not in get_args(Split):
             raise ValueError(f"`split` must be 'test' or 'validation', got {self.split!r}.")
-        if self.devices is not None and self.devices < 1:
-            raise ValueError(f"`devices` must be at least 1 or 'all', got {self.devices}.")
+        if self.choose not in ("", "validation"):
+            raise ValueError(f"`choose` must be '' or 'validation', got {self.choose!r}.")
+        is_number = isinstance(self.devices, int) and not isinstance(self.devices, bool)
+        if self.devices != "all" and not (is_number and self.devices >= 1):
+            raise ValueError(f"`devices` must be 'all' or a number, at least 1, got {self.devices!r}.")
         if self.every < 0:
             raise ValueError(f"`every` must be 0 or above, got {self.every}.")
 
     def check(self, task: Task) -> None:
-        """Raise where models would be judged by validation rows and no device has any."""
+        """Raise if validation rows are needed and no device has any."""
         if not self.choose and self.split != "validation":
             return
         for device in task.devices.ids:
@@ -106,12 +110,12 @@ class Evaluation:
                     return
         raise ValueError(
             "`choose` and `split` need validation rows, and no device has any: give devices a split "
-            "`validation`; of a table, `task.validation`, such as 0.2, holds rows out."
+            "`validation`; with a table, set `task.validation`, for example to 0.2."
         )
 
     def positions(self, devices: int, *, seed: int) -> Sequence[int]:
         """Return the positions of the evaluated devices among all, in order."""
-        if self.devices is None:
+        if self.devices == "all":
             return range(devices)
         if self.devices > devices:
             raise ValueError(
@@ -128,32 +132,33 @@ class Turn:
     stage: Stage
     work: Literal["update", "finetune", "evaluate"]
     round: int
-    """The round of the stage; of an evaluation, how many training rounds came before it."""
+    """Number of the round in its stage; for an evaluation, the number of training rounds before it."""
     block: range = range(0)
-    """Which of the evaluated devices are asked, where no cohort is drawn."""
+    """Positions of this round's devices among the evaluated ones, if no cohort is drawn."""
     final: bool = False
-    """Whether this evaluates the stage's outcome."""
+    """Whether this evaluates the final model of the stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that a run does."""
+    """The stages of a run."""
 
     pretrain: Training | None = None
-    """Trains all of the model on all devices."""
+    """Training of the whole model."""
     personalize: Training | None = None
-    """Trains the shared and the personal part."""
+    """Training of the shared and the personal part."""
     finetune: Finetuning | None = None
-    """Trains the personal part alone."""
+    """Training of the personal part alone."""
     evaluate: Evaluation = field(default_factory=Evaluation)
+    """Evaluation, and the devices that are finetuned."""
 
     def training(self, stage: Stage) -> Training | None:
-        """Return the training rounds of a stage, None where it has none."""
+        """Return the training rounds of a stage, None if it has none."""
         rounds = {Stage.PRETRAINED: self.pretrain, Stage.PERSONALISED: self.personalize}.get(stage)
         return rounds if rounds and rounds.rounds else None
 
     def check(self, devices: int) -> None:
-        """Raise where the plan asks for more devices than there are."""
+        """Raise if the plan needs more devices than there are."""
         for name, stage in (("pretrain", Stage.PRETRAINED), ("personalize", Stage.PERSONALISED)):
             training = self.training(stage)
             if training and training.devices_per_round > devices:
@@ -164,7 +169,7 @@ class Plan:
         self.evaluate.positions(devices, seed=0)
 
     def turns(self, evaluated: int) -> Iterator[Turn]:
-        """Yield every round of the run where `evaluated` devices are evaluated."""
+        """Yield every round of a run that evaluates a number of devices."""
         blocks = list(_blocks(evaluated))
         for stage in Stage:
             training = self.training(stage)

@@ -1,4 +1,4 @@
-"""Tables as text: nothing lost in CSV, nothing broken in Markdown and LaTeX."""
+"""Tables as text: CSV loses nothing, Markdown and LaTeX are valid."""
 
 import csv
 import io
@@ -8,12 +8,12 @@ from rich.console import Console
 
 from partita.methods import registry
 from partita.report.references import references
-from partita.report.sheets import (
+from partita.report.tables import (
     Cited,
     Interval,
+    MeanStd,
     Rounded,
-    Sheet,
-    Spread,
+    Table,
     to_csv,
     to_latex,
     to_markdown,
@@ -21,7 +21,7 @@ from partita.report.sheets import (
 )
 
 THIRD = 1 / 3
-SHEET = Sheet(
+TABLE = Table(
     name="odd",
     title="50 % of a_b & [c]",
     columns=["method", "part", "x|y", "accuracy", "MB", "better"],
@@ -30,19 +30,19 @@ SHEET = Sheet(
             Cited("my_update", "li2020"),
             "a|b",
             12345,
-            Spread(THIRD, 0.1 + 0.2, is_best=True),
+            MeanStd(THIRD, 0.1 + 0.2, is_best=True),
             Rounded(2 * THIRD),
             None,
         ],
-        [Cited("plain"), "", 2, Spread(2.0), Rounded(1234.56), Interval(-THIRD, -1.0, THIRD)],
+        [Cited("plain"), "", 2, MeanStd(2.0), Rounded(1234.56), Interval(-THIRD, -1.0, THIRD)],
         ["text", "", 3, None, Rounded(0.0), Interval(0.5, None, None)],
     ],
     notes=["± 95 % of {all}; 1 < 2 ~ #3^4 \\ $"],
 )
 
 
-def test_csv_holds_every_digit_and_a_column_for_each_part() -> None:
-    rows = list(csv.DictReader(io.StringIO(to_csv(SHEET))))
+def test_csv_has_every_digit_and_a_column_for_each_field_of_an_entry() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
 
     assert list(rows[0]) == [
         *("method", "part", "x|y", "accuracy mean", "accuracy std", "accuracy is_best", "MB"),
@@ -57,8 +57,8 @@ def test_csv_holds_every_digit_and_a_column_for_each_part() -> None:
     assert (rows[2]["better value"], rows[2]["better low"], rows[0]["better value"]) == ("0.5", "", "")
 
 
-def test_latex_is_balanced_and_every_row_has_as_many_fields_as_columns() -> None:
-    text = to_latex(SHEET)
+def test_latex_is_balanced_and_every_row_has_all_columns() -> None:
+    text = to_latex(TABLE)
 
     opened = re.findall(r"\\begin\{(\w+)\}", text)
     assert opened == ["table", "tabular"]
@@ -75,8 +75,8 @@ def test_latex_is_balanced_and_every_row_has_as_many_fields_as_columns() -> None
     ]
 
 
-def test_latex_escapes_what_is_special() -> None:
-    text = to_latex(SHEET)
+def test_latex_escapes_special_characters() -> None:
+    text = to_latex(TABLE)
 
     assert r"my\_update~\cite{li2020} & a|b & $12{,}345$ & $\mathbf{0.3333 \pm 0.3000}$" in text
     assert r"\caption{50 \% of a\_b \& [c]}" in text
@@ -87,7 +87,7 @@ def test_latex_escapes_what_is_special() -> None:
 
 
 def test_markdown_keeps_its_columns() -> None:
-    head, rule, *rows = [line for line in to_markdown(SHEET).splitlines() if line.startswith("|")]
+    head, rule, *rows = [line for line in to_markdown(TABLE).splitlines() if line.startswith("|")]
 
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in (head, rule, *rows)} == {7}
     assert r"| x\|y |" in head
@@ -97,24 +97,24 @@ def test_markdown_keeps_its_columns() -> None:
     assert rows[2].endswith("| +0.5000 |")
 
 
-def test_a_terminal_shows_brackets_as_they_are() -> None:
+def test_a_terminal_prints_brackets_unchanged() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
 
-    console.print(to_terminal(SHEET))
+    console.print(to_terminal(TABLE))
 
     text = console.export_text()
     assert "50 % of a_b & [c]" in text
     assert "-0.3333 [-1.0000, +0.3333]" in text
 
 
-def test_a_table_without_rows_is_still_one() -> None:
-    empty = Sheet(name="none", title="Nothing", columns=["a", "b"], rows=[])
+def test_a_table_without_rows_has_its_header() -> None:
+    empty = Table(name="none", title="Nothing", columns=["a", "b"], rows=[])
 
     assert to_csv(empty) == "a,b\n"
     assert r"a & b \\" in to_latex(empty)
 
 
-def test_there_is_a_paper_for_every_method() -> None:
+def test_every_method_has_a_paper() -> None:
     methods = registry.every()
     text = references(method.citation for method in methods.values())
 

@@ -1,0 +1,72 @@
+"""The models that a run has evaluated, with the titles that tables and charts give them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from partita.methods import registry
+from partita.protocol import Stage
+from partita.runs.folder import RunFolder
+from partita.server import registry as servers
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model that a run has evaluated on its devices."""
+
+    title: str
+    run: RunFolder
+    """The run that it belongs to: the Finetune baseline has its own folder inside the run's."""
+    stage: Stage
+    statistics: Mapping[str, Any]
+    """Its statistics over devices in `summary.json`."""
+
+
+def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
+    """Return the models of a finished run in the order of their stages, its baseline's second."""
+    titles = _titles(run.values)
+    models = [
+        EvaluatedModel(titles[Stage(stage)], run, Stage(stage), statistics)
+        for stage, statistics in run.summary["stages"].items()
+    ]
+    baseline = run.baseline
+    if baseline is not None and baseline.is_finished:
+        finetuned = baseline.summary["stages"].get(Stage.FINETUNED)
+        if finetuned:
+            title = method_title(registry.BASELINE)
+            models.insert(1, EvaluatedModel(title, baseline, Stage.FINETUNED, finetuned))
+    return models
+
+
+def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
+    """Return the title of the model of each stage, from the config's values."""
+    pretrain, personalize = values.get("pretrain", {}), values.get("personalize", {})
+    method = personalize.get("method", "")
+    title = method_title(method)
+    finetuned = f"{title}, finetuned" if personalize.get("rounds") else _finetuned_alone(method, values)
+    server = servers.title_of(pretrain.get("server_optimizer", servers.DEFAULT))
+    return {
+        Stage.PRETRAINED: server if pretrain.get("rounds") else "Start",
+        Stage.PERSONALISED: title,
+        Stage.FINETUNED: finetuned,
+        Stage.SERVED: "chosen on validation",
+    }
+
+
+def _finetuned_alone(method: str, values: Mapping[str, Any]) -> str:
+    """Return the title of a model that is finetuned without a round of personalization before."""
+    found = registry.find_or_none(method)
+    if found and not found.trains_rounds:
+        return found.title
+    is_full = values.get("partition", {}).get("personal") == "full"
+    return method_title(registry.BASELINE if is_full else registry.PARTIAL_BASELINE)
+
+
+def method_title(method: str) -> str:
+    """Return the title of a method that a config names; of code that is missing, the last part of its path.
+
+    >>> method_title("fedalt"), method_title("my.module:Update")
+    ('FedAlt', 'Update')
+    """
+    found = registry.find_or_none(method)
+    return found.title if found else method.rpartition(":")[2]
