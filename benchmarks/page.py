@@ -1,8 +1,8 @@
-"""How long the pages of a run and of a comparison with 1,000 devices take, and how large they are.
+"""Time to write the report of a run and of a comparison with 1,000 devices, and the sizes of their files.
 
-The runs themselves are small and synthetic; what is timed is `write_report` in this process, with its figures
-and tables, the second time (the first also puts the scripts of the charts together, once for a user). Run it
-with `python benchmarks/page.py`.
+The runs are small and synthetic. The time is that of the second call of `write_report`, with figures and
+tables; the first call also bundles the JavaScript libraries, once per user. Run it with
+`python benchmarks/page.py`.
 """
 
 import tempfile
@@ -11,8 +11,9 @@ from pathlib import Path
 
 from partita.config.reading import config_of
 from partita.report.write import write_report
-from partita.studies import compare as running
 from partita.studies import run as runner
+from partita.studies.compare import finish
+from partita.studies.comparison import begin
 
 DEVICES = 1000
 STAGE = {"rounds": 100, "devices_per_round": 10}
@@ -28,7 +29,7 @@ VALUES = {
 
 
 def main() -> None:
-    """Run and compare, then write each page twice and say what it took."""
+    """Run and compare, then write each report and print its time and size."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         baseline = {"epochs": 1, "baseline": True}
@@ -38,13 +39,13 @@ def main() -> None:
 
         folder = Path(place) / "comparison"
         compare = {"methods": METHODS, "partitions": ["output"], "seeds": 1}
-        comparison = running.begin({**VALUES, "compare": compare, "out": str(folder)}, Path())
-        running.finish(comparison, lambda done, total, text: None)
+        comparison = begin({**VALUES, "compare": compare, "out": str(folder)}, Path())
+        finish(comparison, lambda done, total, text: None)
         measure(f"A comparison of {len(METHODS) + 2} methods", folder)
 
 
 def measure(what: str, folder: Path) -> None:
-    """Write a page twice, and say what the second took."""
+    """Write a report twice and print the time of the second."""
     write_report(folder)
     began = time.perf_counter()
     page = write_report(folder)

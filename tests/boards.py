@@ -1,4 +1,4 @@
-"""What TensorBoard reads of a run's events, and what `rounds.jsonl` says that it should."""
+"""The scalars that TensorBoard reads from a run, and those that `rounds.jsonl` implies."""
 
 import json
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 
 def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard sees: the steps and values of every scalar."""
+    """The steps and values of every scalar that TensorBoard reads."""
     events = EventAccumulator(str(folder / "tensorboard")).Reload()
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """The same from `rounds.jsonl`: evaluations as means over blocks, by weight, in single precision."""
+    """The same scalars computed from `rounds.jsonl`; an evaluation is the weighted mean over its blocks."""
     found: dict[str, list[tuple[int, float]]] = {}
     blocks: dict[tuple[str, int], list[dict]] = {}
     for line in map(json.loads, (folder / "rounds.jsonl").read_text().splitlines()):
@@ -37,7 +37,7 @@ def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def same(one: Mapping[str, list], other: Mapping[str, list]) -> bool:
-    """Whether both have the same scalars at the same steps, and their values are the same in single precision."""
+    """Whether both have the same scalars at the same steps, equal in single precision."""
     return one.keys() == other.keys() and all(
         [step for step, _ in one[tag]] == [step for step, _ in other[tag]]
         and np.allclose([v for _, v in one[tag]], [v for _, v in other[tag]], rtol=1e-6, atol=0)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from partita import Metric, Task
 from partita.report.comparison_tables import write_comparison_tables
-from partita.studies.compare import Comparison, begin, finish
+from partita.studies.compare import finish
+from partita.studies.comparison import Comparison, begin
 from partita.tasks.metrics import Undefined
 from small import affine_devices, affine_task
 

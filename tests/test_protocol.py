@@ -9,11 +9,11 @@ from partita.protocol import Finetune, Order, Pace, Reply, Update, derive_seed
 
 
 def test_a_reply_has_no_field_for_the_personal_part() -> None:
-    assert {field.name for field in dataclasses.fields(Reply)} == {"devices", "weight", "change", "metrics"}
+    assert {field.name for field in dataclasses.fields(Reply)} == {"device", "weight", "change", "metrics"}
 
 
 def test_an_order_has_the_fields_of_the_design() -> None:
-    names = ["run", "stage", "round", "device", "work", "shared", "start", "counted"]
+    names = ["stage", "round", "device", "work", "shared", "start", "counted"]
 
     assert [field.name for field in dataclasses.fields(Order)] == names
 

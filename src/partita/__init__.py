@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from partita.models.split_input import SplitInput
     from partita.models.start import load_start
     from partita.models.transformer import NextWordTransformer
-    from partita.partition import Partition
-    from partita.partition.selection import REST
+    from partita.partition import REST, Partition, Personalization, Regularization
     from partita.progress.tensorboard import TensorBoard
     from partita.protocol import Stage
+    from partita.runs.result import Result
     from partita.server.optimizers import Adagrad, Adam, Averaging, Yogi
     from partita.server.schedules import Exponential, Linear, constant
+    from partita.studies.python import pipeline, run
     from partita.tasks.metrics import Metric, Undefined, accuracy
     from partita.tasks.task import Task
-    from partita.training.api import Result, pipeline, run
     from partita.training.plan import Evaluation, Finetuning, Plan, Training
 
 __all__ = [
@@ -70,7 +70,9 @@ __all__ = [
     "NamedMethod",
     "NextWordTransformer",
     "Partition",
+    "Personalization",
     "Plan",
+    "Regularization",
     "ResNet",
     "Result",
     "Sent",
@@ -117,13 +119,13 @@ _HOMES = {
     "partita.models.split_input": ("SplitInput",),
     "partita.models.start": ("load_start",),
     "partita.models.transformer": ("NextWordTransformer",),
-    "partita.partition": ("Partition",),
+    "partita.partition": ("REST", "Partition", "Personalization", "Regularization"),
     "partita.protocol": ("Stage",),
     "partita.progress.tensorboard": ("TensorBoard",),
-    "partita.partition.selection": ("REST",),
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
-    "partita.training.api": ("Result", "pipeline", "run"),
+    "partita.runs.result": ("Result",),
+    "partita.studies.python": ("pipeline", "run"),
     "partita.training.plan": ("Evaluation", "Finetuning", "Plan", "Training"),
     "partita.tasks.metrics": ("Metric", "Undefined", "accuracy"),
     "partita.tasks.task": ("Task",),

@@ -1,7 +1,7 @@
-"""What the server and a device say to each other: an `Order` one way, a `Reply` back.
+"""The messages between server and device: an `Order` one way, a `Reply` back.
 
 Data only: numbers, strings and tensors, no callables, so that the same round runs in one process, over
-worker processes and over a network. `Reply` has no field for the personal part: it cannot leave.
+worker processes and over a network. `Reply` has no field for the personal part: it cannot leave the device.
 """
 
 import hashlib
@@ -10,40 +10,41 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal, Protocol, get_args
+from types import TracebackType
+from typing import Literal, Protocol, Self, get_args
 
 from partita.params import Params
 
 DeviceId = str
-"""Who a device is: any text, unique among the devices of a task."""
+"""The id of a device: any string, unique among the devices of a task."""
 
 Measures = Mapping[str, float | str | None]
-"""What was measured on a device, by name; None where it is undefined."""
+"""Loss, metrics and counts of one device on one split, by name; None where undefined."""
 
 Weights = Literal["examples", "equal"]
-"""How much a device counts in the mean: as its training examples, or the same as any other."""
+"""Weight of a device in the mean: its number of training examples, or the same for all."""
 
 
 class Stage(StrEnum):
-    """The stages of a run, named by what the model is after them."""
+    """The stages of a run, named after the model that each one ends with."""
 
     PRETRAINED = "pretrained"
     PERSONALISED = "personalised"
     FINETUNED = "finetuned"
     SERVED = "served"
-    """Not trained: for each device the better of the pretrained model and its own."""
+    """No training: for each device, the better of the pretrained model and its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How far and how fast one part of the model moves in a visit."""
+    """Learning rate and number of steps for one part of the model in a visit."""
 
     lr: float
     """The learning rate, constant inside a visit."""
     epochs: int = 0
     """Passes over the device's training examples."""
     steps: int = 0
-    """Steps instead of epochs, however many examples the device has."""
+    """Steps instead of epochs, independent of the number of examples."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lr) and self.lr >= 0):
@@ -68,10 +69,10 @@ class Update:
     shared: Pace
     batch_size: int = 32
     max_grad_norm: float = 0.0
-    """The most that the norm of all that moves in a step may be; 0 does not clip."""
+    """Maximum norm of the gradient of all parameters that move in a step; 0 does not clip."""
     weights: Weights = "examples"
     proximal: float = 0.0
-    """How strongly the shared part is held to what was sent: (proximal / 2) ||u - sent u||^2 is added."""
+    """Strength of the proximal term (proximal / 2) ||u - u_sent||^2 that is added to the loss."""
 
     def __post_init__(self) -> None:
         _check_batches(self.batch_size, self.max_grad_norm)
@@ -87,7 +88,7 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Finetune:
-    """Train the personal part alone and keep it."""
+    """Train and keep the personal part alone."""
 
     personal: Pace
     batch_size: int = 32
@@ -99,31 +100,30 @@ class Finetune:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """Measure a model on some splits of the device's data."""
+    """Evaluate a model on some splits of the device's data."""
 
     model: Literal["global", "personal"]
     """The shared part with the personal part's start, or with the device's own."""
     splits: tuple[str, ...] = ("train", "test")
-    """Of the device's data; a split that it lacks is not measured."""
+    """Splits of the device's data; a split that the device lacks is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What every device begins with, apart from the shared part."""
+    """The parts of the model that devices start with, apart from the shared part."""
 
     digest: str
-    """Of the personal part, by which a device knows whether it has it already."""
+    """Digest of the personal part, by which a device knows whether it already has it."""
     personal: Params | None
-    """The personal part itself; None for a device that has it."""
+    """The personal part; None for a device that already has it."""
     frozen: str
-    """The digest of the frozen part, which is never sent: the device must have the same."""
+    """Digest of the frozen part, which is never sent: the device must have the same one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One visit: what the server asks of one device."""
+    """One visit: the work that the server asks of one device."""
 
-    run: str
     stage: Stage
     round: int
     device: DeviceId
@@ -131,58 +131,70 @@ class Order:
     shared: Params
     start: Start
     counted: str | None = None
-    """The label of the last round in which this device's personal part was counted."""
+    """Label of the last round in which this device's personal part was counted."""
 
     @property
     def label(self) -> str:
-        """What a personal part trained on this order is filed under until it is counted."""
+        """The label under which the device stores its new personal part until the round is committed."""
         return label_of(self.stage, self.round)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What comes back: a change of the shared part where one was asked for, and measurements."""
+    """A device's answer: the change of the shared part where an update was asked for, and metrics."""
 
-    devices: tuple[DeviceId, ...]
-    """One id, or several where an executor has summed already."""
+    device: DeviceId
     weight: int
     change: Params | None
-    """Exactly the names and shapes of the shared part for an `Update`, else None."""
+    """For an `Update`, exactly the names and shapes of the shared part; otherwise None."""
     metrics: Mapping[str, Measures]
-    """By split: `train` for an update or a finetuning, each split asked for in an evaluation."""
+    """By split: `train` for an update or finetuning, every requested split for an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A device that could not do what was asked; its personal part is as it was."""
+    """A device that could not do its work; its personal part is unchanged."""
 
     device: DeviceId
     reason: str
 
 
 class Executor(Protocol):
-    """Where devices run."""
+    """Where devices run: a context manager, entered by whoever starts the run."""
+
+    def __enter__(self) -> Self:
+        """Start what carries out visits."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop what carries out visits."""
+        ...
 
     def devices(self) -> Sequence[DeviceId]:
         """Return the devices that can be asked."""
         ...
 
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
-        """Carry out the orders and yield what comes back, in any order."""
+        """Carry out the orders and yield the answers, in any order."""
         ...
 
-    def close(self, label: str, counted: Sequence[DeviceId]) -> None:
-        """End the round `label`: the devices `counted` keep what they learned in it, others do not."""
+    def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
+        """End the round `label`: of the devices `asked`, only the `counted` keep their new personal part."""
         ...
 
 
 def label_of(stage: Stage, round: int) -> str:
-    """Return the name of a round, unique among those of a run that move personal parts."""
+    """Return the label of a round, unique among the rounds of a run that change personal parts."""
     return f"{stage}-{round}"
 
 
 def derive_seed(seed: int, *path: str | int) -> int:
-    """Return the seed of one use of randomness, a function of the run's seed and what it is for.
+    """Return the seed for one use of randomness, derived from the run's seed and its purpose.
 
     >>> derive_seed(1, "personalised", 0, "a") == derive_seed(1, "personalised", 0, "b")
     False
@@ -192,7 +204,7 @@ def derive_seed(seed: int, *path: str | int) -> int:
 
 
 def _check_batches(batch_size: int, max_grad_norm: float) -> None:
-    """Raise where a visit's batch size or clipping makes no sense."""
+    """Raise unless batch size and clipping are valid."""
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
     if not (math.isfinite(max_grad_norm) and max_grad_norm >= 0):

@@ -35,9 +35,9 @@ def test_a_data_set_is_imported_and_run(
 
     assert main(["import", "qmnist", "q", "digits.parquet", "least=5"]) == 0
 
-    told = capsys.readouterr().out
-    assert "Kept 2 devices with 12 rows." in told
-    assert "Dropped 1: fewer than 5 digits." in told
+    output = capsys.readouterr().out
+    assert "Kept 2 devices with 12 rows." in output
+    assert "Dropped 1: fewer than 5 digits." in output
     Path("digits.toml").write_text('[task]\nkind = "image"\ndata = "digits.parquet"\nclasses = 10\n')
     quick = [
         "pretrain.rounds=1",
@@ -108,9 +108,9 @@ def test_a_data_set_without_devices_is_imported_and_dealt(
 
     assert main(["import", "hf", "saved", "plain.parquet"]) == 0
 
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "Wrote 120 rows without devices: `partita import dirichlet` or `shards` deals them to some." in told
+        "Wrote 120 rows without devices: `partita import dirichlet` or `shards` deals them to some." in output
     )
     assert pq.read_table("plain.parquet").column_names == ["split", "height", "label"]
     assert main(["import", "shards", "plain.parquet", "dealt.parquet", "devices=4"]) == 0

@@ -13,7 +13,7 @@ import pytest
 
 from boards import expected, read, same
 from partita.cli import main
-from partita.training.loop import Pipeline
+from partita.training.pipeline import Pipeline
 
 DOCS = Path(__file__).parents[2] / "docs/how-to/watch-a-run.md"
 CONFIG = """
@@ -36,11 +36,11 @@ WATCHERS = """
 import json
 
 def make(folder, config):
-    file = folder / "watchers" / "told.jsonl"
+    file = folder / "watchers" / "calls.jsonl"
     file.parent.mkdir(exist_ok=True)
     def watch(line, done, total):
-        with file.open("a") as told:
-            told.write(json.dumps([line, done, total, config["personalize"]["rounds"]]) + "\\n")
+        with file.open("a") as calls:
+            calls.write(json.dumps([line, done, total, config["personalize"]["rounds"]]) + "\\n")
     return watch
 
 def broken(folder, config):
@@ -77,12 +77,12 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
             if moment == 0:
                 raise Stop
 
-            def told(line: Any, done: int, total: int) -> None:
+            def watch_until(line: Any, done: int, total: int) -> None:
                 if done == moment:
                     raise Stop
                 watch(line, done, total)
 
-            return real(pipeline, told)
+            return real(pipeline, watch_until)
 
         monkeypatch.setattr(Pipeline, "run", run)
 
@@ -143,10 +143,10 @@ def test_json_is_a_line_for_every_round_and_one_for_the_result(
         (done, ROUNDS) for done in range(1, ROUNDS + 1)
     ]
     assert {line.pop("run") for line in baseline} == {"finetune"}
-    for told, folder in ((own, "a"), (baseline, "a/finetune")):
+    for printed, folder in ((own, "a"), (baseline, "a/finetune")):
         written = rounds_in(folder)
-        assert len(told) == len(written)
-        assert all(line.items() >= wrote.items() for line, wrote in zip(told, written, strict=True))
+        assert len(printed) == len(written)
+        assert all(line.items() >= wrote.items() for line, wrote in zip(printed, written, strict=True))
     assert (own[0]["rounds"], own[5]["stage"], own[5]["final"]) == (2, "personalised", True)
     assert own[5]["helped"] + own[5]["hurt"] + own[5]["same"] == 6
     assert outcome["folder"] == "a"
@@ -201,8 +201,8 @@ def test_json_of_tuning_names_the_trial_of_every_round(
     assert (outcome["config"], outcome["metric"]) == ("a/tuned.toml", "closeness")
 
 
-def told_in(folder: str) -> list[Any]:
-    return [json.loads(line) for line in Path(folder, "watchers/told.jsonl").read_text().splitlines()]
+def calls_in(folder: str) -> list[Any]:
+    return [json.loads(line) for line in Path(folder, "watchers/calls.jsonl").read_text().splitlines()]
 
 
 def test_watchers_of_a_config_are_called_once_for_every_round(
@@ -217,10 +217,10 @@ def test_watchers_of_a_config_are_called_once_for_every_round(
         with pytest.raises(Stop) if moment else nullcontext():
             main(["run", "--resume", "a"])
 
-    told = told_in("a")
+    calls = calls_in("a")
     # Round 4 was committed without a call of the watcher, as in a kill between the two.
-    assert [done for _, done, _, _ in told] == [1, 2, 3, 5, 6, 7, 8]
-    assert {(total, rounds) for _, _, total, rounds in told} == {(ROUNDS, 2)}
+    assert [done for _, done, _, _ in calls] == [1, 2, 3, 5, 6, 7, 8]
+    assert {(total, rounds) for _, _, total, rounds in calls} == {(ROUNDS, 2)}
     assert same(read(Path("a")), expected(Path("a")))
     assert "my_watchers = " in Path("a/config.toml").read_text()
 
@@ -237,7 +237,7 @@ def test_a_watcher_changes_no_bit_and_one_that_raises_is_not_called_again(
         "The watcher `my_watchers:broken` failed and is not called again: "
         "RuntimeError: no server (my_watchers.py, line 16)."
     )
-    assert len(told_in("watched")) == ROUNDS
+    assert len(calls_in("watched")) == ROUNDS
     for name in ("summary.json", "devices.parquet", "shared/personalised.safetensors"):
         assert Path("watched", name).read_bytes() == Path("plain", name).read_bytes()
     watched, plain = (
@@ -274,7 +274,7 @@ def test_a_run_resumes_with_other_watchers(
     monkeypatch.delitem(sys.modules, "my_watchers")
     assert main(["run", "--resume", str(here / "a")]) == 0
 
-    assert [done for _, done, _, _ in told_in(str(here / "a"))] == [5, 7, 8]
+    assert [done for _, done, _, _ in calls_in(str(here / "a"))] == [5, 7, 8]
     # TensorBoard has all rounds, also those before it was enabled.
     assert same(read(here / "a"), expected(here / "a"))
     assert main(["run", "--resume", str(here / "a"), "seed=3"]) == 2

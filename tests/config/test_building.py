@@ -238,8 +238,8 @@ def test_a_bad_value_is_one_line_that_names_it(sections: dict, words: str) -> No
 def test_a_named_partition_can_have_a_frozen_part() -> None:
     built = build(config(partition={"personal": "output", "frozen": ["stem.*"]}), Path())
 
-    assert built.partition.names("frozen") == ("stem.weight", "stem.bias")
-    assert built.partition.names("personal") == ("head.weight", "head.bias")
+    assert built.personalization.partition.names("frozen") == ("stem.weight", "stem.bias")
+    assert built.personalization.partition.names("personal") == ("head.weight", "head.bias")
 
 
 def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from partita import CannotDo, Devices, FedAlt, FedSim, Method, Partition, Stage, Task
+from partita import CannotDo, Devices, FedAlt, FedSim, Method, Partition, Personalization, Stage, Task
+from partita.device.roles import Role
 from partita.device.store import MemoryStore
-from partita.device.visit import Role, Visitor
+from partita.device.visit import Visitor
 from partita.executors.serial import SerialExecutor
 from partita.params import cloned, digest_of
 from partita.protocol import Evaluate, Failure, Finetune, Order, Pace, Reply, Start, Update
@@ -28,11 +29,14 @@ class Setting:
 
     def __init__(self, task: Task, method: Method | None = None, **claims: Any) -> None:
         method = method or FedAlt(shared_lr=0.1)
+        penalty = claims.pop("penalty", None)
         self.partition = Partition(task.model(), **claims)
-        self.parts = self.partition.of(build_model(task, self.partition, seed=1))
+        own = Personalization(self.partition, penalty=penalty)
+        self.parts = self.partition.of(build_model(task, own, seed=1))
         role = Role(
-            partition=self.partition, local=method.local, optimizer=method.optimizer, stateful=method.stateful
+            personalization=own, local=method.local, optimizer=method.optimizer, stateful=method.stateful
         )
+        self.task, self.roles = task, dict.fromkeys(Stage, role)
         self.store = MemoryStore()
         self.visitor = Visitor(task, dict.fromkeys(Stage, role), self.store, seed=1)
         self.shared = cloned(self.parts.shared)
@@ -44,15 +48,18 @@ class Setting:
 
     def order(self, work: Update | Finetune | Evaluate, device: str = "d0", **changes: Any) -> Order:
         settings = {"stage": Stage.PERSONALISED, "round": 0, "shared": self.shared, "start": self.start}
-        return Order(run="test", device=device, work=work, **(settings | changes))
+        return Order(device=device, work=work, **(settings | changes))
 
     def visit(self, work: Update | Finetune | Evaluate, device: str = "d0", **changes: Any) -> Reply:
         reply = self.visitor(self.order(work, device, **changes))
         assert isinstance(reply, Reply)
         return reply
 
+    def executor(self) -> SerialExecutor:
+        return SerialExecutor(self.task, self.roles, self.store, seed=1)
+
     def filed(self, device: str = "d0", label: str = "personalised-0") -> Mapping[str, Tensor]:
-        self.store.commit(label, [device])
+        self.store.commit(label, [device], [device])
         personal = self.store.load(device)
         assert personal is not None
         return personal
@@ -66,7 +73,7 @@ def test_an_update_replies_with_exactly_the_shared_names() -> None:
     assert reply.change is not None
     assert list(reply.change) == ["slope.weight"]
     assert reply.change["slope.weight"].shape == (1, 3)
-    assert (reply.devices, reply.weight) == (("d0",), 5)
+    assert (reply.device, reply.weight) == ("d0", 5)
 
 
 @pytest.mark.parametrize("work", [FINETUNE, Evaluate(model="personal"), Evaluate(model="global")])
@@ -90,7 +97,7 @@ def test_equal_weights_count_every_device_once() -> None:
 def test_a_personal_step_leaves_shared_and_frozen_tensors_bit_for_bit(work: Update | Finetune) -> None:
     task = affine_task(model=Normed)
     setting = Setting(task, personal="head.*", frozen="body.0.*")
-    model = setting.visitor._bench(setting.order(work)).model
+    model = setting.visitor._workbench(setting.order(work)).model
 
     reply = setting.visit(work)
 
@@ -167,7 +174,7 @@ def test_random_numbers_of_numpy_and_python_are_the_visits_own() -> None:
     random.seed(5)
     np.random.seed(5)
 
-    first, again = SerialExecutor(setting.visitor).ask([setting.order(UPDATE)] * 2)
+    first, again = setting.executor().ask([setting.order(UPDATE)] * 2)
 
     assert isinstance(first, Reply)
     assert isinstance(again, Reply)
@@ -185,7 +192,7 @@ def test_a_visit_runs_on_one_thread() -> None:
     setting = Setting(affine_task(loss=loss), personal="offset")
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    list(SerialExecutor(setting.visitor).ask([setting.order(UPDATE)]))
+    list(setting.executor().ask([setting.order(UPDATE)]))
     after = torch.get_num_threads()
     torch.set_num_threads(threads)
 
@@ -248,7 +255,7 @@ def test_visits_do_not_disturb_the_callers_random_numbers() -> None:
     expected = torch.rand(1)
     torch.manual_seed(5)
 
-    list(SerialExecutor(setting.visitor).ask([setting.order(UPDATE)]))
+    list(setting.executor().ask([setting.order(UPDATE)]))
 
     assert torch.rand(1) == expected
 
@@ -286,7 +293,7 @@ def test_a_stateless_device_starts_anew_and_keeps_nothing() -> None:
     first, again = (setting.visit(UPDATE) for _ in range(2))
 
     assert same_bits(first.change or {}, again.change or {})
-    setting.store.commit("personalised-0", ["d0"])
+    setting.store.commit("personalised-0", ["d0"], ["d0"])
     assert setting.store.load("d0") is None
 
 
@@ -302,7 +309,7 @@ def test_a_loss_that_becomes_nan_is_the_devices_failure(method: Any) -> None:
     assert isinstance(answer, Failure)
     assert answer.device == "d0"
     assert "loss became nan" in answer.reason
-    setting.store.commit("personalised-0", ["d0"])
+    setting.store.commit("personalised-0", ["d0"], ["d0"])
     assert setting.store.load("d0") is None
 
 
@@ -341,7 +348,7 @@ def test_a_frozen_part_that_is_not_the_servers_is_refused() -> None:
     setting = Setting(affine_task(model=Normed), personal="head.*", frozen="body.0.*")
     other = Start(digest=setting.start.digest, personal=setting.start.personal, frozen="0" * 64)
 
-    with pytest.raises(ValueError, match="frozen part of this device's model is not the server's"):
+    with pytest.raises(ValueError, match="frozen part of this device's model differs from the server's"):
         setting.visitor(setting.order(UPDATE, start=other))
 
 
@@ -384,3 +391,17 @@ def test_steps_count_batches_and_epochs_keep_the_short_one() -> None:
     setting.visit(FedAlt(shared_lr=0.1, personal_epochs=2, shared_steps=1, batch_size=2).update)
 
     assert sizes == [2, 2, 1, 2, 2, 1, 2]
+
+
+def test_an_order_says_which_round_counted() -> None:
+    setting = Setting(affine_task(), personal="offset")
+    setting.visit(UPDATE, round=0)
+    setting.visit(UPDATE, round=1)
+
+    setting.visit(Evaluate(model="personal"), round=2, counted="personalised-1")
+
+    counted = setting.store.load("d0")
+    assert counted is not None
+    again = Setting(affine_task(), personal="offset")
+    again.visit(UPDATE, round=1)
+    assert same_bits(counted, again.filed(label="personalised-1"))

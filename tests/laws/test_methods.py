@@ -34,7 +34,7 @@ TARGETS = {"d0": 3.0, "d1": -1.0, "d2": 5.0}
 
 def on_full(count: int, *, local_steps: int, proximal: float = 2.0) -> Any:
     """LocalMoreau at the target 3 from theta = w = 0, with the rates 1/4 and 1/4."""
-    partition = full(Point(), proximal=proximal)
+    partition = full(Point(), proximal=proximal).partition
     model = partition.prepare(Point())
     loss = lambda net, batch: square_error(net, batch) + proximity(net, strength=proximal)  # noqa: E731
     update = LocalMoreau(personal=Steps(count=count, lr=0.25), shared=Steps(count=local_steps, lr=0.25))
@@ -171,7 +171,7 @@ def test_ditto_reaches_the_minimum_between_a_devices_loss_and_the_pretrained_mod
 
 def run_built(method: str, **sections: Any) -> Result:
     made = built(method, **sections)
-    return pipeline(made.task, made.partition, made.plan)
+    return pipeline(made.task, made.personalization, made.plan)
 
 
 def test_ditto_without_a_pull_is_finetune_bit_for_bit() -> None:
@@ -219,7 +219,7 @@ def test_fedprox_with_mu_0_is_fedavg_bit_for_bit() -> None:
 def test_pfedme_steps_on_w_by_plain_sgd_whatever_moves_theta() -> None:
     # Theta ends 0.3 from w = 0 (three steps of Adam at 0.1, each of its rate), so with lambda 2 and eta 0.25
     # w moves by 0.25 * 2 * 0.3 = 0.15; a step of Adam on w would be one of eta, 0.25.
-    partition = full(Point(), proximal=2.0)
+    partition = full(Point(), proximal=2.0).partition
     model = partition.prepare(Point())
     adam = torch.optim.Adam
     update = LocalMoreau(

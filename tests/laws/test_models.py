@@ -20,7 +20,9 @@ from partita import (
     Mixture,
     NextWordTransformer,
     Partition,
+    Personalization,
     Plan,
+    Regularization,
     ResNet,
     SpeechTransformer,
     SplitInput,
@@ -32,6 +34,7 @@ from partita import (
     pipeline,
     run,
 )
+from partita.device.roles import build_roles
 from partita.device.store import MemoryStore, key_of
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
@@ -39,7 +42,7 @@ from partita.models.convnet import ConvNet
 from partita.models.parts import named_partition, partition_names
 from partita.params import from_bytes
 from partita.protocol import Evaluate, Order, Reply, Stage
-from partita.runs.journal import MemoryRecord
+from partita.runs.journal import MemoryJournal
 from partita.tasks.build import build_model
 from partita.training.stages import Stages
 from small import same_bits
@@ -145,11 +148,11 @@ CASES = [
 @pytest.mark.parametrize("method", [FedAlt, FedSim])
 def test_every_model_trains_with_every_partition(kind: str, name: str, method: Any) -> None:
     task = TASKS[kind]()
-    partition = named_partition(task.model(), name, dropout=0.1)
+    partition = named_partition(task.model(), name, regularization=Regularization(dropout=0.1))
 
     result = run(task, partition, method(shared_lr=0.05, batch_size=3), rounds=2, devices_per_round=4)
 
-    before = partition.of(build_model(task, partition, seed=1))
+    before = partition.partition.of(build_model(task, partition, seed=1))
     assert not same_bits(result.shared, before.shared)
     assert result.summary["stages"]["personalised"]["devices"] == 4
     personal = [result.personal(f"d{number}") for number in range(4)]
@@ -194,7 +197,7 @@ PLAN = Plan(
 )
 
 
-def by_width(task: Task) -> Partition:
+def by_width(task: Task) -> Personalization:
     where = Adapters(after=["blocks.*.linear2"])
     return adapters(task.model(), where, width=WIDTHS.__getitem__)
 
@@ -265,25 +268,25 @@ def test_many_sizes_keep_few_models() -> None:
     task = Task(model=task.model, loss=task.loss, metrics=task.metrics, devices=devices, predict=task.predict)
     where = Adapters(after=["blocks.*.linear2"])
     partition = adapters(task.model(), where, width=lambda device: 1 + int(device[1:]))
-    stages = Stages(task, partition, PLAN, seed=1, record=MemoryRecord())
-    visitor = Visitor(task, stages.roles(), MemoryStore(), seed=1)
+    journal = MemoryJournal()
+    stages = Stages(task, partition, PLAN, seed=1, devices=list(devices), journal=journal)
+    visitor = Visitor(task, build_roles(stages.splits), MemoryStore(), seed=1)
     plain = build_model(task, seed=1)
-    stages.record.save_shared("pretrained", Partition(plain).of(plain).shared)
+    journal.save_shared("pretrained", Partition(plain).of(plain).shared)
 
     for device in [*devices, "d8"]:
         order = Order(
-            run="run",
             stage=Stage.PERSONALISED,
             round=0,
             device=device,
             work=Evaluate(model="personal"),
-            shared=stages.open(Stage.PERSONALISED).state.shared,
-            start=stages.start_of(Stage.PERSONALISED, device),
+            shared=stages.open(Stage.PERSONALISED).start.shared,
+            start=stages.start_of(Stage.PERSONALISED, partition.on(device)),
         )
         reply = visitor(order)
         assert isinstance(reply, Reply)
 
-    assert len(visitor._benches) == 4
+    assert len(visitor._workbenches) == 4
 
 
 def test_adapters_start_from_the_pretrained_model_unchanged(tmp_path: Path) -> None:
@@ -353,5 +356,7 @@ def test_a_width_that_changes_its_mind_is_one_line_that_names_the_device() -> No
     answers = iter([3] * 100 + [2] * 100)
     partition = adapters(task.model(), Adapters(after=["blocks.*.linear2"]), width=lambda _: next(answers))
 
-    with pytest.raises(ConfigError, match="What device 'd[0-3]' keeps is not of its model: `blocks"):
+    with pytest.raises(
+        ConfigError, match="The personal part of device 'd[0-3]' does not fit its model: `blocks"
+    ):
         run(task, partition, FedAlt(shared_lr=0.05), rounds=40, devices_per_round=4)

@@ -27,7 +27,7 @@ NORM = tuple(name for name in Normed().state_dict() if ".1." in name)
 
 def run_built(method: str, task: str = "small:affine_task", **sections: Any) -> Result:
     made = built(method, task, **sections)
-    return pipeline(made.task, made.partition, made.plan)
+    return pipeline(made.task, made.personalization, made.plan)
 
 
 def test_fedper_is_fedsim_on_the_output() -> None:
@@ -37,7 +37,7 @@ def test_fedper_is_fedsim_on_the_output() -> None:
     assert same_bits(named.shared, by_hand.shared)
     assert named.devices.equals(by_hand.devices)
     assert set(named.shared) == set(BODY)
-    assert built("fedper", NORMED).partition.names("personal") == HEAD
+    assert built("fedper", NORMED).personalization.partition.names("personal") == HEAD
 
 
 def test_fedrep_moves_the_head_ten_times_and_then_the_body_once() -> None:
@@ -76,8 +76,8 @@ def test_lg_fedavg_shares_the_output_alone() -> None:
 
     result = run_built("lg_fedavg", NORMED)
 
-    assert made.partition.names("shared") == HEAD
-    assert made.partition.names("personal") == BODY
+    assert made.personalization.partition.names("shared") == HEAD
+    assert made.personalization.partition.names("personal") == BODY
     assert set(result.shared) == set(HEAD)
     assert all(set(result.personal(device)) == set(BODY) for device in made.task.devices)
     by_hand = pipeline(
@@ -98,7 +98,7 @@ def test_fedbn_keeps_weights_and_statistics_of_norms_and_nothing_else() -> None:
 
     result = run_built("fedbn", NORMED)
 
-    assert made.partition.names("personal") == NORM
+    assert made.personalization.partition.names("personal") == NORM
     assert {name.rpartition(".")[2] for name in NORM} == {
         *("weight", "bias", "running_mean", "running_var", "num_batches_tracked"),
     }
@@ -266,8 +266,12 @@ def test_a_section_that_is_none_is_refused(values: dict[str, Any], words: str) -
 
 
 def test_named_parts_can_be_shared_in_the_config() -> None:
-    shared = built("fedsim", NORMED, partition={"personal": "rest", "shared": "output"}).partition
-    frozen = built("fedsim", NORMED, partition={"personal": ["head.2.*"], "frozen": "norm"}).partition
+    shared = built(
+        "fedsim", NORMED, partition={"personal": "rest", "shared": "output"}
+    ).personalization.partition
+    frozen = built(
+        "fedsim", NORMED, partition={"personal": ["head.2.*"], "frozen": "norm"}
+    ).personalization.partition
 
     assert (shared.names("shared"), shared.names("personal")) == (HEAD, BODY)
     assert frozen.names("frozen") == NORM

@@ -7,7 +7,20 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from partita import FedAlt, FedAvg, FedSim, Finetuning, Partition, Plan, Steps, Training, pipeline, run
+from partita import (
+    FedAlt,
+    FedAvg,
+    FedSim,
+    Finetuning,
+    Partition,
+    Personalization,
+    Plan,
+    Regularization,
+    Steps,
+    Training,
+    pipeline,
+    run,
+)
 from partita.cli import main
 from partita.device.store import DiskStore
 from partita.params import cloned
@@ -16,7 +29,9 @@ from small import Affine, Both, affine_devices, affine_task, point_task, same_bi
 
 def test_without_strength_nothing_is_pulled() -> None:
     # v: 1 - 1/2 (1 - 3) = 2;  2 - 1/2 (2 - 3) = 5/2.  u: 1/2 (3 - 5/2) = 1/4.
-    partition = Partition(Both(), personal="v", l2=0.0, l2_to="start")
+    partition = Personalization(
+        Partition(Both(), personal="v"), regularization=Regularization(l2=0.0, l2_to="start")
+    )
 
     result = run(point_task(), partition, FedAlt(shared_lr=0.5, personal_epochs=2), rounds=1)
 
@@ -33,7 +48,9 @@ PULLS = [("zero", 31 / 16, 17 / 32), ("start", 9 / 4, 3 / 8)]
 @pytest.mark.parametrize(("towards", "v", "u"), PULLS)
 def test_l2_pulls_the_personal_part_and_nothing_else_in_an_update(towards: Any, v: float, u: float) -> None:
     task = point_task()
-    partition = Partition(Both(), personal="v", l2=0.5, l2_to=towards)
+    partition = Personalization(
+        Partition(Both(), personal="v"), regularization=Regularization(l2=0.5, l2_to=towards)
+    )
 
     result = run(task, partition, FedAlt(shared_lr=0.5, personal_epochs=2), rounds=1)
 
@@ -45,7 +62,9 @@ def test_in_a_later_round_the_start_is_still_the_start() -> None:
     # The second round begins with v = 9/4 and u = 3/8, and pulls v to 1:
     #   v: 9/4 - 1/2 (-3/8 + 1/2 * 5/4) = 17/8;  17/8 - 1/2 (-1/2 + 1/2 * 9/8) = 67/32
     #   u: 3/8 - 1/2 (3/8 + 67/32 - 3) = 41/64
-    partition = Partition(Both(), personal="v", l2=0.5, l2_to="start")
+    partition = Personalization(
+        Partition(Both(), personal="v"), regularization=Regularization(l2=0.5, l2_to="start")
+    )
 
     result = run(point_task(), partition, FedAlt(shared_lr=0.5, personal_epochs=2), rounds=2)
 
@@ -55,7 +74,9 @@ def test_in_a_later_round_the_start_is_still_the_start() -> None:
 
 @pytest.mark.parametrize(("towards", "v"), [(towards, v) for towards, v, _ in PULLS])
 def test_l2_pulls_in_finetuning(towards: Any, v: float) -> None:
-    partition = Partition(Both(), personal="v", l2=0.5, l2_to=towards)
+    partition = Personalization(
+        Partition(Both(), personal="v"), regularization=Regularization(l2=0.5, l2_to=towards)
+    )
 
     result = pipeline(point_task(), partition, Plan(finetune=Finetuning(personal_lr=0.5, epochs=2)))
 
@@ -65,7 +86,9 @@ def test_l2_pulls_in_finetuning(towards: Any, v: float) -> None:
 
 def test_the_start_that_l2_pulls_to_is_the_pretrained_one() -> None:
     # Pretraining: u = 0 + 1/4 * 2 = 1/2, v = 3/2. Then v: 3/2 + 1/2 * 1 = 2;  2 - 1/2 (-1/2 + 1/2 * 1/2) = 17/8.
-    partition = Partition(Both(), personal="v", l2=0.5, l2_to="start")
+    partition = Personalization(
+        Partition(Both(), personal="v"), regularization=Regularization(l2=0.5, l2_to="start")
+    )
     plan = Plan(
         pretrain=Training(method=FedAvg(shared_lr=0.25), rounds=1, devices_per_round=1),
         finetune=Finetuning(personal_lr=0.5, epochs=2),

@@ -69,7 +69,7 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Order, Reply | Failur
                 exchanged.append((order, answer))
                 yield answer
 
-    monkeypatch.setattr("partita.training.loop.SerialExecutor", Listening)
+    monkeypatch.setattr("partita.studies.python.SerialExecutor", Listening)
     return exchanged
 
 
@@ -80,7 +80,7 @@ def flat(params: Params, prefix: str = "") -> np.ndarray:
 
 
 def kept_by(result: Result, device: str) -> Params:
-    return result._record.store.load(device) or {}
+    return result._record.kept(device) or {}
 
 
 def algorithm_1(rounds: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:

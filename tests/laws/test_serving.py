@@ -25,7 +25,7 @@ from partita import (
 )
 from partita.cli import main
 from partita.protocol import Stage
-from partita.training.evaluation import Row, served, summarize
+from partita.training.evaluation import DeviceRow, served, summarize
 from small import Affine, affine_devices, affine_task, negative_error
 from tables import write
 
@@ -60,7 +60,7 @@ ROWS = measured(
 )
 
 
-def chosen(rows: list[dict[str, Any]], *, direction: Any = "up", devices: int = 5) -> list[Row]:
+def chosen(rows: list[dict[str, Any]], *, direction: Any = "up", devices: int = 5) -> list[DeviceRow]:
     task = affine_task(metrics={"closeness": Metric(negative_error, direction)})
     return list(served(lambda: rows, task, devices=devices))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from partita import Adapters, adapters
+from partita import Adapters, Regularization, adapters
 from partita.models.adapters import BottleneckAdapter, ResidualAdapter, insert_adapters
 
 
@@ -45,17 +45,19 @@ def test_a_narrow_residual_adapter_goes_through_few_channels() -> None:
 
 
 def test_adapters_are_personal_together_with_what_is_named() -> None:
-    partition = adapters(net(), Adapters(after=["0"], together_with=["1.*"]), width=2)
+    partition = adapters(net(), Adapters(after=["0"], together_with=["1.*"]), width=2).partition
 
     assert partition.count("personal") == 6 * 2 + 2 + 2 * 6 + 6 + 2 * 6
     assert partition.names("shared") == ("0.weight", "0.bias", "3.weight", "3.bias")
 
 
 def test_a_partition_with_adapters_takes_what_any_other_does() -> None:
-    partition = adapters(net(), Adapters(after=["0"]), frozen=["0.weight"], dropout=0.5)
+    partition = adapters(
+        net(), Adapters(after=["0"]), frozen=["0.weight"], regularization=Regularization(dropout=0.5)
+    )
 
-    assert partition.names("frozen") == ("0.weight",)
-    assert partition.dropout == 0.5
+    assert partition.partition.names("frozen") == ("0.weight",)
+    assert partition.regularization.dropout == 0.5
 
 
 def test_making_a_partition_draws_no_random_numbers_of_the_callers() -> None:
@@ -85,7 +87,7 @@ def test_where_no_adapter_can_go_is_an_error(after: str, width: int, error: str)
 def test_a_second_adapter_in_the_same_place_is_an_error() -> None:
     model = insert_adapters(net(), where=Adapters(after=["0"]))
 
-    with pytest.raises(ValueError, match="`0` has an adapter already."):
+    with pytest.raises(ValueError, match="`0` already has an adapter."):
         insert_adapters(model, where=Adapters(after=["0"]))
 
 
@@ -94,9 +96,9 @@ def test_devices_that_are_alike_have_one_partition_and_others_their_own() -> Non
     partition = adapters(net(), Adapters(after=["0"]), width=width)
 
     assert partition.on("a") is partition.on("c")
-    assert partition.on("a").count("personal") == 6 * 1 + 1 + 1 * 6 + 6
-    assert partition.on("b").count("personal") == 6 * 3 + 3 + 3 * 6 + 6
-    assert partition.on("b").shapes("shared") == partition.shapes("shared")
+    assert partition.on("a").partition.count("personal") == 6 * 1 + 1 + 1 * 6 + 6
+    assert partition.on("b").partition.count("personal") == 6 * 3 + 3 + 3 * 6 + 6
+    assert partition.on("b").partition.shapes("shared") == partition.partition.shapes("shared")
 
 
 @pytest.mark.parametrize(("dim", "width"), [(256, 16), (768, 64), (2048, 512), (4096, 16)])
@@ -112,11 +114,11 @@ def test_a_new_adapter_is_small_however_wide_it_is(dim: int, width: int) -> None
 def test_personal_is_what_was_inserted_and_not_what_has_its_name() -> None:
     model = nn.ModuleDict({"body": nn.ModuleDict({"adapter": nn.Linear(2, 2)}), "head": nn.Linear(2, 2)})
 
-    partition = adapters(model, Adapters(after="head"), width=1)
+    partition = adapters(model, Adapters(after="head"), width=1).partition
 
     assert all(name.startswith("head.adapter.") for name in partition.names("personal"))
     assert "body.adapter.weight" in partition.names("shared")
-    root = adapters(nn.Linear(2, 2), Adapters(after=""), width=1)
+    root = adapters(nn.Linear(2, 2), Adapters(after=""), width=1).partition
     assert root.count("personal") == 2 + 1 + 2 + 2
 
 
@@ -151,4 +153,4 @@ def test_a_width_that_is_none_is_told_with_its_device(width: object) -> None:
 def test_a_width_may_come_from_a_table() -> None:
     partition = adapters(net(), Adapters(after=["0"]), width=lambda _: numpy.int64(2))
 
-    assert partition.on("a").shapes("personal")["0.adapter.down.weight"] == (2, 6)
+    assert partition.on("a").partition.shapes("personal")["0.adapter.down.weight"] == (2, 6)

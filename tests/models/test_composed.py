@@ -23,7 +23,7 @@ def test_an_additive_model_gives_the_sum() -> None:
     model = Additive(Constant(1.0, 2.0), Constant(10.0, 20.0))
 
     assert model(torch.zeros(1, 1)).tolist() == [[11.0, 22.0]]
-    assert named_partition(model, "additive").names("personal") == ("personal.values",)
+    assert named_partition(model, "additive").partition.names("personal") == ("personal.values",)
 
 
 def test_in_an_additive_model_each_fits_what_the_other_leaves() -> None:
@@ -55,7 +55,7 @@ def test_a_mixtures_share_is_learnt_and_the_devices_own() -> None:
     (gradient,) = torch.autograd.grad(loss, model.balance)
 
     assert gradient.item() == pytest.approx(-0.25 / 0.7 * 0.8 * 0.2, rel=1e-5)
-    assert named_partition(model, "additive").names("personal") == ("balance", "personal.values")
+    assert named_partition(model, "additive").partition.names("personal") == ("balance", "personal.values")
     assert model.theta.item() == pytest.approx(0.8)
 
 
@@ -83,7 +83,7 @@ def test_a_split_input_keeps_chunks_apart_until_the_top() -> None:
     both = torch.cat([model.shared(inputs[:, :2]), model.personal(inputs[:, 2:])], dim=1)
     assert torch.equal(output, model.top(both))
     assert Partition(model, personal="personal.*").count("personal") == 1 * 2 + 2
-    assert named_partition(model, "input").names("personal") == ("personal.weight", "personal.bias")
+    assert named_partition(model, "input").partition.names("personal") == ("personal.weight", "personal.bias")
 
 
 def test_a_cut_outside_of_the_features_is_an_error() -> None:

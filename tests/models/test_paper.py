@@ -54,7 +54,7 @@ def test_counts_are_the_papers_to_the_last_digit(make: type[nn.Module]) -> None:
     expected = {name: (personal, shared) for maker, name, personal, shared in COUNTS if maker is make}
 
     counted = {
-        name: tuple(named_partition(model, name).count(part) for part in ("personal", "shared"))
+        name: tuple(named_partition(model, name).partition.count(part) for part in ("personal", "shared"))
         for name in partition_names(model)
     }
 
@@ -119,7 +119,7 @@ def test_new_adapters_change_the_output_by_less_than_one_per_cent(make: type[nn.
 @pytest.mark.parametrize("make", [small_resnet, small_transformer, small_speech])
 def test_a_shared_state_goes_from_the_plain_model_to_the_adapted_one_and_back(make: type[nn.Module]) -> None:
     plain, other = make(), make()
-    partition = named_partition(plain, "adapter")
+    partition = named_partition(plain, "adapter").partition
     adapted = partition.prepare(make())
     shared = partition.names("shared")
     assert set(shared) <= set(tensors_of(plain))

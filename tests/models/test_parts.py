@@ -17,7 +17,7 @@ def test_counts_by_hand() -> None:
     model = ConvNet()
 
     counts = {
-        name: tuple(named_partition(model, name).count(part) for part in ("personal", "shared"))
+        name: tuple(named_partition(model, name).partition.count(part) for part in ("personal", "shared"))
         for name in partition_names(model)
     }
 
@@ -91,7 +91,7 @@ class Norms(nn.Module):
 
 
 def test_norm_is_all_that_norms_hold_and_nothing_else() -> None:
-    partition = named_partition(Norms(), "norm")
+    partition = named_partition(Norms(), "norm").partition
 
     assert partition.names("shared") == ("first.weight", "first.bias", "layers.1.weight", "layers.1.bias")
     assert partition.names("personal") == (
@@ -107,17 +107,19 @@ def test_a_models_own_part_called_norm_comes_first() -> None:
         def parts(self) -> dict[str, str]:
             return {"norm": "group.*"}
 
-    assert named_partition(Named(), "norm").names("personal") == ("group.weight", "group.bias")
+    assert named_partition(Named(), "norm").partition.names("personal") == ("group.weight", "group.bias")
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Conv1d(1, 2, 1), nn.InstanceNorm1d(2))])
 def test_a_model_without_anything_in_its_norms_has_no_such_part(model: nn.Module) -> None:
-    with pytest.raises(ValueError, match="has no layers that norm, such as BatchNorm or GroupNorm."):
+    with pytest.raises(ValueError, match="has no normalization layers, such as BatchNorm or GroupNorm."):
         named_partition(model, "norm")
 
 
 def test_patterns_of_a_part_by_its_name() -> None:
     assert named_patterns(ConvNet(), "output") == ["head.*"]
     assert named_patterns(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1)), "norm") == ["1.*"]
-    with pytest.raises(ValueError, match="The part 'adapter' is added to the model: only `personal` takes"):
+    with pytest.raises(
+        ValueError, match="The part 'adapter' is added to the model: only `personal` can name"
+    ):
         named_patterns(ConvNet(), "adapter")

@@ -11,7 +11,7 @@ from boards import expected, read, same
 from partita import Evaluation, FedAlt, FedAvg, Finetuning, Partition, Plan, TensorBoard, Training, pipeline
 from partita.errors import ConfigError
 from partita.progress.watchers import ignore
-from partita.training.loop import Watch
+from partita.training.pipeline import RoundCallback
 from small import affine_devices, affine_task
 
 TURNS = 21
@@ -29,7 +29,7 @@ class Stop(Exception):
 
 
 def do_run(
-    folder: Path, *, stop: int | None = None, resume: bool = False, board: Watch | None = None
+    folder: Path, *, stop: int | None = None, resume: bool = False, board: RoundCallback | None = None
 ) -> None:
     devices = affine_devices()
     inputs, targets = devices["d5"]["test"]

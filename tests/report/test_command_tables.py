@@ -9,15 +9,15 @@ from partita.studies.trials import Trial, Tuned
 
 def test_the_best_trial_is_marked() -> None:
     trials = [
-        Trial(number=0, choice={"a": 1}, value=0.0, said="done"),
-        Trial(number=1, choice={"a": 2}, value=None, said="given up"),
+        Trial(number=0, choice={"a": 1}, value=0.0, status="done"),
+        Trial(number=1, choice={"a": 2}, value=None, status="stopped"),
     ]
 
     table = trials_table(Tuned(metric="gain", trials=trials, best=trials[0]))
 
     assert table.columns == ["trial", "a", "gain", "status"]
     assert table.rows[0] == ["0", "1", MeanStd(0.0, is_best=True), "done"]
-    assert table.rows[1] == ["1", "2", None, "given up"]
+    assert table.rows[1] == ["1", "2", None, "stopped"]
 
 
 def test_a_forecast_has_the_time_of_runs_and_of_tuning() -> None:

@@ -100,7 +100,11 @@ def test_the_page_of_one_of_its_runs_has_all_curves(comparison: Path, tmp_path: 
 
     page = write_report(tmp_path / "grid/cells/fedalt-output-3")
 
-    assert "Loss, shared lr, personal lr, devices, MB, seconds in each of" in page.read_text()
+    quantities = (
+        "by stage: training loss, learning rate of the shared part, learning rate of the personal part, "
+        "devices that replied, MB up and down, seconds."
+    )
+    assert quantities in page.read_text()
 
 
 def test_the_answer_names_the_best_model_and_the_pretrained_one(comparison: Path) -> None:

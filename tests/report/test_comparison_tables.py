@@ -10,7 +10,7 @@ import pytest
 from partita.methods import registry
 from partita.report.comparison_tables import comparison_tables
 from partita.report.tables import Cited, Interval, MeanStd, Rounded, Table
-from partita.studies.compare import ComparedMethod
+from partita.studies.comparison import ComparedMethod
 from partita.studies.results import Outcome, Results, Variant
 
 TITLES = {"": "FedAvg", "local": "Local only", "fedavg": "FedAvg, continued", "finetune": "Finetune"}
@@ -117,7 +117,7 @@ def test_the_baseline_is_not_paired_with_itself() -> None:
     better = column("methods", 7, results(SMALL))
 
     assert [isinstance(entry, Interval) for entry in better] == [True, False, True]
-    assert table("methods", results(SMALL)).columns[-1] == "gain over Finetune"
+    assert table("methods", results(SMALL)).columns[-1] == "difference from Finetune"
 
 
 def test_a_baseline_with_partitions_is_paired_with_the_same_one_where_it_has_it() -> None:

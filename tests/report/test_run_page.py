@@ -42,7 +42,8 @@ def finished(folder: Path, **sections: Any) -> Path:
     }
     for section, changes in sections.items():
         values[section] = {**values.get(section, {}), **changes}
-    return runner.finish(runner.prepare(config_of(values), Path())) and folder
+    runner.finish(runner.prepare(config_of(values), Path()))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +243,7 @@ def test_more_training_is_not_called_personalization(tmp_path: Path, method: str
     write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert f"More training, with no personal part, ({title})" in text
+    assert f"More training without a personal part ({title})" in text
     assert "Personalization (" not in text
 
 
@@ -444,3 +445,35 @@ def test_both_learning_rates_are_in_the_data(run: Path) -> None:
 
     assert rounds["shared_lr"][at] == rounds["personal_lr"][at] == 0.05
     assert rounds["personal_lr"][0] is None
+
+
+COSTS = {"personal": 1, "up_bytes": 12_000, "memory_bytes": 3_500_000}
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("costs", "sentence"),
+    [
+        (
+            COSTS,
+            "A device keeps 1 personal parameter, sends 12 kB per round of personalization and needs 3.5 MB of "
+            "memory to train on one example.",
+        ),
+        (
+            COSTS | {"personal": 1200, "memory_bytes": None, "sizes": []},
+            "A device keeps at most 1,200 personal parameters and sends at most 12 kB per round of "
+            "personalization.",
+        ),
+        (None, "This run has not recorded what a device needs to train."),
+    ],
+)
+def test_costs_of_a_device_are_those_that_the_run_has_recorded(
+    run: Path, tmp_path: Path, costs: dict[str, Any] | None, sentence: str
+) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    file = RunFolder(folder).costs_file
+    file.unlink(missing_ok=True)
+    if costs:
+        file.write_text(json.dumps(costs))
+
+    assert sentence in write_report(folder).read_text()

@@ -10,10 +10,22 @@ from typing import Any
 
 import pytest
 
-from partita import Evaluation, FedAlt, FedAvg, FedSim, Finetuning, Partition, Plan, Training, pipeline
+from partita import (
+    Evaluation,
+    FedAlt,
+    FedAvg,
+    FedSim,
+    Finetuning,
+    Partition,
+    Personalization,
+    Plan,
+    Training,
+    pipeline,
+)
 from partita.device.store import DiskStore
 from partita.errors import ConfigError, InUse
-from partita.runs.journal import FolderRecord
+from partita.runs.folder import RunFolder
+from partita.runs.journal import FolderJournal
 from partita.server.optimizers import Adam
 from small import affine_devices, affine_task
 
@@ -42,7 +54,9 @@ def do_run(
     **options: Any,
 ) -> None:
     task = affine_task(devices=affine_devices(count))
-    partition = Partition(task.model(), **({"personal": "offset"} | (claims or {})))
+    named = {"personal": "offset"} | (claims or {})
+    penalty = named.pop("penalty", None)
+    partition = Personalization(Partition(task.model(), **named), penalty=penalty)
     pipeline(task, partition, plan, seed=seed, out=folder, **options)
 
 
@@ -191,12 +205,12 @@ def test_a_commit_whose_personal_parts_have_not_moved_is_finished_first(
     commits = 0
     commit = DiskStore.commit
 
-    def stop(self: DiskStore, label: str, counted: Any) -> None:
+    def stop(self: DiskStore, label: str, counted: Any, asked: Any) -> None:
         nonlocal commits
         commits += label.startswith("personalised") and bool(counted)
         if commits == 2:
             raise Killed
-        commit(self, label, counted)
+        commit(self, label, counted, asked)
 
     monkeypatch.setattr(DiskStore, "commit", stop)
     with pytest.raises(Killed):
@@ -244,7 +258,7 @@ def test_a_record_that_lost_its_commit_is_not_gone_on_with(whole: Path, tmp_path
         do_run(tmp_path / "copy", resume=True)
 
     (tmp_path / "copy/commit.json").unlink()
-    with pytest.raises(ConfigError, match="`commit.json` is gone"):
+    with pytest.raises(ConfigError, match="`commit.json` is missing"):
         do_run(tmp_path / "copy", resume=True)
 
 
@@ -282,7 +296,7 @@ def test_a_damaged_checkpoint_is_noticed(tmp_path: Path) -> None:
     content[-1] ^= 1
     checkpoint.write_bytes(content)
 
-    with pytest.raises(ConfigError, match="not what was committed"):
+    with pytest.raises(ConfigError, match="not the one that was committed"):
         do_run(tmp_path / "run", resume=True)
 
 
@@ -290,7 +304,7 @@ def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
     for name in ("checkpoint-best.pt", "notes.tmp", "rounds.jsonl"):
         (tmp_path / name).write_text("mine")
 
-    with pytest.raises(ConfigError, match="is no run's folder: it holds `checkpoint-best.pt`"):
+    with pytest.raises(ConfigError, match="is not a run's folder: it contains `checkpoint-best.pt`"):
         do_run(tmp_path, resume=True)
 
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
@@ -299,15 +313,15 @@ def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_going_on_needs_a_folder() -> None:
-    with pytest.raises(ValueError, match="`resume=True` needs the folder"):
+    with pytest.raises(ValueError, match="`resume=True` needs `out`"):
         do_run(None, resume=True)
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
-    record = FolderRecord(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
 
-    with pytest.raises(InUse, match="Another process"):
-        FolderRecord(tmp_path / "run")
+    with FolderJournal(folder), pytest.raises(InUse, match="Another process"):
+        FolderJournal(folder)
 
-    record.close()
-    FolderRecord(tmp_path / "run").close()
+    with FolderJournal(folder):
+        pass

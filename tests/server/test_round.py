@@ -24,20 +24,20 @@ class Scripted:
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         yield from (self.answers[order.device] for order in reversed(list(orders)))
 
-    def close(self, label: str, counted: Sequence[str]) -> None:
+    def close(self, label: str, counted: Sequence[str], asked: Sequence[str]) -> None:
         raise AssertionError("A round is closed by who commits it.")
 
 
 def reply(device: str, change: float, weight: int = 1, **others: float) -> Reply:
     tensors = {"u": torch.tensor([change])} | {name: torch.tensor(value) for name, value in others.items()}
     metrics = {"train": {"loss": change, "examples": weight}}
-    return Reply(devices=(device,), weight=weight, change=tensors, metrics=metrics)
+    return Reply(device=device, weight=weight, change=tensors, metrics=metrics)
 
 
 def orders(devices: str, shared: dict[str, torch.Tensor], work: Update | Evaluate = WORK) -> list[Order]:
     start = Start(digest="", personal={}, frozen="")
     return [
-        Order(run="r", stage=Stage.PERSONALISED, round=0, device=d, work=work, shared=shared, start=start)
+        Order(stage=Stage.PERSONALISED, round=0, device=d, work=work, shared=shared, start=start)
         for d in devices
     ]
 
@@ -62,7 +62,7 @@ def test_the_server_takes_the_weighted_mean_of_who_is_heard() -> None:
     [
         (reply("b", float("nan")), "finite"),
         (reply("b", 1.0, personal=3.0), "unknown \\['personal'\\]"),
-        (Reply(devices=("b",), weight=1, change=None, metrics={}), "no change"),
+        (Reply(device="b", weight=1, change=None, metrics={}), "no change"),
     ],
 )
 def test_a_change_that_cannot_be_counted_is_its_devices_failure(bad: Reply, words: str) -> None:

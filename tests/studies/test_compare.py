@@ -13,9 +13,10 @@ from partita.config.schema import Config
 from partita.durable import held
 from partita.errors import ConfigError, RunFailed
 from partita.report.comparison_tables import write_comparison_tables
-from partita.studies import compare as running
+from partita.studies import comparison as running
 from partita.studies import run as runner
-from partita.studies.compare import Comparison, finish, reopen
+from partita.studies.compare import finish
+from partita.studies.comparison import Comparison, reopen
 from partita.studies.forecast import forecast
 
 METHODS = ("fedalt", "fedalt-stateless")
@@ -72,7 +73,7 @@ def test_a_cell_has_the_bits_of_a_run_with_the_same_settings(
     names += [f"personal/{path.name}" for path in (cell / "personal").iterdir()]
     assert len(names) > 6
     for name in names:
-        assert (cell / name).read_bytes() == (run.folder / name).read_bytes(), name
+        assert (cell / name).read_bytes() == (run.folder.path / name).read_bytes(), name
 
 
 def test_the_table_holds_what_the_cells_summaries_say(whole: Comparison) -> None:
@@ -241,9 +242,9 @@ def test_a_single_device_and_a_single_seed_are_compared(tmp_path: Path) -> None:
 
     assert failed == {}
     rows = table(comparison.folder)
-    assert {row["gain over Finetune low"] for row in rows} == {""}
+    assert {row["difference from Finetune low"] for row in rows} == {""}
     assert all(row["closeness std"] == "" for row in rows)
-    assert rows[0]["gain over Finetune value"] != ""
+    assert rows[0]["difference from Finetune value"] != ""
 
 
 def test_where_the_metric_goes_down_the_lowest_mean_is_marked(tmp_path: Path) -> None:
@@ -355,7 +356,7 @@ def test_a_method_whose_every_trial_fails_is_named_and_the_others_are_there(tmp_
     comparison, failed = done(tmp_path / "grid", given)
 
     assert list(failed) == ["fedalt-output-3"]
-    assert failed["fedalt-output-3"].startswith("Tuning: No trial came to its end: No device was heard")
+    assert failed["fedalt-output-3"].startswith("Tuning: No trial ran to its end: No device was heard")
     assert len(table(comparison.folder)) == 3
 
 

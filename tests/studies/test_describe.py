@@ -255,7 +255,10 @@ def test_a_cause_is_told_once(here: Path, capsys: pytest.CaptureFixture[str]) ->
 
     out = capsys.readouterr().out
     assert out.count("No device has a training example") == 1
-    assert "No memory for none, output, adapter, full: CannotDo: No device has a training example." in out
+    assert (
+        "Memory is not known for none, output, adapter, full: CannotDo: No device has a training example."
+        in out
+    )
 
 
 def test_a_table_shows_all_of_a_long_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

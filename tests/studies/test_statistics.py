@@ -6,14 +6,21 @@ import numpy as np
 import pytest
 
 from partita.studies import statistics
-from partita.studies.statistics import Moved, Paired, Values, mean_of, moved, worst_tenth
+from partita.studies.statistics import (
+    DeviceCounts,
+    DeviceMetrics,
+    PairedDifference,
+    count_helped,
+    mean_of,
+    worst_percentile,
+)
 
 
-def paired(own: list[Values], other: list[Values], direction: Any) -> Any:
-    return statistics.paired(own, other, direction)
+def paired_difference(own: list[DeviceMetrics], other: list[DeviceMetrics], direction: Any) -> Any:
+    return statistics.paired_difference(own, other, direction)
 
 
-def by_device(*metrics: float, weights: tuple[int, ...] | None = None) -> Values:
+def by_device(*metrics: float, weights: tuple[int, ...] | None = None) -> DeviceMetrics:
     return {
         f"d{n}": (metric, weight)
         for n, (metric, weight) in enumerate(zip(metrics, weights or (1,) * len(metrics), strict=True))
@@ -30,36 +37,38 @@ def test_the_difference_is_the_weighted_mean_over_devices_and_seeds() -> None:
     other = [by_device(0.25, 0.5, weights=(1, 3)), by_device(0.5, 0.5, weights=(1, 3))]
 
     # Gains 0.25, 0.25 and -0.25, 0.5: (0.25 + 0.75 - 0.25 + 1.5) / 8
-    assert paired(own, other, "up").value == 0.28125
-    assert paired(own, other, "down").value == -0.28125
+    assert paired_difference(own, other, "up").value == 0.28125
+    assert paired_difference(own, other, "down").value == -0.28125
 
 
 def test_an_equal_gain_everywhere_has_no_width() -> None:
     own, other = [by_device(0.75, 0.5), by_device(1.0, 0.25)], [by_device(0.5, 0.25), by_device(0.75, 0.0)]
 
-    assert paired(own, other, "up") == Paired(0.25, 0.25, 0.25)
+    assert paired_difference(own, other, "up") == PairedDifference(0.25, 0.25, 0.25)
 
 
 def test_two_devices_of_one_seed_give_an_interval_from_one_to_the_other() -> None:
     # Draws are the first twice (1/4), both (1/2) or the second twice (1/4): the quantiles are the ends.
-    assert paired([by_device(0.5, 1.0)], [by_device(0.5, 0.5)], "up") == Paired(0.25, 0.0, 0.5)
+    assert paired_difference([by_device(0.5, 1.0)], [by_device(0.5, 0.5)], "up") == PairedDifference(
+        0.25, 0.0, 0.5
+    )
 
 
 def test_one_device_of_one_seed_has_no_interval() -> None:
-    assert paired([by_device(0.75)], [by_device(0.5)], "up") == Paired(0.25, None, None)
+    assert paired_difference([by_device(0.75)], [by_device(0.5)], "up") == PairedDifference(0.25, None, None)
 
 
 def test_one_device_of_several_seeds_has_the_interval_of_its_seeds() -> None:
-    result = paired([by_device(0.5), by_device(1.0)], [by_device(0.5), by_device(0.5)], "up")
+    result = paired_difference([by_device(0.5), by_device(1.0)], [by_device(0.5), by_device(0.5)], "up")
 
-    assert result == Paired(0.25, 0.0, 0.5)
+    assert result == PairedDifference(0.25, 0.0, 0.5)
 
 
 def test_devices_without_a_metric_on_either_side_are_left_out() -> None:
     own, other = by_device(0.5, 1.0, 0.75), by_device(0.25, 0.75)
 
-    assert paired([own], [other], "up") == Paired(0.25, 0.25, 0.25)
-    assert paired([{"a": (1.0, 1)}], [{"b": (1.0, 1)}], "up") is None
+    assert paired_difference([own], [other], "up") == PairedDifference(0.25, 0.25, 0.25)
+    assert paired_difference([{"a": (1.0, 1)}], [{"b": (1.0, 1)}], "up") is None
 
 
 def test_a_device_may_be_measured_under_some_seeds_only() -> None:
@@ -67,7 +76,7 @@ def test_a_device_may_be_measured_under_some_seeds_only() -> None:
     other = [{"a": (0.5, 1), "b": (0.0, 2)}, {"a": (0.5, 1), "b": (0.0, 2)}]
 
     # (0.5 * 1 + 0 * 1 + 0.5 * 2) / 4
-    assert paired(own, other, "up").value == 0.375
+    assert paired_difference(own, other, "up").value == 0.375
 
 
 def test_the_interval_is_that_of_a_bootstrap_that_draws_devices_and_seeds_by_index() -> None:
@@ -77,7 +86,7 @@ def test_the_interval_is_that_of_a_bootstrap_that_draws_devices_and_seeds_by_ind
     own = [{str(d): (float(gains[s, d]), int(weights[s, d])) for d in range(40)} for s in range(5)]
     other = [{str(d): (0.0, 1) for d in range(40)} for _ in range(5)]
 
-    result = paired(own, other, "up")
+    result = paired_difference(own, other, "up")
 
     means = []
     for _ in range(20_000):
@@ -91,19 +100,19 @@ def test_the_interval_is_that_of_a_bootstrap_that_draws_devices_and_seeds_by_ind
 def test_the_interval_is_the_same_again() -> None:
     own, other = [by_device(*np.linspace(0, 1, 9))], [by_device(*[0.5] * 9)]
 
-    assert paired(own, other, "up") == paired(own, other, "up")
+    assert paired_difference(own, other, "up") == paired_difference(own, other, "up")
 
 
 def test_helped_and_hurt_are_strict_and_follow_the_direction() -> None:
     own, other = by_device(0.5, 0.25, 0.75, 1.0), {**by_device(0.5, 0.5, 0.5), "else": (1.0, 1)}
 
-    assert moved(own, other, "up") == Moved(helped=1, hurt=1, same=1)
-    assert moved(by_device(0.0, 0.0, 0.75), other, "down") == Moved(helped=2, hurt=1, same=0)
+    assert count_helped(own, other, "up") == DeviceCounts(helped=1, hurt=1, same=1)
+    assert count_helped(by_device(0.0, 0.0, 0.75), other, "down") == DeviceCounts(helped=2, hurt=1, same=0)
 
 
-def test_the_worst_tenth_is_at_the_bad_end() -> None:
+def test_the_worst_percentile_depends_on_the_direction() -> None:
     values = by_device(*(n / 10 for n in range(11)))
 
-    assert worst_tenth(values, "up") == pytest.approx(0.1)
-    assert worst_tenth(values, "down") == pytest.approx(0.9)
-    assert worst_tenth(by_device(0.5), "up") == 0.5
+    assert worst_percentile(values, "up") == pytest.approx(0.1)
+    assert worst_percentile(values, "down") == pytest.approx(0.9)
+    assert worst_percentile(by_device(0.5), "up") == 0.5

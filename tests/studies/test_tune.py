@@ -1,4 +1,4 @@
-"""Tuning: by validation rows alone, the best of those that came to their end."""
+"""Tuning: on validation rows alone, the best of the trials that ran to their end."""
 
 import csv
 import json
@@ -17,11 +17,10 @@ from partita.config.reading import config_of, read_config
 from partita.data.examples import examples_of
 from partita.errors import ConfigError, RunFailed
 from partita.params import from_bytes
-from partita.runs.folder import is_finished
+from partita.runs.folder import RunFolder
 from partita.studies import run as runner
-from partita.studies.search_space import split_arguments
-from partita.studies.trials import Tuned
-from partita.studies.tune import Ground, begin, tune
+from partita.studies.trials import Tuned, split_arguments
+from partita.studies.tune import Tuning, begin, tune
 from partita.tasks.held_out import held_out
 from small import affine_devices, affine_task
 
@@ -29,7 +28,7 @@ KEY = "finetune.personal_lr"
 
 
 class Sealed(dict[str, Any]):
-    """A device's data; nobody may look at its test rows."""
+    """A device's data whose test rows may not be read."""
 
     def __getitem__(self, split: str) -> Any:
         assert split != "test", "The test rows were read."
@@ -42,7 +41,7 @@ def sealed() -> Task:
 
 
 def given(method: str = "ft_part", **sections: Any) -> dict[str, Any]:
-    """A small run to tune, whose test rows nobody may read."""
+    """A small run to tune, whose test rows may not be read."""
     whole = values(task={"kind": "test_tuning:sealed"}, partition={"personal": "output"})
     del whole["compare"]
     whole["personalize"] = {**ROUNDS, "method": method}
@@ -53,15 +52,15 @@ def given(method: str = "ft_part", **sections: Any) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let import paths find this module, whatever the way in which tests are imported."""
+    """Make this module importable by import path, however tests are imported."""
     monkeypatch.setitem(sys.modules, "test_tuning", sys.modules[__name__])
 
 
 def tuned(
     tmp_path: Path, search: dict[str, list[Any]], config: dict[str, Any], trials: int = 0
-) -> tuple[Tuned, Ground]:
-    ground = begin({**config, "out": str(tmp_path / "tune")}, Path(), search, trials)
-    return tune(ground, search, trials=trials, tick=quiet), ground
+) -> tuple[Tuned, Tuning]:
+    tuning = begin({**config, "out": str(tmp_path / "tune")}, Path(), search, trials)
+    return tune(tuning, search, trials=trials, on_progress=quiet), tuning
 
 
 def test_the_best_on_held_out_rows_is_found_and_test_rows_are_never_read(tmp_path: Path) -> None:
@@ -125,49 +124,49 @@ def test_a_diverged_trial_never_wins_though_an_earlier_stage_was_measured(tmp_pa
 
     assert result.best.choice == {KEY: 0.01}
     assert result.trials[0].value is None
-    assert result.trials[0].said.endswith("devices have no closeness at the end")
+    assert result.trials[0].status.endswith("devices have no closeness at the end")
 
 
-def test_trials_are_looked_at_on_their_way_only_where_some_could_be_given_up(tmp_path: Path) -> None:
+def test_trials_are_evaluated_during_training_only_if_some_may_be_stopped(tmp_path: Path) -> None:
     config = given("fedalt", personalize={"rounds": 10})
-    looks: dict[str, int] = {}
+    checks: dict[str, int] = {}
     for name, rates in (("few", [0.01, 0.1, 0.2]), ("more", [0.01, 0.1, 0.2, 0.3])):
         tuned(tmp_path / name, {KEY: rates}, config)
         rounds = (tmp_path / name / "tune/trial-0/rounds.jsonl").read_text().splitlines()
-        looks[name] = sum(
+        checks[name] = sum(
             line["work"] == "evaluate" and not line["final"] for line in map(json.loads, rounds)
         )
 
-    assert looks == {"few": 0, "more": 4}
+    assert checks == {"few": 0, "more": 4}
 
 
-def test_no_trial_that_ends_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="No trial came to its end: No device was heard"):
+def test_a_search_without_a_finished_trial_fails(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="No trial ran to its end: No device was heard"):
         tuned(tmp_path, {"personalize.shared_lr": [1e30]}, given("fedalt", personalize={"personal_lr": 1e30}))
 
 
-def test_hopeless_trials_are_given_up_and_never_win(tmp_path: Path) -> None:
+def test_the_worst_trials_are_stopped_early_and_never_win(tmp_path: Path) -> None:
     rounds = {**ROUNDS, "rounds": 5, "method": "fedavg"}
     rates = [0.1, 0.08, 0.06, 1e-6, 0.07]
 
     result, _ = tuned(tmp_path, {"personalize.shared_lr": rates}, given("fedavg", personalize=rounds))
 
-    hopeless = result.trials[3]
-    assert (hopeless.value, hopeless.said[:14]) == (None, "given up after")
+    worst = result.trials[3]
+    assert (worst.value, worst.status[:13]) == (None, "stopped after")
     assert result.best.value == max(trial.value for trial in result.trials if trial.value is not None)
     # It ended early: the folder holds no finished run.
-    assert not is_finished(tmp_path / "tune/trial-3")
+    assert not RunFolder(tmp_path / "tune/trial-3").is_finished
     assert [trial.choice["personalize.shared_lr"] for trial in result.trials] == rates
 
 
-def test_where_lower_is_better_the_lowest_wins(tmp_path: Path) -> None:
+def test_the_lowest_metric_wins_if_lower_is_better(tmp_path: Path) -> None:
     result, _ = tuned(tmp_path, {KEY: [0.05, 0.0]}, given(task={"kind": "compared:worse"}))
 
     assert result.best.value == min(trial.value for trial in result.trials if trial.value is not None)
     assert result.best.choice == {KEY: 0.05}
 
 
-def test_so_many_trials_only_and_none_twice(tmp_path: Path) -> None:
+def test_the_number_of_trials_is_limited_and_none_is_repeated(tmp_path: Path) -> None:
     search = {KEY: [0.01, 0.02, 0.03], "finetune.epochs": [1, 2]}
 
     result, _ = tuned(tmp_path, search, given(), trials=5)
@@ -176,7 +175,7 @@ def test_so_many_trials_only_and_none_twice(tmp_path: Path) -> None:
     assert len({tuple(trial.choice.values()) for trial in result.trials}) == 5
 
 
-def test_several_values_are_searched_and_single_ones_set() -> None:
+def test_keys_with_several_values_are_searched_and_others_are_set() -> None:
     plain, search = split_arguments(
         ["seed=2", "a.b=0.1,1", "c=x,y", "partition.personal=['a', 'b']", 'd="p,q"']
     )
@@ -245,14 +244,14 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
         ([f"{KEY}=0.1,-1"], "A learning rate must be a finite number, 0 or above, got -1"),
         ([f"{KEY}=0.1,x"], "`finetune.personal_lr` must be a number, got 'x'."),
         (["finetune.lr=0.1,0.2"], "Unknown key `finetune.lr`."),
-        (["seed=1,2"], "`seed` cannot be searched for: trials would not be judged alike."),
+        (["seed=1,2"], "`seed` cannot be searched: it must be the same in all trials."),
         (
             ["personalize.method=finetune", "personalize.rounds=1,2"],
             "`personalize.rounds` cannot be searched: the method `finetune` sets it to 0.",
         ),
-        (["evaluate.split=test,validation"], "`evaluate.split` cannot be searched for"),
+        (["evaluate.split=test,validation"], "`evaluate.split` cannot be searched"),
         (["personalize.method=ft_part,fedatl"], "got 'fedatl'. Did you mean `fedalt`?"),
-        ([f"{KEY}=0.1"], "There is nothing to search for: give a key several values, `key=v1,v2`."),
+        ([f"{KEY}=0.1"], "There is nothing to search: give a key several values, `key=v1,v2`."),
         ([f"{KEY}=0.1,0.2", "--trials", "-1"], "`trials` must be 0 (every combination) or above, got -1."),
         ([f"{KEY}=0.1,0.2", "out=conf"], "`conf` exists already"),
         ([f"{KEY}=0.1,0.2", "task.validation=1.5"], "`validation` must be between 0 and 1"),
@@ -268,12 +267,14 @@ def test_a_bad_value_is_one_line_before_anything_runs(
     assert [path.name for path in here.iterdir()] == ["conf"]
 
 
-def test_values_that_are_no_numbers_or_texts_are_refused() -> None:
-    with pytest.raises(ConfigError, match="can be searched among numbers and texts"):
+def test_values_other_than_numbers_and_strings_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="The values of `partition.personal` must be numbers or strings, got"
+    ):
         begin(given(), Path(), {"partition.personal": [["a"], ["b"]]}, 0)
 
 
-def test_what_the_config_says_is_tried_first(tmp_path: Path) -> None:
+def test_the_values_of_the_config_are_tried_first(tmp_path: Path) -> None:
     config = given(finetune={"epochs": 1, "personal_lr": 0.05})
 
     result, _ = tuned(tmp_path, {KEY: [0.5, 0.2, 0.1, 0.05, 0.01]}, config, trials=2)

@@ -388,7 +388,7 @@ def test_a_frozen_tensor_that_prepare_renames_cannot_be_pretrained() -> None:
         prepare=lambda plain: nn.Sequential(plain, Scale()),
     )
 
-    with pytest.raises(ValueError, match="`0.slope.weight` is frozen and has no such name before `prepare`"):
+    with pytest.raises(ValueError, match="`0.slope.weight` is frozen and does not exist before `prepare`"):
         pipeline(task, partition, plan())
 
 

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from partita.studies.compare import Comparison
+    from partita.runs.folder import RunFolder
+    from partita.studies.comparison import Comparison
     from partita.studies.run import Prepared
-    from partita.training.loop import Watch
+    from partita.training.pipeline import RoundCallback
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,14 +31,14 @@ def run(options: argparse.Namespace) -> int:
     run = _prepare(options)
     if run.built.start:
         _log(options, "\n  ".join(["Tensors of the initial model's file:", *run.built.start.lines()]))
-    _log(options, f"Running in {run.folder}")
+    _log(options, f"Running in {run.folder.path}")
     try:
         with Display(_console(options)) as display:
             runner.finish(run, _json_printer(options) or display.watch)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder}`.") from None
+        raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder.path}`.") from None
     except BadData as error:
-        command = shlex.join(["partita", "run", "--resume", str(run.folder), runner.RESUMABLE])
+        command = shlex.join(["partita", "run", "--resume", str(run.folder.path), runner.RESUMABLE])
         raise ConfigError(f"{error} Resume with `{command}`.") from error
     _print_run(options, run.folder)
     return 0
@@ -54,15 +55,13 @@ def _prepare(options: argparse.Namespace) -> "Prepared":
     return runner.prepare(read_config(path, overrides), path.parent, options.command_line)
 
 
-def _print_run(options: argparse.Namespace, folder: Path) -> None:
+def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     """Print the result of a finished run, and write its report."""
     from partita.report.command_tables import models_table
     from partita.report.models import evaluated_models
     from partita.report.tables import to_terminal
     from partita.report.warnings import warnings_of
-    from partita.runs.folder import RunFolder
 
-    run = RunFolder(folder)
     models = [(model.title, model.statistics) for model in evaluated_models(run)]
     warnings = warnings_of(run)
     if not options.json:
@@ -70,18 +69,18 @@ def _print_run(options: argparse.Namespace, folder: Path) -> None:
         for warning in warnings:
             print(f"Warning: {warning}.")
     _log(options, "Writing the report")
-    page = _write_report(folder)
+    page = _write_report(run.path)
     if options.json:
         result = {"summary": run.summary, "models": dict(models), "warnings": warnings}
-        _print_json({**result, "folder": str(folder), "page": str(page)})
+        _print_json({**result, "folder": str(run.path), "page": str(page)})
     else:
-        print(f"The run is in {folder}, its report is {page}")
+        print(f"The run is in {run.path}, its report is {page}")
 
 
 def compare(options: argparse.Namespace) -> int:
     """Run a comparison, resume one, or print what it would run."""
     from partita.config.reading import read_values
-    from partita.studies import compare as comparing
+    from partita.studies import comparison as comparing
     from partita.studies.cells import in_full
 
     if options.resume is not None:
@@ -148,20 +147,20 @@ def tune(options: argparse.Namespace) -> int:
     from partita.progress.watchers import ignore
     from partita.report.command_tables import trials_table
     from partita.report.tables import to_terminal, write_tables
-    from partita.studies.search_space import split_arguments
+    from partita.studies.trials import split_arguments
     from partita.studies.tune import begin, tune, write_tuned
 
     path, arguments = _config_of(options.arguments)
-    plain, search = split_arguments(arguments)
-    ground = begin(read_values(path, plain), path.parent, search, options.trials)
-    _log(options, f"Tuning in {ground.folder}")
+    overrides, space = split_arguments(arguments)
+    tuning = begin(read_values(path, overrides), path.parent, space, options.trials)
+    _log(options, f"Tuning in {tuning.folder}")
     with ProgressBar(_console(options)) as progress:
-        watch = _json_printer(options) or ignore
-        tuned = tune(ground, search, trials=options.trials, tick=progress.update, told=watch)
-    table, config = trials_table(tuned), write_tuned(tuned, ground)
-    write_tables([table], ground.folder)
+        on_round = _json_printer(options) or ignore
+        tuned = tune(tuning, space, trials=options.trials, on_progress=progress.update, on_round=on_round)
+    table, config = trials_table(tuned), write_tuned(tuned, tuning)
+    write_tables([table], tuning.folder)
     if options.json:
-        _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(ground.folder)})
+        _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
     else:
         _print_table(to_terminal(table))
         print(f"The final run, on all training data: partita run {config}")
@@ -241,7 +240,7 @@ def _console(options: argparse.Namespace) -> "Console":
     return Console(stderr=True, quiet=options.quiet or options.json)
 
 
-def _json_printer(options: argparse.Namespace) -> "Watch | None":
+def _json_printer(options: argparse.Namespace) -> "RoundCallback | None":
     """Return a watcher that prints every round as JSON, None if that is not wanted."""
     if not options.json or options.quiet:
         return None

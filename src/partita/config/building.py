@@ -30,7 +30,7 @@ from partita.methods.method import Method
 from partita.models.adapters import Width
 from partita.models.parts import named_partition, named_patterns
 from partita.models.start import Account
-from partita.partition import Partition
+from partita.partition import Partition, Personalization, Regularization
 from partita.partition.selection import REST, Selection
 from partita.progress.watchers import WatcherFactory
 from partita.protocol import Stage
@@ -54,7 +54,7 @@ class Built:
     """The objects of a run."""
 
     task: Task
-    partition: Partition
+    personalization: Personalization
     plan: Plan
     start: Account | None
     """What became of the file to begin from, where there is one."""
@@ -73,35 +73,35 @@ def build(config: Config, folder: Path) -> Built:
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
     follows = registry.find(config.personalize.method).follows
-    partition = build_partition(config.partition, model, follows=follows)
+    own = build_partition(config.partition, model, follows=follows)
     _check_baseline(config)
     with in_section("evaluate"):
         _check_choice(config)
     plan = Plan(
         pretrain=_training("pretrain", config.pretrain),
         personalize=_training("personalize", config.personalize),
-        finetune=_finetuning(config.finetune) if partition.names("personal") else None,
+        finetune=_finetuning(config.finetune) if own.partition.names("personal") else None,
         evaluate=config.evaluate,
     )
     with own_code("`partition.adapter_width`"):
-        partition.kinds(task.devices.ids)
+        own.kinds(task.devices.ids)
     with own_code("The task"):
         plan.check(len(task.devices))
-        check_task(task, partition, seed=config.seed)
+        check_task(task, own, seed=config.seed)
         with in_section("evaluate"):
             config.evaluate.check(task)
     with own_code("`personalize.method`"):
-        _check_carried(plan, partition, task, seed=config.seed)
-    return Built(task, partition, plan, start, watchers)
+        _check_carried(plan, own, task, seed=config.seed)
+    return Built(task, own, plan, start, watchers)
 
 
-def _check_carried(plan: Plan, partition: Partition, task: Task, *, seed: int) -> None:
+def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:
     """Raise where a method declares tensors that it cannot carry."""
     training = plan.training(Stage.PERSONALISED)
     if training and carries(training.method.local):
-        parts = partition.of(build_model(task, partition, seed=seed))
-        kept_by(training.method.local, partition, parts)
-        sent_by(training.method.local, partition, parts.shared)
+        parts = own.partition.of(build_model(task, own, seed=seed))
+        kept_by(training.method.local, own.partition, parts)
+        sent_by(training.method.local, own.partition, parts.shared)
 
 
 def _check_baseline(config: Config) -> None:
@@ -111,17 +111,15 @@ def _check_baseline(config: Config) -> None:
         raise ConfigError("`finetune.baseline` trains all of the model: leave out `partition.frozen`, or it.")
 
 
-def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool = False) -> Partition:
+def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool = False) -> Personalization:
     """Return how the config splits a model; `follows` as in `full`."""
     with in_section("partition"):
         others = {
             "shared": _selection(config.shared, model),
             "frozen": _selection(config.frozen, model),
             "untie": config.untie,
-            "dropout": config.dropout,
-            "l2": config.l2,
-            "l2_to": config.l2_to,
         }
+        regularization = Regularization(dropout=config.dropout, l2=config.l2, l2_to=config.l2_to)
         width = config.adapter_width
         if isinstance(width, str):
             width = cast(Width, load("partition.adapter_width", width, {}))
@@ -129,8 +127,11 @@ def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool 
                 raise ValueError(f"`adapter_width` must be a function of a device's id, got {width!r}.")
         if isinstance(config.personal, str) and config.personal != "rest":
             settings = {"proximal": config.proximal, "follows": follows, "width": width}
-            return named_partition(model, config.personal, **settings, **others)
-        return Partition(model, personal=_selection(config.personal, model), **others)
+            return named_partition(
+                model, config.personal, regularization=regularization, **settings, **others
+            )
+        partition = Partition(model, personal=_selection(config.personal, model), **others)
+        return Personalization(partition, regularization=regularization)
 
 
 def _selection(value: str | list[str], model: nn.Module) -> Selection:

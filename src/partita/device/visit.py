@@ -1,7 +1,7 @@
-"""A visit: load v, update, finetune or evaluate, file the new v, and reply.
+"""A visit: load v; update, finetune or evaluate; save the new v; reply.
 
-The personal part comes from the device's own store and goes back there. The reply is made of the change
-of the shared part, a weight and measurements; it has no field in which v could leave.
+The personal part comes from the device's own store and goes back there. The reply consists of the change of
+the shared part, a weight and metrics; it has no field in which v could leave.
 """
 
 import math
@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch, Examples, batches_per_epoch, examples_of, shuffled
+from partita.device.roles import Role
 from partita.device.store import Store
 from partita.errors import CannotDo, ConfigError
-from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
+from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, OptimizerFn, Steps, descend
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull
-from partita.partition import Partition, Parts
-from partita.partition.selection import Part, tensors_of
+from partita.partition import Part, Partition, Parts, Personalization
+from partita.partition.selection import tensors_of
 from partita.protocol import (
     Evaluate,
     Failure,
@@ -38,34 +39,29 @@ from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task
 
 
-@dataclass(frozen=True, kw_only=True)
-class Role:
-    """What devices know of a stage beforehand: how its model is split and how they learn."""
-
-    partition: Partition
-    local: LocalFn
-    optimizer: OptimizerFn
-    stateful: bool = True
-
-
 @dataclass(frozen=True)
-class _Bench:
-    """A model that one visit after another uses: everything that a visit can change is loaded anew."""
+class _Workbench:
+    """A model that successive visits reuse: each visit loads anew everything that a visit can change."""
 
     model: nn.Module
-    partition: Partition
+    personalization: Personalization
     scratch: Params
     """The buffers that are not in the model's state, as they were when it was built."""
     frozen: str
     """The digest of the frozen part."""
 
     @property
+    def partition(self) -> Partition:
+        """How the model is split."""
+        return self.personalization.partition
+
+    @property
     def parts(self) -> Parts:
-        """The model's own tensors, looked up anew: a model may put another tensor in a buffer's place."""
+        """The model's own tensors, looked up anew: a model may replace the tensor of a buffer."""
         return self.partition.of(self.model)
 
 
-_MOST_BENCHES = 4
+_MAX_WORKBENCHES = 4
 """Models kept at a time: a run needs two, and more only where personal parts differ in size."""
 
 
@@ -73,9 +69,9 @@ class Visitor:
     """Carries out the visits of a run, one at a time, with one model for all devices that have the same.
 
     Args:
-        task: what is learned.
-        roles: what devices do in each stage.
-        store: where personal parts are kept.
+        task: data, model, loss and metrics.
+        roles: how devices learn in each stage.
+        store: storage of personal parts.
         seed: the run's seed.
     """
 
@@ -84,14 +80,16 @@ class Visitor:
         self.roles = roles
         self.store = store
         self.seed = seed
-        self._benches: dict[int, _Bench] = {}
+        self._workbenches: dict[int, _Workbench] = {}
         self._starts: dict[str, Params] = {}
 
     def __call__(self, order: Order) -> Reply | Failure:
-        """Carry out one order, with random numbers of its own: the caller's are the caller's to keep."""
-        bench = self._bench(order)
+        """Carry out one order, with a seed of its own; the caller restores its random state."""
+        bench = self._workbench(order)
         try:
             seed_everything(self._seed(order))
+            if order.counted is not None:
+                self.store.commit(order.counted, [order.device], [order.device])
             kept = self._load(bench, order)
             return self._work(bench, order, kept)
         except (Diverged, CannotDo) as error:
@@ -100,7 +98,7 @@ class Visitor:
             error.add_note(f"On device {order.device!r}, in round {order.round} of `{order.stage}`.")
             raise
 
-    def _work(self, bench: _Bench, order: Order, kept: Params) -> Reply:
+    def _work(self, bench: _Workbench, order: Order, kept: Params) -> Reply:
         match order.work:
             case Update():
                 return self._update(bench, order, order.work, self._carried(bench, order, kept))
@@ -109,7 +107,7 @@ class Visitor:
             case Evaluate():
                 return self._evaluate(bench, order, order.work)
 
-    def _update(self, bench: _Bench, order: Order, work: Update, carried: Carried) -> Reply:
+    def _update(self, bench: _Workbench, order: Order, work: Update, carried: Carried) -> Reply:
         role = self.roles[order.stage]
         examples = self._training(order)
         update = make_update(
@@ -123,36 +121,38 @@ class Visitor:
         parts = bench.parts
         change = change_of({**parts.shared, **carried.sent}, order.shared)
         _check_finite("change of the shared part", change)
-        self._file({**parts.personal, **carried.kept} if role.stateful else {}, order)
+        self._save({**parts.personal, **carried.kept} if role.stateful else {}, order)
         weight = len(examples) if work.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
-    def _finetune(self, bench: _Bench, order: Order, work: Finetune) -> Reply:
+    def _finetune(self, bench: _Workbench, order: Order, work: Finetune) -> Reply:
         role = self.roles[order.stage]
         examples = self._training(order)
         moves: dict[Part, Steps] = {"personal": _steps(work, work.personal, examples, role.optimizer)}
         batches = self._batches(order, work, examples)
         losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench, order))
-        self._file(bench.parts.personal, order)
+        self._save(bench.parts.personal, order)
         return _reply(order, len(examples), _training_measures(examples, losses))
 
-    def _evaluate(self, bench: _Bench, order: Order, work: Evaluate) -> Reply:
+    def _evaluate(self, bench: _Workbench, order: Order, work: Evaluate) -> Reply:
         splits = self.task.devices[order.device]
         examples = {name: examples_of(splits[name]) for name in work.splits if name in splits}
         metrics = {
             name: measure(self.task, bench.model, split) for name, split in examples.items() if len(split)
         }
-        return Reply(devices=(order.device,), weight=1, change=None, metrics=metrics)
+        return Reply(device=order.device, weight=1, change=None, metrics=metrics)
 
-    def _load(self, bench: _Bench, order: Order) -> Params:
-        """Load all that the visit's model is made of, and return what the device has kept."""
+    def _load(self, bench: _Workbench, order: Order) -> Params:
+        """Load every part of the visit's model, in place, and return what the device has kept."""
         parts = bench.parts
         copy_into(parts.shared, {name: order.shared[name] for name in parts.shared})
         kept = self._kept(order, bench.partition)
         try:
-            copy_into(parts.personal, self._personal(order, bench.partition, kept))
+            copy_into(parts.personal, self._personal(order, bench.personalization, kept))
         except ValueError as error:
-            raise ConfigError(f"What device {order.device!r} keeps is not of its model: {error}") from error
+            raise ConfigError(
+                f"The personal part of device {order.device!r} does not fit its model: {error}"
+            ) from error
         copy_into(_scratch(bench.model), bench.scratch)
         return kept
 
@@ -161,18 +161,20 @@ class Visitor:
             self._starts[order.start.digest] = order.start.personal
         if not partition.names("personal") and not carries(self.roles[order.stage].local):
             return {}
-        return self.store.load(order.device, order.counted) or {}
+        return self.store.load(order.device) or {}
 
-    def _personal(self, order: Order, partition: Partition, kept: Params) -> Params:
-        wants_start = isinstance(order.work, Evaluate) and order.work.model == "global"
-        own = {} if wants_start or not self.roles[order.stage].stateful else partition.personal_in(kept)
-        if own:
-            return own
-        start = self._starts[order.start.digest]
-        return partition.begin(order.shared) if partition.begin and not wants_start else start
+    def _personal(self, order: Order, own: Personalization, kept: Params) -> Params:
+        """Return the personal part that the visit begins with: the device's own, or the start."""
+        is_global = isinstance(order.work, Evaluate) and order.work.model == "global"
+        uses_kept = self.roles[order.stage].stateful and not is_global
+        if uses_kept and (personal := own.partition.personal_in(kept)):
+            return personal
+        if own.start is not None and not is_global:
+            return own.start(order.shared)
+        return self._starts[order.start.digest]
 
-    def _carried(self, bench: _Bench, order: Order, kept: Params) -> Carried:
-        """Return what the stage's method has besides the model, as it declares."""
+    def _carried(self, bench: _Workbench, order: Order, kept: Params) -> Carried:
+        """Return the tensors that the stage's method declares besides the model."""
         local, parts = self.roles[order.stage].local, bench.parts
         declared = kept_by(local, bench.partition, parts)
         sent = sent_by(local, bench.partition, parts.shared)
@@ -181,7 +183,7 @@ class Visitor:
             sent=cloned({name: order.shared[name] for name in sent}),
         )
 
-    def _file(self, personal: Params, order: Order) -> None:
+    def _save(self, personal: Params, order: Order) -> None:
         if personal:
             _check_finite("personal part", personal)
             self.store.save(order.device, order.label, personal)
@@ -199,36 +201,39 @@ class Visitor:
     def _seed(self, order: Order) -> int:
         return derive_seed(self.seed, order.stage, order.round, order.device)
 
-    def _loss(self, bench: _Bench, order: Order) -> LossFn:
-        """Return the task's loss with all that is added to it in this visit."""
-        penalties = list(self._penalties(bench.partition, order))
+    def _loss(self, bench: _Workbench, order: Order) -> LossFn:
+        """Return the task's loss plus the penalties of this visit."""
+        penalties = list(self._penalties(bench.personalization, order))
         if not penalties:
             return self.task.loss
         return lambda model, batch: sum((p(model) for p in penalties), start=self.task.loss(model, batch))
 
-    def _penalties(self, partition: Partition, order: Order) -> Iterator[Callable[[nn.Module], Tensor]]:
-        if partition.penalty is not None:
-            yield partition.penalty
-        if partition.l2 and partition.trained("personal"):
-            start = self._starts[order.start.digest] if partition.l2_to == "start" else None
-            yield partial(_pull, partition=partition, part="personal", towards=start, strength=partition.l2)
+    def _penalties(self, own: Personalization, order: Order) -> Iterator[Callable[[nn.Module], Tensor]]:
+        if own.penalty is not None:
+            yield own.penalty
+        regularization, partition = own.regularization, own.partition
+        if regularization.l2 and partition.trained("personal"):
+            start = self._starts[order.start.digest] if regularization.l2_to == "start" else None
+            strength = regularization.l2
+            yield partial(_pull, partition=partition, part="personal", towards=start, strength=strength)
         if isinstance(order.work, Update) and order.work.proximal and partition.trained("shared"):
             sent, strength = order.shared, order.work.proximal
             yield partial(_pull, partition=partition, part="shared", towards=sent, strength=strength)
 
-    def _bench(self, order: Order) -> _Bench:
-        partition = self.roles[order.stage].partition.on(order.device)
-        bench = self._benches.pop(id(partition), None)
+    def _workbench(self, order: Order) -> _Workbench:
+        """Return the model for an order's stage and device, built where it is not kept."""
+        own = self.roles[order.stage].personalization.on(order.device)
+        bench = self._workbenches.pop(id(own), None)
         if bench is None:
-            model = build_model(self.task, partition, seed=self.seed)
-            frozen = digest_of(partition.of(model).frozen)
-            bench = _Bench(model, partition, cloned(_scratch(model)), frozen)
-            if len(self._benches) == _MOST_BENCHES:
-                del self._benches[next(iter(self._benches))]
-        self._benches[id(partition)] = bench
+            model = build_model(self.task, own, seed=self.seed)
+            frozen = digest_of(own.partition.of(model).frozen)
+            bench = _Workbench(model, own, cloned(_scratch(model)), frozen)
+            if len(self._workbenches) == _MAX_WORKBENCHES:
+                del self._workbenches[next(iter(self._workbenches))]
+        self._workbenches[id(own)] = bench
         if bench.frozen != order.start.frozen:
             raise ValueError(
-                "The frozen part of this device's model is not the server's: its digest is "
+                "The frozen part of this device's model differs from the server's: its digest is "
                 f"{bench.frozen[:12]}, expected {order.start.frozen[:12]}."
             )
         return bench
@@ -247,7 +252,7 @@ def _steps(work: Update | Finetune, pace: Pace, examples: Examples, optimizer: O
 
 
 def _reply(order: Order, weight: int, measures: Measures, change: Params | None = None) -> Reply:
-    return Reply(devices=(order.device,), weight=weight, change=change, metrics={"train": measures})
+    return Reply(device=order.device, weight=weight, change=change, metrics={"train": measures})
 
 
 def _training_measures(examples: Examples, losses: list[float]) -> Measures:

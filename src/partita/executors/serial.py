@@ -1,30 +1,55 @@
 """All devices in this process, one after the other."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
 
+from partita.device.roles import Role
+from partita.device.store import Store
 from partita.device.visit import Visitor
-from partita.protocol import DeviceId, Failure, Order, Reply
-from partita.tasks.build import one_thread, random_numbers_kept
+from partita.protocol import DeviceId, Failure, Order, Reply, Stage
+from partita.tasks.build import one_thread, preserved_random_state
+from partita.tasks.task import Task
 
 
 class SerialExecutor:
-    """Carries out orders one by one, on one thread."""
+    """Visits devices one after the other in this process, on one thread.
 
-    def __init__(self, visitor: Visitor) -> None:
-        self.visitor = visitor
+    Args:
+        task: data, model, loss and metrics.
+        roles: how devices learn in each stage.
+        store: storage of personal parts.
+        seed: the run's seed.
+    """
+
+    def __init__(self, task: Task, roles: Mapping[Stage, Role], store: Store, *, seed: int) -> None:
+        self._visit = Visitor(task, roles, store, seed=seed)
+        self._store = store
+        self._devices = task.devices.ids
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Do nothing: there is nothing to stop."""
 
     def devices(self) -> Sequence[DeviceId]:
         """Return the task's devices."""
-        return self.visitor.task.devices.ids
+        return self._devices
 
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         """Visit one device after the other."""
-        with random_numbers_kept():
+        with preserved_random_state():
             for order in orders:
                 with one_thread():
-                    answer = self.visitor(order)
+                    answer = self._visit(order)
                 yield answer
 
-    def close(self, label: str, counted: Sequence[DeviceId]) -> None:
-        """Commit what the counted devices filed."""
-        self.visitor.store.commit(label, counted)
+    def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
+        """Commit the new personal parts of the counted devices."""
+        self._store.commit(label, counted, asked)

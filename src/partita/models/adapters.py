@@ -13,7 +13,7 @@ Learning Multiple Visual Domains with Residual Adapters
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from numbers import Integral
@@ -23,48 +23,48 @@ import torch
 from torch import Tensor, nn
 
 from partita.models.norm import group_norm
-from partita.partition import Partition
+from partita.partition import Partition, Personalization, Regularization
 from partita.partition.selection import tensors_of
 from partita.protocol import DeviceId
 
 Width = int | Callable[[DeviceId], int]
-"""How wide adapters are inside: as wide on all devices, or a number for each; 0 is the paper's width."""
+"""Bottleneck width of adapters: one for all devices, or a function of the device's id; 0 is the paper's."""
 
 _BOTTLENECK = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Where a model takes adapters."""
+    """Places of a model that take adapters."""
 
     after: str | Sequence[str]
-    """Patterns of the modules after which they go: linear layers, attention or 2-D convolutions."""
+    """Patterns of the modules that adapters go after: linear layers, attention or 2-D convolutions."""
     together_with: str | Sequence[str] = ()
-    """Patterns of tensors of the model that are personal together with them, such as its norms."""
+    """Patterns of tensors that are personal together with the adapters, such as normalization layers."""
 
 
 class BottleneckAdapter(nn.Module):
-    """Houlsby's: down to a few numbers, ReLU, up again, and a skip past all of it."""
+    """Houlsby's adapter: a down projection, ReLU, an up projection and a skip connection."""
 
     def __init__(self, dim: int, *, width: int = 0) -> None:
         super().__init__()
         self.down = nn.Linear(dim, width or _BOTTLENECK)
         self.up = nn.Linear(width or _BOTTLENECK, dim)
-        # As large as with 16 numbers between layers of 256, however wide it is.
+        # The scale of width 16 in a layer of 256, whatever the width.
         gain = min(1.0, math.sqrt(16 * 256 / (self.down.out_features * dim)))
         for layer, std in ((self.down, 1e-2), (self.up, 1e-2 * gain)):
             nn.init.normal_(layer.weight, std=std)
             nn.init.zeros_(layer.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return nearly the features themselves, as long as the adapter is new."""
+        """Return the adapted features; a new adapter is close to the identity."""
         return features + self.up(torch.relu(self.down(features)))
 
 
 class ResidualAdapter(nn.Module):
-    """Rebuffi's: a norm, a 1x1 convolution, and a skip past both.
+    """Rebuffi's adapter: a normalization, a 1x1 convolution and a skip connection.
 
-    With a width, two 1x1 convolutions, through that many channels.
+    With a width, two 1x1 convolutions through that many channels.
     """
 
     def __init__(self, channels: int, *, width: int = 0) -> None:
@@ -75,22 +75,30 @@ class ResidualAdapter(nn.Module):
         nn.init.normal_(self.conv.weight, std=1e-4 * min(1.0, math.sqrt(64 / self.conv.in_channels)))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return nearly the features themselves, as long as the adapter is new."""
+        """Return the adapted features; a new adapter is close to the identity."""
         return features + self.conv(self.narrow(self.norm(features)))
 
 
-def adapters(model: nn.Module, where: Adapters, *, width: Width = 0, **others: Any) -> Partition:
-    """Return the partition in which adapters are personal and the model, otherwise unchanged, is shared.
+def adapters(
+    model: nn.Module,
+    where: Adapters,
+    *,
+    width: Width = 0,
+    regularization: Regularization | None = None,
+    **others: Any,
+) -> Personalization:
+    """Make adapters personal and share the rest of the model.
 
     Args:
         model: the model without adapters.
-        where: after which of its modules they go.
-        width: how wide they are inside, on all devices, or a function from a device's id to that; 0 is the
-            paper's: 16 after linear layers and attention, all channels after convolutions.
+        where: the modules that adapters go after.
+        width: bottleneck width on all devices, or a function from a device's id to it; 0 is the paper's
+            width: 16 after linear layers and attention, all channels after convolutions.
+        regularization: dropout and L2 penalty on the personal part.
         others: further arguments of `Partition`, such as `frozen`.
 
     >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> adapters(net, Adapters(after=["0"]), width=1).names("personal")
+    >>> adapters(net, Adapters(after=["0"]), width=1).partition.names("personal")
     ('0.adapter.down.weight', '0.adapter.down.bias', '0.adapter.up.weight', '0.adapter.up.bias')
     """
     if isinstance(width, bool) or not (isinstance(width, int) or callable(width)):
@@ -99,21 +107,21 @@ def adapters(model: nn.Module, where: Adapters, *, width: Width = 0, **others: A
         raise TypeError(f"`where` must be Adapters(after=...), got {where!r}.")
     before = frozenset(tensors_of(model))
     personal = [lambda name, _: name not in before, *patterns(where.together_with)]
-    make = partial(Partition, model, personal=personal, **others)
-    prepare = partial(insert_adapters, where=where)
-    if isinstance(width, int):
-        return make(prepare=partial(prepare, width=width))
 
     @cache
-    def of_width(width: int) -> Partition:
-        return make(prepare=partial(prepare, width=width))
+    def of_width(width: int) -> Personalization:
+        prepare = partial(insert_adapters, where=where, width=width)
+        partition = Partition(model, personal=personal, prepare=prepare, **others)
+        return Personalization(partition, regularization=regularization or Regularization())
 
-    return make(prepare=prepare, by_device=partial(_by_width, width=width, of_width=of_width))
+    if isinstance(width, int):
+        return of_width(width)
+    return replace(of_width(0), by_device=partial(_by_width, width=width, of_width=of_width))
 
 
 def _by_width(
-    device: DeviceId, *, width: Callable[[DeviceId], int], of_width: Callable[[int], Partition]
-) -> Partition:
+    device: DeviceId, *, width: Callable[[DeviceId], int], of_width: Callable[[int], Personalization]
+) -> Personalization:
     own = width(device)
     if not isinstance(own, Integral) or isinstance(own, bool) or own < 1:
         raise ValueError(
@@ -123,7 +131,7 @@ def _by_width(
 
 
 def insert_adapters(model: nn.Module, *, where: Adapters, width: int = 0) -> nn.Module:
-    """Add an adapter to every module that `where` names, in place; no name that the model has changes."""
+    """Add an adapter to every module that `where` names, in place; existing names stay the same."""
     if width < 0:
         raise ValueError(f"The width of an adapter must be 0 (the paper's) or above, got {width}.")
     modules = dict(model.named_modules())
@@ -139,7 +147,7 @@ def insert_adapters(model: nn.Module, *, where: Adapters, width: int = 0) -> nn.
         found |= matches
     for name, module in found.items():
         if "adapter" in dict(module.named_children()):
-            raise ValueError(f"`{name}` has an adapter already.")
+            raise ValueError(f"`{name}` already has an adapter.")
         owner = name.rpartition(".")[0]
         if isinstance(modules.get(owner), nn.MultiheadAttention):
             raise ValueError(f"`{name}` is never called by the attention around it: adapt `{owner}`.")
@@ -149,7 +157,7 @@ def insert_adapters(model: nn.Module, *, where: Adapters, width: int = 0) -> nn.
 
 
 def patterns(given: str | Sequence[str]) -> list[str]:
-    """Return one pattern or several as a list."""
+    """Return one or several patterns as a list."""
     return [given] if isinstance(given, str) else list(given)
 
 
@@ -169,6 +177,6 @@ def _fitting(name: str, module: nn.Module, width: int) -> nn.Module:
 
 
 def _through_adapter(module: nn.Module, _: Any, output: Any) -> Any:
-    """Send a module's output through its adapter; attention gives its weights beside the output."""
+    """Pass a module's output through its adapter; attention returns its weights beside the output."""
     adapter = module.get_submodule("adapter")
     return (adapter(output[0]), *output[1:]) if isinstance(output, tuple) else adapter(output)

@@ -1,4 +1,4 @@
-"""Full personalization, as a partition: every device has a whole model, pulled towards the shared one.
+"""Full personalization: every device has a whole model, pulled towards the shared one.
 
 Ditto: Fair and Robust Federated Learning Through Personalization
     T. Li, S. Hu, A. Beirami, V. Smith. ICML 2021.
@@ -7,18 +7,18 @@ Ditto: Fair and Robust Federated Learning Through Personalization
 
 import copy
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 from torch import Tensor, nn
 
 from partita.params import Params, pull
-from partita.partition import Partition, Regularization
+from partita.partition import Partition, Personalization, Regularization
 
 
 class Full(nn.Module):
-    """A whole model for the device (`personal`) beside the one that all share (`shared`).
+    """A whole model for the device (`personal`) beside the one that all devices share (`shared`).
 
-    The forward pass uses the device's; what the two have to do with each other is in the penalty.
+    The forward pass uses the device's model; only the penalty connects the two.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -31,7 +31,7 @@ class Full(nn.Module):
         return self.personal(*inputs, **options)
 
     def __getattr__(self, name: str) -> Any:
-        """Find what the model itself would have, so that a loss may use it."""
+        """Look up attributes of the device's model, so that a loss may use them."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -44,33 +44,34 @@ def proximity(model: nn.Module, *, strength: float) -> Tensor:
     return pull(dict(model.get_submodule("personal").named_parameters()), shared, strength=strength)
 
 
-def followed(shared: Params) -> dict[str, Tensor]:
-    """Return the personal part of a `Full` model that is as the shared one."""
+def copy_of_shared(shared: Params) -> dict[str, Tensor]:
+    """Return the personal part of a `Full` model that equals its shared part."""
     return {f"personal.{name.removeprefix('shared.')}": tensor for name, tensor in shared.items()}
 
 
 def full(
-    model: nn.Module, *, proximal: float = 0.1, follows: bool = False, **others: Unpack[Regularization]
-) -> Partition:
-    """Return the partition that gives each device a whole model, pulled towards the shared one.
+    model: nn.Module,
+    *,
+    proximal: float = 0.1,
+    follows: bool = False,
+    regularization: Regularization | None = None,
+) -> Personalization:
+    """Give each device a whole model, pulled towards the shared one.
 
     It minimizes the average over devices of F_i(v_i) + (proximal / 2) ||v_i - u||^2.
 
     Args:
-        model: the model to give.
-        proximal: the strength of the pull.
-        follows: whether a device that has kept no model begins with the shared one as it is then, and not
-            as it was at the beginning.
-        others: `dropout`, `l2` and `l2_to`, as in `Partition`.
+        model: the plain model.
+        proximal: strength of the pull.
+        follows: whether a device that has kept no model starts from the current shared model instead of
+            from the one that all devices started with.
+        regularization: dropout and L2 penalty on the device's model.
     """
     if not 0 <= proximal < float("inf"):
         raise ValueError(f"`proximal` must be a finite number, 0 or above, got {proximal!r}.")
-    return Partition(
-        model,
-        personal="personal.*",
-        shared="shared.*",
-        prepare=Full,
+    return Personalization(
+        Partition(model, personal="personal.*", shared="shared.*", prepare=Full),
+        regularization=regularization or Regularization(),
         penalty=partial(proximity, strength=proximal) if proximal else None,
-        begin=followed if follows else None,
-        **others,
+        start=copy_of_shared if follows else None,
     )

@@ -1,4 +1,4 @@
-"""Partitions by name: what a model calls its input, output and adapters, all of it, or nothing of it."""
+"""Partitions by name: the input, output and adapter parts that a model names, `norm`, `full` and `none`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -7,19 +7,18 @@ from torch import nn
 
 from partita.models.adapters import Adapters, Width, adapters, patterns
 from partita.models.full import full
-from partita.partition import Partition
-from partita.partition.selection import REST
+from partita.partition import REST, Partition, Personalization, Regularization
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # noqa: SLF001
 
 
 @runtime_checkable
 class NamesParts(Protocol):
-    """A model that names parts of itself: by patterns of tensors, or by where it takes adapters."""
+    """A model that names its parts, by patterns of tensors or by places for adapters."""
 
     @property
     def parts(self) -> Mapping[str, str | Sequence[str] | Adapters]:
-        """Its parts by name: `input`, `output`, `adapter`, whatever it has."""
+        """The parts by name, such as `input`, `output` and `adapter`."""
         ...
 
 
@@ -30,36 +29,36 @@ def named_partition(
     proximal: float = 0.1,
     follows: bool = False,
     width: Width = 0,
+    regularization: Regularization | None = None,
     **others: Any,
-) -> Partition:
-    """Return the partition `none`, `norm`, `full`, or one that the model names itself.
+) -> Personalization:
+    """Return the partition `none`, `norm`, `full`, or one that the model names, with what goes with it.
 
     Args:
         model: the model to split.
-        name: one of `partition_names(model)`.
-        proximal: the pull of `full`.
-        follows: whether devices that have kept no model of `full` begin with the shared one of the moment.
-        width: of adapters.
+        name: one of `partition_names(model)`, or `norm`.
+        proximal: with `full`, strength of the pull towards the shared model.
+        follows: with `full`, whether a device that has kept no model starts from the current shared one.
+        width: with adapters, their bottleneck width.
+        regularization: dropout and L2 penalty on the personal part.
         others: further arguments of `Partition`, such as `frozen`.
     """
-    if name == "none":
-        return Partition(model, **others)
     if name == "full":
         if others.get("shared", REST) is not REST or others.get("frozen"):
             raise ValueError("The partition `full` takes no `shared` and no `frozen`.")
-        regularization = {key: others[key] for key in ("dropout", "l2", "l2_to") if key in others}
-        return full(model, proximal=proximal, follows=follows, **regularization)
-    part = _part_of(model, name)
+        return full(model, proximal=proximal, follows=follows, regularization=regularization)
+    part = [] if name == "none" else _part_of(model, name)
     if isinstance(part, Adapters):
-        return adapters(model, part, width=width, **others)
-    return Partition(model, personal=part, **others)
+        return adapters(model, part, width=width, regularization=regularization, **others)
+    partition = Partition(model, personal=part, **others)
+    return Personalization(partition, regularization=regularization or Regularization())
 
 
 def named_patterns(model: nn.Module, name: str) -> list[str]:
-    """Return the patterns of a part that the model names, or of its norms."""
+    """Return the patterns of a part that the model names, or of its normalization layers."""
     part = _part_of(model, name)
     if isinstance(part, Adapters):
-        raise ValueError(f"The part {name!r} is added to the model: only `personal` takes it.")
+        raise ValueError(f"The part {name!r} is added to the model: only `personal` can name it.")
     return part
 
 
@@ -82,12 +81,14 @@ def _part_of(model: nn.Module, name: str) -> list[str] | Adapters:
 
 
 def _norms(model: nn.Module) -> list[str]:
-    """Return patterns of all that the layers of a model that norm hold: FedBN's part."""
-    # Under all its names where it is in two places; a norm without weights and statistics holds nothing.
+    """Return the patterns of all normalization layers that have parameters or statistics."""
+    # A module in two places is listed under both names.
     modules = model.named_modules(remove_duplicate=False)
     found = [name for name, module in modules if isinstance(module, _NORMS) and module.state_dict()]
     if not found:
-        raise ValueError(f"{type(model).__name__} has no layers that norm, such as BatchNorm or GroupNorm.")
+        raise ValueError(
+            f"{type(model).__name__} has no normalization layers, such as BatchNorm or GroupNorm."
+        )
     return [f"{name}.*" for name in found]
 
 

@@ -1,6 +1,18 @@
 """Which parameters are shared, personal or frozen."""
 
-from partita.partition.partition import Partition, Parts, Pull, Regularization
+from partita.partition.partition import Partition, Parts
+from partita.partition.personalization import L2Center, Personalization, Regularization, personalization_of
 from partita.partition.selection import PARTS, REST, Part, Selection
 
-__all__ = ["PARTS", "REST", "Part", "Partition", "Parts", "Pull", "Regularization", "Selection"]
+__all__ = [
+    "PARTS",
+    "REST",
+    "L2Center",
+    "Part",
+    "Partition",
+    "Parts",
+    "Personalization",
+    "Regularization",
+    "Selection",
+    "personalization_of",
+]

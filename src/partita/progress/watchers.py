@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from partita.training.loop import Watch
+from partita.training.pipeline import RoundCallback
 
 logger = logging.getLogger(__name__)
 
-WatcherFactory = Callable[[Path, Mapping[str, Any]], Watch | AbstractContextManager[Watch]]
+WatcherFactory = Callable[[Path, Mapping[str, Any]], RoundCallback | AbstractContextManager[RoundCallback]]
 """Makes a watcher for a run, or a context manager around one, from the run's folder and its config."""
 
 
@@ -20,7 +20,7 @@ def ignore(line: Mapping[str, Any], done: int, total: int) -> None:
     """Do nothing: the watcher where none is given."""
 
 
-def labeled(watch: Watch, folder: str) -> Watch:
+def labeled(watch: RoundCallback, folder: str) -> RoundCallback:
     """Return a watcher for an inner run: it adds the run's folder to every line, as `run`."""
 
     def add_label(line: Mapping[str, Any], done: int, total: int) -> None:
@@ -40,12 +40,12 @@ class Watchers:
 
     def __init__(
         self,
-        factories: Mapping[str, Callable[[], Watch | AbstractContextManager[Watch]]],
-        then: Watch | None = None,
+        factories: Mapping[str, Callable[[], RoundCallback | AbstractContextManager[RoundCallback]]],
+        then: RoundCallback | None = None,
     ) -> None:
         self._factories = factories
         self._then = then or ignore
-        self._watchers: dict[str, Watch] = {}
+        self._watchers: dict[str, RoundCallback] = {}
         self._open: dict[str, ExitStack] = {}
         self._failed: set[str] = set()
 

@@ -128,7 +128,7 @@ def losses(caption: str, legend: Legend) -> Chart:
 def parameters(change: str, caption: str, legend: Legend) -> Chart:
     """Return each model's change against the number of values that a device keeps for it."""
     points = _from("models").encode(
-        x=alt.X("kept:Q", title="values kept per device", scale=alt.Scale(type="log")),
+        x=alt.X("kept:Q", title="values kept on a device", scale=alt.Scale(type="log")),
         y=alt.Y("change:Q", title=change),
         tooltip=[
             "model:N",
@@ -232,7 +232,9 @@ def histogram(caption: str) -> Chart:
         _from("sizes")
         .mark_bar()
         .encode(
-            x=alt.X("examples:Q", bin=alt.Bin(maxbins=30, minstep=1), title="training examples"),
+            x=alt.X(
+                "examples:Q", bin=alt.Bin(maxbins=30, minstep=1), title="training examples", axis=_COUNTS
+            ),
             y=alt.Y("count()", title="devices"),
             tooltip=[alt.Tooltip("examples:Q", bin=alt.Bin(maxbins=30, minstep=1)), "count()"],
         )

@@ -41,7 +41,7 @@ def trials_table(tuned: Tuned) -> Table:
             str(trial.number),
             *(str(trial.choice[key]) for key in keys),
             None if trial.value is None else MeanStd(trial.value, is_best=trial.number == tuned.best.number),
-            trial.said,
+            trial.status,
         ]
         for trial in tuned.trials
     ]
@@ -104,8 +104,8 @@ def costs_table(model: str, devices: int, partitions: Mapping[str, Mapping[str, 
 def costs_notes(partitions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the notes below a table of costs, the same reason only once."""
     notes = [
-        "personal, shared, frozen: parameters; up, down: sent and received by one device per round; "
-        "on disk: all devices; memory: to train on one example"
+        "up, down: traffic of one device per round; on disk: personal parts of all devices; memory: to train "
+        "on one example"
     ]
     reasons: dict[str, list[str]] = {}
     for name, costs in partitions.items():

@@ -12,7 +12,7 @@ from partita.report.figures import Datum
 from partita.report.run_data import Place, ranked, training_rounds
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START
-from partita.studies.compare import Comparison
+from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant, collect
 from partita.studies.statistics import mean_of
 

@@ -21,9 +21,9 @@ from partita.report.sections import (
 )
 from partita.report.tables import Entry, Rounded, Table
 from partita.runs.folder import RunFolder
-from partita.studies.compare import Comparison
+from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant
-from partita.studies.statistics import moved
+from partita.studies.statistics import count_helped
 
 _TITLES = {
     "methods": "Methods",
@@ -111,7 +111,7 @@ class _ComparisonPage:
         """Return how many devices the best model helps and hurts, for each seed that both have."""
         own, other = self._results.outcomes[best], self._results.outcomes.get(reference, {})
         both = [seed for seed in own if seed in other]
-        counts = [moved(own[seed].last, other[seed].last, self._results.direction) for seed in both]
+        counts = [count_helped(own[seed].last, other[seed].last, self._results.direction) for seed in both]
         return [(count.helped, count.hurt) for count in counts]
 
     def _tables(self) -> Iterator[Section]:

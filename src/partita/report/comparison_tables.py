@@ -12,11 +12,18 @@ from partita.report.references import references
 from partita.report.tables import Cited, Entry, Interval, MeanStd, Rounded, Table, write_tables
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START, STATELESS
-from partita.studies.compare import Comparison, kinds
+from partita.studies.comparison import Comparison, first_seed
 from partita.studies.results import Outcome, Results, Variant, collect
-from partita.studies.statistics import Moved, Values, mean_of, moved, paired, worst_tenth
+from partita.studies.statistics import (
+    DeviceCounts,
+    DeviceMetrics,
+    count_helped,
+    mean_of,
+    paired_difference,
+    worst_percentile,
+)
 
-ValuesBySeed = Mapping[int, Values]
+MetricsBySeed = Mapping[int, DeviceMetrics]
 
 
 def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Table]:
@@ -33,7 +40,7 @@ def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -
         papers = [registry.find(registry.DEFAULT).citation]
         papers += [method.citation for method in results.methods.values()]
         replace_file(folder / "references.bib", references(papers).encode())
-        for cell in kinds(comparison.cells):
+        for cell in first_seed(comparison.cells):
             if tuned := comparison.trials_of(cell):
                 write_tables([trials_table(tuned)], comparison.trials_folder(cell))
     return tables
@@ -84,21 +91,21 @@ def _methods(results: Results) -> Table:
     return Table(
         name="methods",
         title=f"{_metric(results).capitalize()} after the last stage ({_better(results)} is better)",
-        columns=[*columns, "device-seconds", f"gain over {results.titles[results.baseline]}"],
+        columns=[*columns, "device-seconds", f"difference from {results.titles[results.baseline]}"],
         rows=rows,
         notes=[
             f"Weighted means over devices, averaged over {over}. Marked with *: the best mean, and every "
-            "mean within one standard deviation of it. Gain: the mean paired difference over devices and "
-            "seeds, for the same personal part if both methods have it, with its 95 % bootstrap confidence "
-            "interval over devices and seeds. Rounds, traffic and seconds are those of training, including "
-            "pretraining for methods that begin from it. Values kept per device: personal parameters and any "
-            "other state of the method, after the last stage.",
+            "mean within one standard deviation of it. Difference: paired over devices and seeds, "
+            "positive if better, for the same personal part if both methods have it, with the 95 % "
+            "confidence interval of a bootstrap over devices and seeds. Rounds, traffic and seconds are "
+            "those of training, including pretraining for methods that begin from it. Values kept on a "
+            "device: personal parameters and any other state of the method, after the last stage.",
             *results.notes,
         ],
     )
 
 
-def _baseline(results: Results, variant: Variant) -> ValuesBySeed:
+def _baseline(results: Results, variant: Variant) -> MetricsBySeed:
     """Return the baseline with the same personal part as a variant, or its first personal part."""
     own = results.of(results.baseline, variant[1])
     every = [runs for (method, _), runs in results.outcomes.items() if method == results.baseline]
@@ -134,7 +141,7 @@ def _finetuning(results: Results) -> Table:
     return Table(
         name="finetuning",
         title=f"Final fine-tuning: {_metric(results)}",
-        columns=["method", "personal part", "before", "after", "gain"],
+        columns=["method", "personal part", "before", "after", "improvement"],
         rows=rows,
     )
 
@@ -151,7 +158,7 @@ def _stateless(results: Results) -> Table:
     return Table(
         name="stateless",
         title=f"Stateful and stateless devices after the last stage: {_metric(results)}",
-        columns=["method", "personal part", "stateful", "stateless", "gain of stateless"],
+        columns=["method", "personal part", "stateful", "stateless", "difference"],
         rows=rows,
     )
 
@@ -163,11 +170,11 @@ def _devices(results: Results) -> Table:
     rows: list[list[Entry]] = []
     for model in _models(results):
         counts = [
-            moved(values, reference[seed], results.direction)
+            count_helped(values, reference[seed], results.direction)
             for seed, values in model.by_seed.items()
             if seed in reference
         ]
-        lows = [worst_tenth(values, results.direction) for values in model.by_seed.values()]
+        lows = [worst_percentile(values, results.direction) for values in model.by_seed.values()]
         rows.append([model.title, model.variant[1], *_mean_counts(counts), statistics.fmean(lows)])
     return Table(
         name="devices",
@@ -203,7 +210,7 @@ class _Model:
 
     variant: Variant
     title: str
-    by_seed: ValuesBySeed
+    by_seed: MetricsBySeed
     is_served: bool = False
 
 
@@ -215,29 +222,33 @@ def _models(results: Results) -> Iterator[_Model]:
             yield _Model(variant, f"{title}, chosen on validation", served, is_served=True)
 
 
-def _mean_counts(counts: Sequence[Moved]) -> list[Entry]:
+def _mean_counts(counts: Sequence[DeviceCounts]) -> list[Entry]:
     if not counts:
         return [None, None, None]
     named = ("helped", "hurt", "same")
     return [Rounded(statistics.fmean(getattr(count, name) for count in counts)) for name in named]
 
 
-def _last(runs: Mapping[int, Outcome]) -> ValuesBySeed:
+def _last(runs: Mapping[int, Outcome]) -> MetricsBySeed:
     return {seed: outcome.last for seed, outcome in runs.items()}
 
 
-def _stage(runs: Mapping[int, Outcome], stage: Stage) -> ValuesBySeed:
+def _stage(runs: Mapping[int, Outcome], stage: Stage) -> MetricsBySeed:
     return {seed: outcome.stages[stage] for seed, outcome in runs.items() if outcome.stages.get(stage)}
 
 
-def _mean_std(by_seed: ValuesBySeed) -> MeanStd:
+def _mean_std(by_seed: MetricsBySeed) -> MeanStd:
     means = [mean_of(values) for values in by_seed.values()]
     return MeanStd(statistics.fmean(means), statistics.stdev(means) if len(means) > 1 else None)
 
 
-def _interval(own: ValuesBySeed, other: ValuesBySeed, results: Results) -> Interval | None:
+def _interval(own: MetricsBySeed, other: MetricsBySeed, results: Results) -> Interval | None:
     common = [seed for seed in own if seed in other]
-    pair = paired([own[s] for s in common], [other[s] for s in common], results.direction) if common else None
+    pair = (
+        paired_difference([own[s] for s in common], [other[s] for s in common], results.direction)
+        if common
+        else None
+    )
     return pair and Interval(pair.value, pair.low, pair.high)
 
 

@@ -26,14 +26,14 @@ from partita.report.warnings import warnings_of
 from partita.runs.folder import RunFolder
 
 _QUANTITIES = {
-    "loss": "loss",
-    "shared_lr": "shared lr",
-    "personal_lr": "personal lr",
-    "devices": "devices",
-    "megabytes": "MB",
-    "seconds": "seconds",
+    "loss": ("loss", "training loss"),
+    "shared_lr": ("shared lr", "learning rate of the shared part"),
+    "personal_lr": ("personal lr", "learning rate of the personal part"),
+    "devices": ("devices", "devices that replied"),
+    "megabytes": ("MB", "MB up and down"),
+    "seconds": ("seconds", "seconds"),
 }
-"""Titles of the training curves, by field of a round's datum."""
+"""Axis title and name of each training curve, by field of a round's datum."""
 
 
 def run_page(run: RunFolder) -> Page:
@@ -109,7 +109,7 @@ class _RunPage:
         change = self.data.sign * (after["weighted_mean"] - before)
         verb = "left" if not change else "improved" if change > 0 else "worsened"
         moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {after['weighted_mean']:.4f}"
-        subject = "Personalization" if self.data.is_personal else "More training, with no personal part,"
+        subject = "Personalization" if self.data.is_personal else "More training without a personal part"
         return (
             f"{subject} ({last.title}) {verb} {self._metric} {moved} over {devices}: {after['helped']} "
             f"helped, {after['hurt']} hurt, {after['same']} unchanged."
@@ -155,15 +155,17 @@ class _RunPage:
         rounds = self._updates()
         if not rounds:
             return Section(title="Training", paragraphs=["No training round: the shared part is unchanged."])
-        known = {c: title for c, title in _QUANTITIES.items() if any(row[c] is not None for row in rounds)}
+        known = [field for field in _QUANTITIES if any(row[field] is not None for row in rounds)]
         losses = [row["loss"] for row in rounds if row["loss"] is not None]
-        names = ", ".join(known.values())
-        caption = f"{names[:1].upper()}{names[1:]} in each of {counted(len(rounds), 'round')}, by stage."
+        names = ", ".join(_QUANTITIES[field][1] for field in known)
+        caption = f"{counted(len(rounds), 'round')} by stage: {names}."
         if losses:
             caption += f" The loss went from {losses[0]:.4f} to {losses[-1]:.4f}."
         if any(row["work"] == "finetune" for row in self.data.rounds):
             caption += " Fine-tuning, once for each device, is not drawn."
-        return Section(title="Training", chart=charts.curves(known, caption))
+        return Section(
+            title="Training", chart=charts.curves({field: _QUANTITIES[field][0] for field in known}, caption)
+        )
 
     def _devices(self) -> Iterator[Section]:
         """Yield the charts of every device's change."""
@@ -178,9 +180,7 @@ class _RunPage:
         scatter = charts.scatter(self._change, self._scatter_caption(), legend)
         yield scatter_section(self.data.devices, scatter)
         yield distribution_section(self.data.devices, self._change, self._titles)
-        caption = (
-            f"The change of every device on the {self.data.split} split, lowest first. One seed, no band."
-        )
+        caption = f"The change of every device on the {self.data.split} split, lowest first."
         yield chart_section(charts.sorted_changes(self._change, caption, self._titles, has_band=False))
 
     def _scatter_caption(self) -> str:

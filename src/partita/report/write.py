@@ -12,7 +12,7 @@ from partita.report.page import Page, html_of
 from partita.report.run_page import run_page
 from partita.report.tables import write_tables
 from partita.runs.folder import RunFolder
-from partita.studies.compare import is_comparison, reopen
+from partita.studies.comparison import is_comparison, reopen
 
 
 def write_report(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What makes a run the run it is, so that another one is not mistaken for its continuation."""
+"""A run's fingerprint: refuses to resume with other settings."""
 
 import dataclasses
 import hashlib
@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from partita.partition import Partition
-from partita.partition.selection import PARTS
+from partita.partition import PARTS, Personalization
 from partita.protocol import Stage
 from partita.tasks.task import Task
 from partita.training.plan import Plan
 
 
-def identity_of(task: Task, partition: Partition, plan: Plan, *, seed: int) -> dict[str, str]:
+def fingerprint_of(task: Task, own: Personalization, plan: Plan, *, seed: int) -> dict[str, str]:
     """Return a text for each thing that a resumed run must have in common with its beginning."""
+    regularization = own.regularization
     return {
         "seed": str(seed),
         "devices": f"{len(task.devices)} devices, {task.devices.ids.digest()}",
         "metrics": ", ".join(task.metrics),
         "partition": _digest(
-            *(f"{part}: {dict(partition.shapes(part))}" for part in PARTS),
-            *_sizes(partition, task),
-            *(_text(value) for value in (partition.penalty, partition.dropout)),
-            *([f"l2 {partition.l2} to {partition.l2_to}"] if partition.l2 else []),
+            *(f"{part}: {dict(own.partition.shapes(part))}" for part in PARTS),
+            *_sizes(own, task),
+            *(_text(value) for value in (own.penalty, regularization.dropout)),
+            *([f"l2 {regularization.l2} to {regularization.l2_to}"] if regularization.l2 else []),
         ),
         "pretrain": _text(plan.training(Stage.PRETRAINED)),
         "personalize": _text(plan.training(Stage.PERSONALISED)),
@@ -32,14 +32,14 @@ def identity_of(task: Task, partition: Partition, plan: Plan, *, seed: int) -> d
     }
 
 
-def _sizes(partition: Partition, task: Task) -> Iterator[str]:
+def _sizes(own: Personalization, task: Task) -> Iterator[str]:
     """Yield the size of every device's personal part, where they differ."""
-    if partition.by_device is not None:
-        yield from (str(partition.on(device).count("personal")) for device in task.devices.ids)
+    if own.by_device is not None:
+        yield from (str(own.on(device).partition.count("personal")) for device in task.devices.ids)
 
 
 def _text(value: Any) -> str:
-    """Return a text that is the same in another process: functions by their names, values by their fields."""
+    """Return a text that is the same in another process: functions by name, dataclasses by their fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return _text(partial(type(value), **fields))

@@ -1,4 +1,7 @@
-"""What a finished run has left in its folder: its models, how they did, its rounds."""
+"""A run's folder, read only. No other module spells the names of its files.
+
+Reading takes no lock and changes nothing; `runs.journal` writes the folder through the paths given here.
+"""
 
 import json
 import tomllib
@@ -7,152 +10,169 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from partita.data.arrow import Table, read_table
 from partita.data.skipped import LeftOut, read_skipped
+from partita.device.store import DiskStore
 from partita.errors import ConfigError
 from partita.params import from_bytes
-from partita.training.evaluation import Row, Summary
-
-BASELINE = "finetune"
-"""The folder of the Finetune baseline inside a run's folder."""
-
-
-def summary_in(folder: Path) -> Summary:
-    """Return the summary of the finished run in a folder."""
-    return json.loads((folder / "summary.json").read_bytes())
-
-
-def journal_of(folder: Path) -> Iterator[Row]:
-    """Yield what `rounds.jsonl` of a run's folder says."""
-    with (folder / "rounds.jsonl").open() as lines:
-        yield from map(json.loads, lines)
-
-
-def kept_in(folder: Path) -> int:
-    """Return how many numbers a device of a run keeps, v_i and what else its method has, the most of any."""
-    files = (folder / "personal").glob("*.safetensors")
-    largest = max(files, key=lambda file: file.stat().st_size, default=None)
-    return sum(tensor.numel() for tensor in from_bytes(largest.read_bytes()).values()) if largest else 0
-
-
-def is_finished(folder: Path) -> bool:
-    """Return whether a folder holds a finished run."""
-    try:
-        return bool(json.loads((folder / "commit.json").read_bytes()).get("finished"))
-    except (OSError, ValueError):
-        return False
+from partita.protocol import DeviceId
+from partita.training.evaluation import DeviceRow, Summary
+from partita.training.journal import RoundRow
 
 
 class RunFolder:
-    """A run's folder, read only."""
+    """The folder of a run, finished or not.
+
+    Args:
+        path: the folder; it does not have to exist yet.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.config_file = self.path / "config.toml"
+        self.commit_file = self.path / "commit.json"
+        self.rounds_file = self.path / "rounds.jsonl"
+        self.rows_file = self.path / "devices.jsonl"
+        """Measurements by device while the run is not finished."""
+        self.devices_file = self.path / "devices.parquet"
+        self.summary_file = self.path / "summary.json"
+        self.costs_file = self.path / "costs.json"
+        """What the run's partition costs a device, as in `partita describe`."""
+        self.skipped_file = self.path / "skipped.jsonl"
+        self.report_file = self.path / "report.html"
+        self.shared_folder = self.path / "shared"
+        self.personal_folder = self.path / "personal"
+        self.figures_folder = self.path / "figures"
+        self.tables_folder = self.path / "tables"
+        self.tensorboard_folder = self.path / "tensorboard"
+        self.watchers_folder = self.path / "watchers"
+        self.baseline_folder = self.path / "finetune"
+        """The run of the Finetune baseline."""
 
     @property
-    def config_file(self) -> Path:
-        """The resolved config."""
-        return self.path / "config.toml"
+    def files(self) -> tuple[Path, ...]:
+        """Every file that a run may write, checkpoints and the files in subfolders aside."""
+        return tuple(path for name, path in vars(self).items() if name.endswith("_file"))
 
     @property
-    def rounds_file(self) -> Path:
-        """A JSON line for each round."""
-        return self.path / "rounds.jsonl"
+    def folders(self) -> tuple[Path, ...]:
+        """Every subfolder that a run may have."""
+        return tuple(path for name, path in vars(self).items() if name.endswith("_folder"))
 
-    @property
-    def devices_file(self) -> Path:
-        """A row for each stage, device and split."""
-        return self.path / "devices.parquet"
+    def shared_file(self, name: str) -> Path:
+        """Return the file of tensors that belong to no device."""
+        return self.shared_folder / f"{name}.safetensors"
 
-    @property
-    def summary_file(self) -> Path:
-        """Statistics over devices, by stage."""
-        return self.path / "summary.json"
+    def checkpoint_file(self, number: int, kind: str) -> Path:
+        """Return the file of the server's state after a round; see `is_checkpoint`."""
+        return self.path / f"checkpoint-{number}-{kind}.safetensors"
 
-    @property
-    def commit_file(self) -> Path:
-        """The last committed round."""
-        return self.path / "commit.json"
+    @staticmethod
+    def is_checkpoint(name: str) -> bool:
+        """Return whether a file name is a checkpoint's.
 
-    @property
-    def costs_file(self) -> Path:
-        """The costs of the run's partition for one device."""
-        return self.path / "costs.json"
-
-    @property
-    def report_file(self) -> Path:
-        """The report's HTML page."""
-        return self.path / "report.html"
-
-    @property
-    def figures_folder(self) -> Path:
-        """The report's charts as files."""
-        return self.path / "figures"
-
-    @property
-    def tables_folder(self) -> Path:
-        """The report's tables as files."""
-        return self.path / "tables"
-
-    @property
-    def tensorboard_folder(self) -> Path:
-        """Event files for TensorBoard."""
-        return self.path / "tensorboard"
+        >>> RunFolder.is_checkpoint(RunFolder("run").checkpoint_file(3, "shared").name)
+        True
+        """
+        kind, _, rest = name.partition("-")
+        number, _, part = rest.partition("-")
+        return kind == "checkpoint" and number.isdigit() and part.endswith(".safetensors")
 
     @property
     def exists(self) -> bool:
-        """Whether the folder has a config."""
+        """Whether a run has been written here."""
         return self.config_file.is_file()
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is finished."""
-        return is_finished(self.path)
+        """Whether the folder holds a finished run."""
+        try:
+            return bool((self.commit or {}).get("finished"))
+        except ConfigError:
+            return False
 
-    @cached_property
+    @property
     def config_text(self) -> str:
-        """The text of the config file."""
+        """The text of `config.toml`."""
         return self.config_file.read_text()
 
     @cached_property
-    def values(self) -> dict[str, Any]:
-        """The config's values."""
-        return tomllib.loads(self.config_text)
-
-    @cached_property
-    def summary(self) -> Summary:
-        """Statistics over devices, by stage."""
+    def values(self) -> Mapping[str, Any]:
+        """The values in `config.toml`."""
         try:
-            return json.loads(self.summary_file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"`{self.summary_file}` cannot be read: {error}") from error
+            return tomllib.loads(self.config_text)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"`{self.config_file}` is damaged: it is not TOML: {error}.") from None
 
-    def rounds(self) -> Iterator[Row]:
-        """Yield the rows of `rounds.jsonl`."""
-        with self.rounds_file.open() as lines:
-            yield from map(json.loads, lines)
+    @property
+    def commit(self) -> dict[str, Any] | None:
+        """The content of `commit.json`, None before the first commit."""
+        try:
+            return _read_json(self.commit_file)
+        except FileNotFoundError:
+            return None
+
+    @property
+    def summary(self) -> Summary:
+        """The content of `summary.json`."""
+        return _read_json(self.summary_file)
+
+    @property
+    def costs(self) -> Mapping[str, Any] | None:
+        """The content of `costs.json`, None where the run has not written it."""
+        try:
+            return _read_json(self.costs_file)
+        except FileNotFoundError:
+            return None
+
+    def rounds(self) -> Iterator[RoundRow]:
+        """Yield the lines of `rounds.jsonl`."""
+        return _read_lines(self.rounds_file)
+
+    def rows(self) -> Iterator[DeviceRow]:
+        """Yield the measurements that an unfinished run has committed so far."""
+        return _read_lines(self.rows_file)
 
     @cached_property
     def devices(self) -> Table:
-        """The table of measurements, read once."""
+        """The table `devices.parquet`, read once."""
         return read_table(self.devices_file)
+
+    def shared(self, name: str) -> dict[str, Tensor]:
+        """Return the tensors in `shared/NAME.safetensors`."""
+        return from_bytes(self.shared_file(name).read_bytes())
+
+    def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
+        """Return all tensors that a device keeps, v_i and what its method declares, None where none."""
+        return DiskStore(self.personal_folder).load(device)
 
     @property
     def kept_parameters(self) -> int:
-        """The largest number of values that any device keeps."""
-        return kept_in(self.path)
-
-    @cached_property
-    def costs(self) -> Mapping[str, Any] | None:
-        """The costs of the run's partition, None where the run has not recorded them."""
-        return json.loads(self.costs_file.read_bytes()) if self.costs_file.is_file() else None
+        """The most values that any device keeps."""
+        files = self.personal_folder.glob("*.safetensors")
+        largest = max(files, key=lambda file: file.stat().st_size, default=None)
+        return sum(t.numel() for t in from_bytes(largest.read_bytes()).values()) if largest else 0
 
     def skipped(self) -> list[LeftOut]:
-        """Return the bad rows that the run has skipped."""
+        """Return the bad rows that the run left out."""
         return read_skipped(self.path)
 
     @property
     def baseline(self) -> "RunFolder | None":
-        """The run of the Finetune baseline inside this one, None where there is none."""
-        inner = RunFolder(self.path / BASELINE)
-        return inner if inner.exists else None
+        """The finished run of the Finetune baseline inside this one, None where there is none."""
+        inner = RunFolder(self.baseline_folder)
+        return inner if inner.is_finished else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError:
+        raise ConfigError(f"`{path}` is damaged: it is not JSON.") from None
+
+
+def _read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open() as lines:
+        yield from map(json.loads, lines)

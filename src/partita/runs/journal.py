@@ -1,323 +1,284 @@
-"""The record of a run: its folder, in formats that other tools open, and every round committed in it.
+"""Writing a run: every round committed, in a folder or in memory.
 
-A round is committed by one rename, that of `commit.json`. All that belongs to it is on disk before;
-after it only the personal parts filed by counted devices move to their places, and doing that twice
-does no harm. So a run that is killed at any moment goes on from its last committed round.
+A round is committed by one rename, that of `commit.json`. Everything that belongs to the round is on disk
+before; after it only the personal parts of counted devices move to their places, and doing that twice does no
+harm. So a run that is killed at any moment resumes from its last committed round.
 """
 
 import fcntl
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Self
 
 from torch import Tensor
 
-from partita.data.arrow import Table, read_table, table_of, write_table
-from partita.device.store import DiskStore, MemoryStore, Store
+from partita.data.arrow import Table, table_of, write_table
+from partita.device.store import MemoryStore
 from partita.durable import replace_file, sync_file, write_file
 from partita.errors import ConfigError, InUse
 from partita.params import Params, cloned, from_bytes, to_bytes
 from partita.protocol import DeviceId
+from partita.runs.folder import RunFolder
 from partita.server.round import State
-from partita.training.evaluation import Row, Summary
+from partita.training.evaluation import DeviceRow, Summary
+from partita.training.journal import Commit, RoundRow
 
-_JOURNALS = ("rounds", "devices")
 _CHECKPOINTS = ("shared", "optimizer")
-_CHECKPOINT = re.compile(r"checkpoint-\d+-(shared|optimizer)\.safetensors")
-_FILES = {
-    *("config.toml", "commit.json", "summary.json", "devices.parquet"),
-    *("rounds.jsonl", "devices.jsonl", "skipped.jsonl", "report.html"),
-}
-_FOLDERS = {"shared", "personal", "finetune", "tensorboard", "watchers", "figures", "tables"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Commit:
-    """The last round that a run will not do again."""
+class FolderJournal:
+    """The journal of a run in its folder; one process at a time may hold it.
 
-    number: int
-    """Which turn of the plan it was, from 0."""
-    stage: str
-    round: int
-    label: str
-    """What personal parts were filed under in it."""
-    counted: Sequence[DeviceId]
-    """Whose personal parts moved."""
-    heard: bool
-    """Whether any device was heard in a training round of this stage."""
-    identity: Mapping[str, str]
-    """What a run that goes on from here must have in common with this one."""
+    Args:
+        folder: the run's folder.
+        fingerprint: what a resumed run must have in common with its beginning, by name.
 
+    Raises:
+        InUse: another process is writing the run.
+        ConfigError: the folder is not a run's, or is damaged, or was begun with another fingerprint.
+    """
 
-class Record(Protocol):
-    """Where a run writes down what it did."""
-
-    @property
-    def store(self) -> Store:
-        """Where personal parts are kept."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what the record holds open."""
-        ...
-
-    def last(self) -> Commit | None:
-        """Return the last commit, None in a new run."""
-        ...
-
-    def state(self) -> State | None:
-        """Return the server's state at the last commit, None in a new run."""
-        ...
-
-    def commit(self, commit: Commit, state: State, line: Row, rows: Sequence[Row]) -> None:
-        """Write down a round: the server's state, its line for the curves, rows for the devices."""
-        ...
-
-    def save_shared(self, name: str, params: Params) -> None:
-        """Keep tensors that are not any device's own."""
-        ...
-
-    def load_shared(self, name: str) -> dict[str, Tensor]:
-        """Return tensors that were saved."""
-        ...
-
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows of all devices, in the order of the commits."""
-        ...
-
-    def finish(self, columns: Mapping[str, type], rows: Iterable[Row], summary: Summary) -> None:
-        """Write what is only known at the end."""
-        ...
-
-    def summary(self) -> Summary | None:
-        """Return the summary of a finished run, None before."""
-        ...
-
-    def devices(self) -> Table:
-        """Return the finished table of devices."""
-        ...
-
-
-class FolderRecord:
-    """A run's folder; one process at a time may write it."""
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: RunFolder, fingerprint: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(folder, os.O_RDONLY)
+        self._fingerprint = dict(fingerprint or {})
         self._state: State | None = None
+        folder.path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(folder.path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._committed = self._read_commit()
-            (folder / "shared").mkdir(exist_ok=True)
-            self.store = DiskStore(folder / "personal")
-            for journal in _JOURNALS:
-                self._cut(journal)
+            self._committed = self._check_folder()
+            self._check_fingerprint()
+            self._truncate()
             self._tidy()
+            folder.shared_folder.mkdir(exist_ok=True)
+            folder.personal_folder.mkdir(exist_ok=True)
         except BlockingIOError:
-            self.close()
-            raise InUse(f"Another process is writing the run in `{folder}`.") from None
+            os.close(self._lock)
+            raise InUse(f"Another process is writing the run in `{folder.path}`.") from None
         except BaseException:
-            self.close()
+            os.close(self._lock)
             raise
 
-    def close(self) -> None:
-        """Let other processes write the folder."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release the lock on the folder."""
         os.close(self._lock)
 
     def last(self) -> Commit | None:
-        """Return what `commit.json` says."""
+        """Return the last commit."""
         if not self._committed:
             return None
-        return Commit(**{name: self._committed[name] for name in Commit.__dataclass_fields__})
+        return Commit(**{field.name: self._committed[field.name] for field in fields(Commit)})
 
     def state(self) -> State | None:
-        """Read the checkpoint of the last commit."""
-        if not self._committed:
-            return None
-        shared, optimizer = (self._read_checkpoint(kind) for kind in _CHECKPOINTS)
-        self._state = State(shared=shared, optimizer=optimizer)
+        """Return the checkpoint of the last commit."""
+        if self._state is None and self._committed:
+            shared, optimizer = (self._read_checkpoint(kind) for kind in _CHECKPOINTS)
+            self._state = State(shared=shared, optimizer=optimizer, steps=self._committed["steps"])
         return self._state
 
-    def commit(self, commit: Commit, state: State, line: Row, rows: Sequence[Row]) -> None:
+    def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
         """Write everything, then rename `commit.json`: that is the commit."""
         sizes = {
-            f"{journal}_bytes": self._append(journal, lines)
-            for journal, lines in zip(_JOURNALS, ([line], rows), strict=True)
+            "rounds_bytes": _append(self.folder.rounds_file, [line]),
+            "devices_bytes": _append(self.folder.rows_file, rows),
         }
-        self._write_commit({**asdict(commit), **sizes, **self._checkpoints(commit, state)})
+        checkpoints = self._write_checkpoints(commit, state)
+        self._write_commit({**asdict(commit), "fingerprint": self._fingerprint, **sizes, **checkpoints})
 
     def save_shared(self, name: str, params: Params) -> None:
         """Write `shared/NAME.safetensors`."""
-        replace_file(self._shared(name), to_bytes(params))
+        replace_file(self.folder.shared_file(name), to_bytes(params))
 
-    def load_shared(self, name: str) -> dict[str, Tensor]:
+    def shared(self, name: str) -> dict[str, Tensor]:
         """Read `shared/NAME.safetensors`."""
-        return from_bytes(self._shared(name).read_bytes())
+        return self.folder.shared(name)
 
-    def rows(self) -> Iterator[Row]:
-        """Read the rows that were committed."""
-        with self._journal("devices").open() as lines:
-            yield from map(json.loads, lines)
+    def rows(self) -> Iterator[DeviceRow]:
+        """Yield the committed measurements by device."""
+        return self.folder.rows()
 
-    def finish(self, columns: Mapping[str, type], rows: Iterable[Row], summary: Summary) -> None:
-        """Write `devices.parquet` and `summary.json`, and remove what only an unfinished run needs."""
-        scratch = self.folder / "devices.parquet.tmp"
+    def finish(self, columns: Mapping[str, type], rows: Iterable[DeviceRow], summary: Summary) -> None:
+        """Write `devices.parquet` and `summary.json`, and delete what only an unfinished run needs."""
+        scratch = _scratch(self.folder.devices_file)
         write_table(scratch, rows, columns)
         with scratch.open("rb") as written:
             sync_file(written.fileno())
-        scratch.replace(self.folder / "devices.parquet")
-        replace_file(self.folder / "summary.json", json.dumps(summary, indent=1).encode())
+        scratch.replace(self.folder.devices_file)
+        replace_file(self.folder.summary_file, json.dumps(summary, indent=1).encode())
         digests = {kind: {"digest": self._committed[kind]["digest"]} for kind in _CHECKPOINTS}
         self._write_commit({**self._committed, **digests, "finished": True})
         self._tidy()
 
-    def summary(self) -> Summary | None:
-        """Read `summary.json`, None where the run is not finished."""
-        if not self._committed.get("finished"):
-            return None
-        try:
-            return json.loads((self.folder / "summary.json").read_bytes())
-        except ValueError:
-            raise ConfigError(f"`{self.folder / 'summary.json'}` is damaged: it is not JSON.") from None
+    def finished(self) -> Summary | None:
+        """Return the summary of a finished run, None before the end."""
+        return self.folder.summary if self._committed.get("finished") else None
 
-    def devices(self) -> Table:
-        """Read `devices.parquet`."""
-        return read_table(self.folder / "devices.parquet")
+    def _check_folder(self) -> dict[str, Any]:
+        """Return the content of `commit.json`, nothing in a new run.
 
-    def _shared(self, name: str) -> Path:
-        return self.folder / "shared" / f"{name}.safetensors"
+        Raises:
+            ConfigError: a folder without a commit holds files that no run writes, or personal parts.
+        """
+        folder = self.folder
+        if (committed := folder.commit) is not None:
+            return committed
+        known = {path.name for path in (*folder.files, *folder.folders)}
+        known |= {_scratch(path).name for path in folder.files}
+        names = sorted(path.name for path in folder.path.iterdir())
+        if foreign := [name for name in names if name not in known and not folder.is_checkpoint(name)]:
+            raise ConfigError(f"`{folder.path}` is not a run's folder: it contains `{foreign[0]}`.")
+        if any(folder.personal_folder.glob("*.safetensors")):
+            raise ConfigError(
+                f"`{folder.path}` has personal parts, but `{folder.commit_file.name}` is missing."
+            )
+        return {}
 
-    def _journal(self, name: str) -> Path:
-        return self.folder / f"{name}.jsonl"
+    def _check_fingerprint(self) -> None:
+        """Raise where the run was begun with other settings than this one's."""
+        if not self._committed or not self._fingerprint:
+            return
+        begun = self._committed["fingerprint"]
+        if changed := [name for name, text in self._fingerprint.items() if begun.get(name) != text]:
+            raise ConfigError(
+                f"The run in `{self.folder.path}` was begun with other values of "
+                f"{', '.join(f'`{name}`' for name in changed)}: resume it with the same values, or begin a "
+                "new run."
+            )
 
-    def _read_commit(self) -> dict[str, Any]:
-        path = self.folder / "commit.json"
-        try:
-            return json.loads(path.read_bytes())
-        except FileNotFoundError:
-            self._check_new()
-            if any((self.folder / "personal").glob("*.safetensors")):
-                raise ConfigError(
-                    f"`{self.folder}` has personal parts, but its `commit.json` is gone."
-                ) from None
-            return {}
-        except ValueError:
-            raise ConfigError(f"`{path}` is damaged: it is not JSON.") from None
+    def _truncate(self) -> None:
+        """Drop the lines past the last commit."""
+        journals = {"rounds_bytes": self.folder.rounds_file, "devices_bytes": self.folder.rows_file}
+        for key, path in journals.items():
+            if path.exists():
+                os.truncate(path, self._committed.get(key, 0))
 
-    def _check_new(self) -> None:
-        """Raise where a folder without a commit holds what no run writes: it is somebody else's."""
-        ours = _FILES | _FOLDERS | {f"{name}.tmp" for name in _FILES}
-        names = {path.name for path in self.folder.iterdir()}
-        if foreign := sorted(name for name in names - ours if not _CHECKPOINT.fullmatch(name)):
-            raise ConfigError(f"`{self.folder}` is no run's folder: it holds `{foreign[0]}`.")
+    def _tidy(self) -> None:
+        """Delete what a kill may have left: files that no commit names."""
+        named = {self._committed.get(kind, {}).get("file") for kind in _CHECKPOINTS}
+        scratch = {_scratch(path).name for path in self.folder.files}
+        for path in self.folder.path.iterdir():
+            if path.name in scratch or (self.folder.is_checkpoint(path.name) and path.name not in named):
+                path.unlink()
+        for path in self.folder.shared_folder.glob("*.safetensors.tmp"):
+            path.unlink()
+        if self._committed.get("finished"):
+            self.folder.rows_file.unlink(missing_ok=True)
 
     def _write_commit(self, content: dict[str, Any]) -> None:
         before, self._committed = self._committed, content
-        replace_file(self.folder / "commit.json", json.dumps(content, indent=1).encode())
+        replace_file(self.folder.commit_file, json.dumps(content, indent=1).encode())
         for kind in _CHECKPOINTS:
             if kind in before and before[kind] != content[kind]:
-                (self.folder / before[kind]["file"]).unlink(missing_ok=True)
+                (self.folder.path / before[kind]["file"]).unlink(missing_ok=True)
 
-    def _tidy(self) -> None:
-        """Remove what a kill may have left: files that no commit names."""
-        named = {self._committed.get(kind, {}).get("file") for kind in _CHECKPOINTS}
-        for path in self.folder.iterdir():
-            if _CHECKPOINT.fullmatch(path.name) and path.name not in named:
-                path.unlink()
-        scratches = {self.folder / f"{name}.tmp" for name in _FILES} & set(self.folder.iterdir())
-        for scratch in (*scratches, *(self.folder / "shared").glob("*.safetensors.tmp")):
-            scratch.unlink()
-        if self._committed.get("finished"):
-            self._journal("devices").unlink(missing_ok=True)
-
-    def _cut(self, journal: str) -> None:
-        """Drop the lines past the last commit."""
-        path = self._journal(journal)
-        if path.exists():
-            os.truncate(path, self._committed.get(f"{journal}_bytes", 0))
-
-    def _append(self, journal: str, lines: Iterable[Row]) -> int:
-        """Append lines to a journal and return its size, which is on disk then."""
-        with self._journal(journal).open("a") as file:
-            file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-            file.flush()
-            sync_file(file.fileno())
-            return file.tell()
-
-    def _checkpoints(self, commit: Commit, state: State) -> dict[str, Any]:
+    def _write_checkpoints(self, commit: Commit, state: State) -> dict[str, Any]:
         """Write the server's state, unless it is the one of the last commit."""
         if state is self._state:
             return {kind: self._committed[kind] for kind in _CHECKPOINTS}
         self._state = state
         written: dict[str, Any] = {}
         for kind in _CHECKPOINTS:
-            content = to_bytes(getattr(state, kind))
-            name = f"checkpoint-{commit.number}-{kind}.safetensors"
-            write_file(self.folder / name, content)
-            written[kind] = {"file": name, "digest": hashlib.sha256(content).hexdigest()}
+            path, content = self.folder.checkpoint_file(commit.number, kind), to_bytes(getattr(state, kind))
+            write_file(path, content)
+            written[kind] = {"file": path.name, "digest": hashlib.sha256(content).hexdigest()}
         return written
 
     def _read_checkpoint(self, kind: str) -> dict[str, Tensor]:
         entry = self._committed[kind]
-        content = (self.folder / entry["file"]).read_bytes()
+        path = self.folder.path / entry["file"]
+        content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != entry["digest"]:
-            raise ConfigError(f"`{self.folder / entry['file']}` is damaged: it is not what was committed.")
+            raise ConfigError(f"`{path}` is damaged: its digest is not the one that was committed.")
         return from_bytes(content)
 
 
-class MemoryRecord:
-    """A run that leaves nothing behind but its result."""
+class MemoryJournal:
+    """The journal of a run in memory, which is also what can be read of it afterwards."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.lines: list[Row] = []
-        self._rows: list[Row] = []
+        """The personal parts of a run in this process."""
+        self._lines: list[RoundRow] = []
+        self._rows: list[DeviceRow] = []
         self._shared: dict[str, Params] = {}
         self._columns: Mapping[str, type] = {}
         self._summary: Summary | None = None
 
-    def close(self) -> None:
-        """Do nothing: nobody else can write here."""
-
     def last(self) -> Commit | None:
-        """Return None: every run in memory is new."""
+        """Return None: a run in memory is always new."""
         return None
 
     def state(self) -> State | None:
-        """Return None."""
+        """Return None: a run in memory is always new."""
         return None
 
-    def commit(self, commit: Commit, state: State, line: Row, rows: Sequence[Row]) -> None:
-        """Keep the line and the rows."""
-        self.lines.append(line)
+    def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
+        """Keep the line and the measurements."""
+        self._lines.append(line)
         self._rows += rows
 
     def save_shared(self, name: str, params: Params) -> None:
         """Keep a copy."""
         self._shared[name] = cloned(params)
 
-    def load_shared(self, name: str) -> dict[str, Tensor]:
+    def shared(self, name: str) -> dict[str, Tensor]:
         """Return a copy."""
         return cloned(self._shared[name])
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows."""
+    def rows(self) -> Iterator[DeviceRow]:
+        """Yield the measurements by device."""
         yield from self._rows
 
-    def finish(self, columns: Mapping[str, type], rows: Iterable[Row], summary: Summary) -> None:
-        """Keep the rows and the summary."""
+    def finish(self, columns: Mapping[str, type], rows: Iterable[DeviceRow], summary: Summary) -> None:
+        """Keep the measurements and the summary."""
         self._columns, self._rows, self._summary = columns, list(rows), summary
 
-    def summary(self) -> Summary | None:
+    def finished(self) -> Summary | None:
         """Return the summary, None before the end."""
         return self._summary
 
+    @property
+    def summary(self) -> Summary:
+        """The summary of the finished run."""
+        if self._summary is None:
+            raise ValueError("The run is not finished: it has no summary yet.")
+        return self._summary
+
+    def rounds(self) -> Iterator[RoundRow]:
+        """Yield the lines of all rounds."""
+        yield from self._lines
+
+    @property
     def devices(self) -> Table:
-        """Return the rows as a table."""
+        """The measurements as a table."""
         return table_of(self._rows, self._columns)
+
+    def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
+        """Return all tensors that a device keeps."""
+        return self.store.load(device)
+
+
+def _scratch(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tmp")
+
+
+def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> int:
+    """Append lines to a file and return its size, which is on disk then."""
+    with path.open("a") as file:
+        file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        file.flush()
+        sync_file(file.fileno())
+        return file.tell()

@@ -1,8 +1,8 @@
-"""A round: orders out, replies into the exact mean as they arrive, one step of the server."""
+"""A round: orders out, replies streamed into the exact mean, one step of the server."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -13,20 +13,22 @@ from partita.server.optimizers import ServerOptimizer
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The server's state after some rounds."""
+    """What the server has after some rounds."""
 
     shared: Params
     """u, the shared part."""
     optimizer: Params
     """The server optimizer's state."""
+    steps: int = 0
+    """Steps taken since the beginning of the stage."""
 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """The replies of a round, filled in as they arrive."""
+    """What came back in a round, filled in as replies arrive."""
 
     asked: Sequence[DeviceId]
-    replies: dict[tuple[DeviceId, ...], Reply] = field(default_factory=dict)
+    replies: dict[DeviceId, Reply] = field(default_factory=dict)
     """Without their changes, which are in the mean already."""
     failed: dict[DeviceId, str] = field(default_factory=dict)
     bytes_up: int = 0
@@ -34,9 +36,8 @@ class Outcome:
 
     @property
     def heard(self) -> list[DeviceId]:
-        """The devices that replied, in the order of the orders."""
-        replied = {device for devices in self.replies for device in devices}
-        return [device for device in self.asked if device in replied]
+        """The devices that replied, in the order in which they were asked."""
+        return [device for device in self.asked if device in self.replies]
 
     @property
     def loss(self) -> float | None:
@@ -47,17 +48,17 @@ class Outcome:
         return math.fsum(weight * loss for weight, loss in losses) / total if total else None
 
     def metrics(self) -> list[tuple[DeviceId, Mapping[str, Measures]]]:
-        """Return the metrics of each device, in the order of the orders."""
-        return [(device, self.replies[device,].metrics) for device in self.asked if (device,) in self.replies]
+        """Return what each device measured, in the order in which they were asked."""
+        return [(device, self.replies[device].metrics) for device in self.heard]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """The server's step after a round."""
+    """How the server takes a step."""
 
     optimizer: ServerOptimizer
     buffers: frozenset[str] = frozenset()
-    """Shared tensors without a gradient: the optimizer leaves them out, and their mean change is added."""
+    """Shared tensors that no gradient moves: their mean is taken as it is, past the optimizer."""
     sent: Mapping[str, Aggregation] = field(default_factory=dict)
     """Tensors that the method sends besides the shared part, each with its rule of aggregation."""
     devices: int = 1
@@ -80,7 +81,7 @@ class Server:
             if name not in moved
         }
         shared = {name: (moved if name in moved else taken)[name] for name in state.shared}
-        return State(shared=shared, optimizer=kept)
+        return State(shared=shared, optimizer=kept, steps=state.steps + 1)
 
     def _optimized(self, params: Params) -> dict[str, Tensor]:
         return {
@@ -93,7 +94,7 @@ class Server:
 def run_round(
     state: State, orders: Sequence[Order], executor: Executor, server: Server
 ) -> tuple[State, Outcome]:
-    """Ask for updates and return the server's new state; without any reply, the old one."""
+    """Ask for updates and return the server's new state; where nobody is heard, the old one."""
     mean = WeightedMean(state.shared, cohort=len(orders))
     outcome = ask(orders, executor, mean)
     if not mean.weight:
@@ -102,9 +103,9 @@ def run_round(
 
 
 def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None = None) -> Outcome:
-    """Send orders and return the replies; changes go into `mean`, and without it there must be none.
+    """Ask, and return what came back; changes go into `mean`, and without one there must be none.
 
-    A change that cannot be added (not finite, too large, the wrong names) is a failure of its device.
+    A change that cannot be counted (not finite, too large, the wrong names) is a failure of its device.
     """
     outcome = Outcome(asked=[order.device for order in orders])
     outcome.bytes_down = sum(size_in_bytes(order.shared) for order in orders)
@@ -115,12 +116,10 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
         try:
             _count(answer, mean)
         except ValueError as error:
-            outcome.failed |= dict.fromkeys(answer.devices, str(error))
+            outcome.failed[answer.device] = str(error)
             continue
         outcome.bytes_up += size_in_bytes(answer.change or {})
-        outcome.replies[answer.devices] = Reply(
-            devices=answer.devices, weight=answer.weight, change=None, metrics=answer.metrics
-        )
+        outcome.replies[answer.device] = replace(answer, change=None)
     return outcome
 
 
@@ -131,7 +130,7 @@ def _count(reply: Reply, mean: WeightedMean | None) -> None:
     elif reply.change is None:
         raise ValueError("The reply to an update carries no change.")
     else:
-        mean.add(min(reply.devices), reply.change, reply.weight)
+        mean.add(reply.device, reply.change, reply.weight)
 
 
 def _plus(tensor: Tensor, change: Tensor) -> Tensor:

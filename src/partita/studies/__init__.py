@@ -1,1 +1,1 @@
-"""Methods x partitions x seeds, as tables."""
+"""Many runs: comparisons of methods, partitions and seeds, and searches for settings."""

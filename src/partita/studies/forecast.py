@@ -1,4 +1,4 @@
-"""How long a comparison takes, from a few visits of each kind of cell; nothing is written."""
+"""The expected time of a comparison, from a few visits of each method; nothing is written."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,57 +7,58 @@ from typing import Any
 
 from partita.errors import RunFailed
 from partita.protocol import Stage
-from partita.runs.journal import MemoryRecord
+from partita.runs.journal import MemoryJournal
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
-from partita.studies.compare import cells_in, checked, kinds
-from partita.training.evaluation import Row
-from partita.training.loop import Pipeline
+from partita.studies.comparison import cells_in, check_cell, first_seed
+from partita.studies.python import local_executor
+from partita.training.journal import RoundRow
+from partita.training.pipeline import Pipeline
 from partita.training.plan import Evaluation, Plan, Training
 
 _PROBED = 3
-"""Devices that are visited to tell how long a cell takes."""
+"""Number of devices that are visited to measure the time of a cell."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a cell would take."""
+    """The expected time of a cell."""
 
     cell: Cell
     seconds: float | None
-    """None where the few visits failed."""
+    """None if the visits failed."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a comparison would take."""
+    """The expected time of a comparison."""
 
     cells: Sequence[Expected]
     trials: int
-    """How many each method is tuned with beforehand."""
+    """Number of trials with which each method is tuned first."""
 
     @property
     def seconds(self) -> float:
-        """Of all cells."""
+        """Seconds of all cells."""
         return sum(each.seconds or 0.0 for each in self.cells)
 
     @property
     def tuning(self) -> float:
-        """Seconds of all trials, and of what they begin from."""
+        """Seconds of all trials and of their pretraining."""
         first = [each for each in self.cells if each.cell.seed == self.cells[0].cell.seed]
         rounds = [(each.seconds or 0.0) * (self.trials if each.cell.method != START else 1) for each in first]
         return sum(rounds) if self.trials else 0.0
 
 
 def forecast(values: Mapping[str, Any], beside: Path) -> Forecast:
-    """Return the cells of a comparison, and how long each takes."""
+    """Return the cells of a comparison with the expected time of each."""
     cells = cells_in(values, beside)
-    times = {cell.row: _seconds_of(checked(cell, beside), cell) for cell in kinds(cells)}
+    times = {cell.row: _seconds_of(check_cell(cell, beside), cell) for cell in first_seed(cells)}
     return Forecast([Expected(cell, times[cell.row]) for cell in cells], base_of(values).compare.tune)
 
 
 def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
-    """Return how long a run takes, from one round of each kind with a few devices."""
+    """Return the expected time of a run, from one round of each kind with a few devices."""
     plan, task = run.built.plan, run.built.task
     probed = min(_PROBED, len(task.devices))
     short = Plan(
@@ -66,21 +67,22 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
         finetune=plan.finetune and replace(plan.finetune, epochs=min(1, plan.finetune.epochs)),
         evaluate=Evaluation(devices=probed, split=plan.evaluate.split),
     )
-    record = MemoryRecord()
+    journal, own, seed = MemoryJournal(), run.built.personalization, run.config.seed
     try:
-        Pipeline(task, run.built.partition, short, seed=run.config.seed, record=record).run()
+        with local_executor(task, own, short, journal.store, seed=seed) as executor:
+            Pipeline(task, own, short, seed=seed, executor=executor, journal=journal).run()
     except RunFailed:
         return None
-    evaluated = len(plan.evaluate.positions(len(task.devices), seed=run.config.seed))
-    return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in record.lines)
+    evaluated = len(plan.evaluate.positions(len(task.devices), seed=seed))
+    return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in journal.rounds())
 
 
 def _short(training: Training | None, probed: int) -> Training | None:
     return training and replace(training, rounds=min(1, training.rounds), devices_per_round=probed)
 
 
-def _visits(line: Row, plan: Plan, cell: Cell, evaluated: int) -> int:
-    """Return how many visits a whole run has for each one that a line of a short run tells of."""
+def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int) -> int:
+    """Return the number of visits in the whole run that a round of the short run stands for."""
     skipped = cell.begins_pretrained and line["stage"] == Stage.PRETRAINED
     training = None if skipped else plan.training(Stage(line["stage"]))
     if line["work"] == "update":
@@ -88,5 +90,5 @@ def _visits(line: Row, plan: Plan, cell: Cell, evaluated: int) -> int:
     if line["work"] == "finetune":
         return evaluated * plan.finetune.epochs if plan.finetune else 0
     every = plan.evaluate.every
-    looks = (training.rounds - 1) // every if training and every else 0
-    return evaluated * (1 + looks)
+    during_training = (training.rounds - 1) // every if training and every else 0
+    return evaluated * (1 + during_training)

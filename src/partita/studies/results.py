@@ -1,4 +1,4 @@
-"""What the cells of a comparison gave."""
+"""The results of a comparison, read from the folders of its runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from partita.methods import registry
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START, base_of, baseline_of
-from partita.studies.compare import ComparedMethod, Comparison, kinds
-from partita.studies.statistics import Direction, Values
+from partita.studies.comparison import ComparedMethod, Comparison, first_seed
+from partita.studies.statistics import DeviceMetrics, Direction
 
 Variant = tuple[str, str]
 """A method with a personal part: one row of the tables."""
@@ -18,47 +18,47 @@ Variant = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one cell gave."""
+    """The results of one cell."""
 
-    stages: Mapping[str, Values]
-    """By stage and device, the metric and its weight; devices without a metric are not there."""
+    stages: Mapping[str, DeviceMetrics]
+    """The metric and its weight, by stage and device; devices without a metric are left out."""
     rounds: int
-    """In which the shared part was trained."""
+    """Number of rounds that trained the shared part."""
     sent: int
-    """Bytes to and from all devices, for training."""
+    """Bytes sent to and received from all devices in training."""
     seconds: float
-    """Of all devices' training, one after the other."""
+    """Training time of all devices, one after the other."""
     kept: int
-    """How many numbers a device keeps after the last stage, v_i and what else its method has, at most."""
+    """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
     devices: int
-    """How many were evaluated."""
+    """Number of devices that were evaluated."""
 
     @property
-    def last(self) -> Values:
-        """What the model of its last stage of training does."""
+    def last(self) -> DeviceMetrics:
+        """The metrics of the model after the last stage of training."""
         return self.stages[[stage for stage in self.stages if stage != Stage.SERVED][-1]]
 
 
 @dataclass(frozen=True)
 class Results:
-    """What all finished cells of a comparison gave."""
+    """The results of all finished cells of a comparison."""
 
     metric: str
     direction: Direction
     split: str
-    """Which rows models are judged by."""
+    """The split on which models are evaluated."""
     seeds: int
     outcomes: Mapping[Variant, Mapping[int, Outcome]]
-    """By method and partition, then by seed."""
+    """By variant and seed."""
     methods: Mapping[str, ComparedMethod]
     """Title, paper and kind of each method."""
     baseline: str
     notes: Sequence[str]
-    """Which cells failed, or are not measured on all devices, and why."""
+    """The cells that failed or lack a metric on some devices, and why."""
     reference: str
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
     tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
-    """By variant, the values that it was tuned to."""
+    """The values that each variant was tuned to."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
 
@@ -68,15 +68,15 @@ class Results:
         return {name: method.title for name, method in self.methods.items()}
 
     def of(self, method: str, partition: str = "") -> Mapping[int, Outcome]:
-        """Return what a method gave, by seed."""
+        """Return the results of a method, by seed."""
         return self.outcomes.get((method, partition), {})
 
 
 def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
-    """Return what the finished cells gave.
+    """Return the results of the finished cells.
 
     Raises:
-        RunFailed: no cell was finished.
+        RunFailed: no cell is finished.
     """
     outcomes: dict[Variant, dict[int, Outcome]] = {}
     runs: dict[Variant, dict[int, RunFolder]] = {}
@@ -107,7 +107,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         baseline=baseline_of(config.compare),
         notes=notes,
         reference=START if config.pretrain.rounds else registry.REFERENCE,
-        tuned={cell.row: comparison.tuned_to(cell) for cell in kinds(comparison.cells)},
+        tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
         runs=runs,
     )
 

@@ -1,12 +1,13 @@
-"""A run from a config: its folder, its baseline beside it, and going on where it stopped."""
+"""One run from a config: its folder, its baseline, and resuming it."""
 
-import contextlib
 import hashlib
 import itertools
+import json
 import logging
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,85 +20,89 @@ from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
 from partita.config.tasks import data_files
 from partita.data.skipped import skipped_text
+from partita.device.store import DiskStore
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
 from partita.progress.watchers import Watchers, labeled
 from partita.protocol import Stage
-from partita.runs.folder import BASELINE, is_finished
-from partita.runs.journal import FolderRecord
+from partita.runs.fingerprint import fingerprint_of
+from partita.runs.folder import RunFolder
+from partita.runs.journal import FolderJournal
+from partita.studies.python import local_executor
+from partita.training.costs import cost_model_of
 from partita.training.evaluation import Summary
-from partita.training.loop import Pipeline, Watch
+from partita.training.pipeline import Pipeline, RoundCallback
 
 logger = logging.getLogger(__name__)
 
 RESUMABLE = "task.skip_bad=true"
-"""What a run may be told when it goes on: no row that it has read is another for it."""
+"""The only task override allowed on resume: it changes no row already read."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to begin, or to go on."""
+    """A run that is ready to start or to resume."""
 
     config: Config
     built: Built
-    folder: Path
+    folder: RunFolder
 
 
 def prepare(config: Config, beside: Path, command: str = "") -> Prepared:
-    """Build a config and make its folder.
+    """Build a config and create its folder.
 
     Args:
-        config: what to run.
-        beside: where files that it names are looked for.
-        command: what was typed to ask for it, kept with the run.
+        config: the run.
+        beside: the folder in which files that the config names are looked up.
+        command: the command line that asked for the run, recorded with it.
     """
     built = _build(config, beside)
-    folder = claim(config)
+    folder = RunFolder(claim(config))
     _write_config(config, beside, folder, command)
     return Prepared(config, built, folder)
 
 
-def go_on(config: Config, beside: Path) -> Prepared:
-    """Go on with the run in a config's `out`, or begin it there, past what a kill left before it began."""
-    folder = Path(config.out)
-    if (folder / "config.toml").is_file():
-        return reopen(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+def prepare_or_resume(config: Config, beside: Path) -> Prepared:
+    """Resume the run in a config's `out`; start it there if it was killed before it wrote its config."""
+    folder = RunFolder(config.out)
+    if folder.exists:
+        return reopen(folder.path)
+    shutil.rmtree(folder.path, ignore_errors=True)
     return prepare(config, beside)
 
 
-def reopen(folder: Path, overrides: Sequence[str] = ()) -> Prepared:
-    """Build the run in a folder again, to go on with it; of its config, little may change.
+def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
+    """Build the run in a folder again, to resume it.
 
-    That is `RESUMABLE`, and who is told of it, the section `report`.
+    Of its config, only `RESUMABLE` and the section `report` may change.
     """
     refused = [text for text in overrides if text != RESUMABLE and not text.startswith("report.")]
     if refused:
         given = " ".join(refused)
         raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
-    path = folder / "config.toml"
-    if not path.is_file():
+    folder = RunFolder(path)
+    if not folder.exists:
         raise ConfigError(
-            f"`{folder}` holds no run to go on with: it has no `config.toml`. A run made from Python goes on "
-            "from there, with `resume=True`."
+            f"`{path}` holds no run to resume: it has no `{folder.config_file.name}`. Resume a run that was "
+            "begun in Python there, with `resume=True`."
         )
-    config = read_config(path, overrides)
+    config = read_config(folder.config_file, overrides)
     if not config.made_with:
-        raise ConfigError(f"`{folder}` is no run's folder: no run has written its `config.toml`.")
-    for name, (path, text) in _files(config, folder).items():
+        raise ConfigError(f"`{path}` is not a run's folder: no run has written its `config.toml`.")
+    for name, (file, text) in _files(config, path).items():
         if config.made_with.get(name, text) != text:
-            raise ConfigError(f"`{path}` is not the file that the run began with: put that one back.")
-    run = Prepared(config, _build(config, folder), folder)
+            raise ConfigError(f"`{file}` is not the file that the run began with: restore that file.")
+    run = Prepared(config, _build(config, path), folder)
     if overrides:
-        with contextlib.closing(FolderRecord(folder)):
-            _save(replace(config, made_with=still_made_with(config, folder)), folder)
+        with FolderJournal(folder):
+            _save(replace(config, made_with=still_made_with(config, path)), folder)
     return run
 
 
 def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
-    """Return the files that a run reads, by key, each with a text that tells it from another."""
+    """Return the files that a run reads, by key, each with a text that identifies its content."""
     found: dict[str, tuple[Path, str]] = {}
     start = folder / config.model.start
     if config.model.start and start.is_file():
@@ -116,65 +121,87 @@ def _build(config: Config, beside: Path) -> Built:
     return built
 
 
-def finish(run: Prepared, watch: Watch | None = None) -> Summary:
-    """Do all that is left of a run, its baseline included, and return its summary.
+def finish(run: Prepared, watch: RoundCallback | None = None) -> Summary:
+    """Run what is left of a run, its baseline included, and return the summary.
 
-    Watchers that the config names are told of every round before `watch`, which may end the run by raising.
+    The watchers that the config names are called after every round before `watch`, which may end the run by
+    raising.
     """
-    folder, values = run.folder.resolve(), to_values(run.config)
+    folder, values = run.folder.path.resolve(), to_values(run.config)
     wanted = {} if _is_over(run) else run.built.watchers
-    makers = {name: partial(make, folder, values) for name, make in wanted.items()}
-    # The record comes first: it refuses a folder that holds what no run writes, and watchers may write there.
-    with contextlib.closing(FolderRecord(run.folder)) as record, Watchers(makers, then=watch) as watchers:
-        return _finish(run, record, watchers)
+    factories = {name: partial(make, folder, values) for name, make in wanted.items()}
+    # The journal comes first: it refuses a folder that is not a run's, before watchers write there.
+    with _journal(run) as journal, Watchers(factories, then=watch) as watchers:
+        summary = _run(run, journal, watchers)
+        if run.config.finetune.baseline:
+            _run_baseline(run, watchers)
+    return summary
 
 
 def _is_over(run: Prepared) -> bool:
     """Return whether nothing is left to do of a run."""
-    inner = [run.folder / BASELINE] if run.config.finetune.baseline else []
-    return all(map(is_finished, (run.folder, *inner)))
+    return run.folder.is_finished and not (run.config.finetune.baseline and run.folder.baseline is None)
 
 
-def _finish(run: Prepared, record: FolderRecord, watch: Watch) -> Summary:
-    summary = _run(run, record, watch)
-    if run.config.finetune.baseline:
-        nested, inner = _baseline(read_config(run.folder / "config.toml")), run.folder / BASELINE
-        inner.mkdir(exist_ok=True)
-        _write_config(nested, run.folder, inner)
-        built = build(nested, run.folder)
-        if built.start and (built.start.new or built.start.left_over):
-            raise RunFailed(f"The baseline cannot begin from the pretrained model: {built.start}.")
-        with contextlib.closing(FolderRecord(inner)) as own:
-            _run(Prepared(nested, built, inner), own, labeled(watch, BASELINE))
-    return summary
+def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
+    """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
+    nested, inner = _baseline(read_config(run.folder.config_file)), RunFolder(run.folder.baseline_folder)
+    inner.path.mkdir(exist_ok=True)
+    _write_config(nested, run.folder.path, inner)
+    built = build(nested, run.folder.path)
+    if built.start and (built.start.new or built.start.left_over):
+        raise RunFailed(f"The baseline cannot start from the pretrained model: {built.start}.")
+    own = Prepared(nested, built, inner)
+    with _journal(own) as journal:
+        _run(own, journal, labeled(watch, inner.path.name))
 
 
-def _run(run: Prepared, record: FolderRecord, watch: Watch) -> Summary:
-    skipped = run.built.task.skipped
-    boards = {"report.tensorboard": partial(TensorBoard, run.folder)} if run.config.report.tensorboard else {}
+def _journal(run: Prepared) -> FolderJournal:
+    built = run.built
+    fingerprint = fingerprint_of(built.task, built.personalization, built.plan, seed=run.config.seed)
+    return FolderJournal(run.folder, fingerprint)
+
+
+def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary:
+    built, seed, folder = run.built, run.config.seed, run.folder
+    boards = (
+        {"report.tensorboard": partial(TensorBoard, folder.path)} if run.config.report.tensorboard else {}
+    )
+    store = DiskStore(folder.personal_folder)
     try:
-        skipped.keep_in(run.folder)
-        pipeline = Pipeline(
-            run.built.task,
-            run.built.partition,
-            run.built.plan,
-            seed=run.config.seed,
-            record=record,
-            name=run.config.name,
-        )
-        with Watchers(boards, then=watch) as watchers:
+        built.task.skipped.keep_in(folder.path)
+        _write_costs(run)
+        with (
+            Watchers(boards, then=watch) as watchers,
+            local_executor(built.task, built.personalization, built.plan, store, seed=seed) as executor,
+        ):
+            pipeline = Pipeline(
+                built.task, built.personalization, built.plan, seed=seed, executor=executor, journal=journal
+            )
             return pipeline.run(watchers)
     except RunFailed as error:
-        raise RunFailed(f"{error} Warning: {skipped_text(skipped)}." if skipped else str(error)) from error
+        skipped = built.task.skipped
+        note = f" Warning: {skipped_text(skipped)}." if skipped else ""
+        raise RunFailed(f"{error}{note}") from error
+
+
+def _write_costs(run: Prepared) -> None:
+    """Write what the run's partition costs a device, for its report."""
+    if run.folder.costs_file.exists():
+        return
+    training = run.built.plan.training(Stage.PERSONALISED)
+    local = training.method.local if training else registry.find(registry.REFERENCE).update
+    costs = cost_model_of(run.built.task, seed=run.config.seed).costs(run.built.personalization, local)
+    replace_file(run.folder.costs_file, json.dumps(dict(costs), indent=1).encode())
 
 
 def _baseline(config: Config) -> Config:
-    """Return the paper's Finetune, from a run's folder: all of w_g, from the same start, step c alone."""
+    """Return the config of the paper's Finetune baseline: all of w_g, from the same start, step (c) alone."""
     own = config.finetune.baseline_lr
     rate = config.finetune.personal_lr if own is None else own
     changes = {
-        "name": f"{config.name}-{BASELINE}",
-        "model.start": f"shared/{Stage.PRETRAINED}.safetensors",
+        "name": f"{config.name}-{registry.BASELINE}",
+        "model.start": str(RunFolder("").shared_file(Stage.PRETRAINED)),
         "model.start_names": None,
         "partition": {"personal": "full", "proximal": 0.0},
         "pretrain.rounds": 0,
@@ -187,44 +214,44 @@ def _baseline(config: Config) -> Config:
 
 
 def claim(config: Config, name: str = "") -> Path:
-    """Make a folder: the one that the config asks for, or the next free one of that name, the run's own."""
+    """Create a folder: the config's `out`, or the next free one of this name, by default the run's."""
     name = name or config.name
     if Path(config.name).name != config.name:
-        raise ConfigError(f"`name` must be a name that a folder can have, got {config.name!r}.")
+        raise ConfigError(f"`name` must be a valid folder name, got {config.name!r}.")
     try:
         if config.out:
-            return _made(Path(config.out))
+            return _make(Path(config.out))
         for number in itertools.count(1):
-            with contextlib.suppress(FileExistsError):
-                return _made(Path("runs") / f"{name}-{number}")
+            with suppress(FileExistsError):
+                return _make(Path("runs") / f"{name}-{number}")
     except FileExistsError:
         raise ConfigError(
-            f"`{config.out}` exists already: give another `out`, or go on with `--resume {config.out}`."
+            f"`{config.out}` already exists: give another `out`, or resume with `--resume {config.out}`."
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"Cannot make the folder of the run, `{config.out or 'runs'}`: {reason}.") from None
+        raise ConfigError(f"Cannot create the run's folder, `{config.out or 'runs'}`: {reason}.") from None
     raise AssertionError("Counting has no end.")
 
 
-def _made(folder: Path) -> Path:
+def _make(folder: Path) -> Path:
     folder.mkdir(parents=True)
     return folder
 
 
-def _write_config(config: Config, beside: Path, folder: Path, command: str = "") -> None:
-    """Write the resolved run, with paths that hold from its folder."""
-    folder = folder.resolve()
-    start = config.model.start and os.path.relpath((beside / config.model.start).resolve(), folder)
+def _write_config(config: Config, beside: Path, folder: RunFolder, command: str = "") -> None:
+    """Write the resolved run, with paths relative to its folder."""
+    path = folder.path.resolve()
+    start = config.model.start and os.path.relpath((beside / config.model.start).resolve(), path)
     model = replace(config.model, start=start)
-    files = {k: os.path.relpath(p.resolve(), folder) for k, p in data_files(config, beside).items()}
+    files = {k: os.path.relpath(p.resolve(), path) for k, p in data_files(config, beside).items()}
     task = replace(config.task, options={**config.task.options, **files})
-    versions = made_with(config, folder) | {k: text for k, (_, text) in _files(config, beside).items()}
+    versions = made_with(config, path) | {k: text for k, (_, text) in _files(config, beside).items()}
     versions |= {COMMAND: command} if command else {}
     _save(replace(config, task=task, model=model, made_with=versions), folder)
 
 
-def _save(config: Config, folder: Path) -> None:
+def _save(config: Config, folder: RunFolder) -> None:
     values = to_values(config)
     del values["out"], values["compare"]
-    replace_file(folder / "config.toml", tomli_w.dumps(values).encode())
+    replace_file(folder.config_file, tomli_w.dumps(values).encode())

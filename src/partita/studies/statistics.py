@@ -1,4 +1,4 @@
-"""What is said of a method over seeds and devices: mean and spread, paired intervals, helped and hurt."""
+"""Statistics of a method over seeds and devices: means, percentiles, paired differences, helped and hurt."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from partita.protocol import DeviceId
 
-Values = Mapping[DeviceId, tuple[float, int]]
+DeviceMetrics = Mapping[DeviceId, tuple[float, int]]
 """A metric and its weight, by device."""
 Direction = Literal["up", "down"]
 Numbers = npt.NDArray[np.float64]
@@ -17,10 +17,10 @@ _RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
-class Paired:
-    """A difference over devices and seeds, positive where it is better, with its 95 % interval.
+class PairedDifference:
+    """A mean difference over devices and seeds, positive if better, with its 95 % confidence interval.
 
-    One device of one seed has no interval.
+    A single device with a single seed has no interval.
     """
 
     value: float
@@ -28,23 +28,25 @@ class Paired:
     high: float | None
 
 
-def worst_tenth(values: Values, direction: Direction) -> float:
-    """Return the metric that nine devices of ten reach, each counted once."""
+def worst_percentile(values: DeviceMetrics, direction: Direction) -> float:
+    """Return the 10th percentile over devices without weights, the 90th if lower is better."""
     metrics = [metric for metric, _ in values.values()]
     return float(np.quantile(metrics, 0.1 if direction == "up" else 0.9))
 
 
-def mean_of(values: Values) -> float:
-    """Return the mean over devices by weight."""
+def mean_of(values: DeviceMetrics) -> float:
+    """Return the weighted mean over devices."""
     metrics, weights = zip(*values.values(), strict=True)
     return float(np.average(metrics, weights=weights))
 
 
-def paired(own: Sequence[Values], other: Sequence[Values], direction: Direction) -> Paired | None:
-    """Return how much better `own` is than `other`, both by seed, on the devices that both have.
+def paired_difference(
+    own: Sequence[DeviceMetrics], other: Sequence[DeviceMetrics], direction: Direction
+) -> PairedDifference | None:
+    """Return the mean difference of `own` from `other`, both given by seed, on the devices that both have.
 
-    The interval is of a bootstrap that draws seeds and devices anew, so it holds for other devices and
-    other seeds of the same kind; with one seed, for other devices. None where they have no device in common.
+    The interval is a bootstrap over seeds and devices, so it covers other devices and other seeds from the
+    same distribution; with one seed, other devices. Without a device in common, the result is None.
     """
     devices = sorted({device for one in own for device in one})
     gains, weights = np.zeros((2, len(own), len(devices)))
@@ -58,20 +60,20 @@ def paired(own: Sequence[Values], other: Sequence[Values], direction: Direction)
         return None
     value = float((gains * weights).sum() / weights.sum())
     if np.count_nonzero(weights) == 1:
-        return Paired(value, None, None)
+        return PairedDifference(value, None, None)
     low, high = np.quantile(_resampled(gains * weights, weights), [0.025, 0.975])
-    return Paired(value, float(low), float(high))
+    return PairedDifference(value, float(low), float(high))
 
 
 def _resampled(gains: Numbers, weights: Numbers) -> Numbers:
-    """Return the weighted mean gain of each draw of seeds and devices."""
+    """Return the weighted mean gain of each bootstrap sample of seeds and devices."""
     known = weights.any(axis=0)
     gains, weights = gains[:, known], weights[:, known]
     seeds, devices = gains.shape
     generator = np.random.default_rng(0)
     of_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), _RESAMPLES)
     totals, counted = np.zeros((2, _RESAMPLES))
-    for draw in range(_RESAMPLES):  # One at a time: devices may be a million.
+    for draw in range(_RESAMPLES):  # One sample at a time: there may be a million devices.
         of_devices = generator.multinomial(devices, np.full(devices, 1 / devices))
         totals[draw] = of_seeds[draw] @ (gains @ of_devices)
         counted[draw] = of_seeds[draw] @ (weights @ of_devices)
@@ -79,16 +81,16 @@ def _resampled(gains: Numbers, weights: Numbers) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """How many devices are better, worse and the same than under another model."""
+class DeviceCounts:
+    """Number of devices with a better, a worse and the same metric as with another model."""
 
     helped: int
     hurt: int
     same: int
 
 
-def moved(own: Values, other: Values, direction: Direction) -> Moved:
-    """Return who was helped and hurt, strictly, against `other`."""
+def count_helped(own: DeviceMetrics, other: DeviceMetrics, direction: Direction) -> DeviceCounts:
+    """Return the number of devices that are helped, hurt and the same compared with `other`."""
     sign = 1 if direction == "up" else -1
     gains = [sign * (own[device][0] - other[device][0]) for device in own if device in other]
-    return Moved(sum(g > 0 for g in gains), sum(g < 0 for g in gains), sum(g == 0 for g in gains))
+    return DeviceCounts(sum(g > 0 for g in gains), sum(g < 0 for g in gains), sum(g == 0 for g in gains))

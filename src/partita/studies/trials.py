@@ -1,72 +1,186 @@
-"""A trial of some values: what it gave, and giving it up where it is hopeless."""
+"""The trials of a search: which values to try next, and when to stop a trial early."""
 
+import itertools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from partita.config.changes import parse_value
+from partita.errors import ConfigError, needed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
-from partita.training import loop as pipeline
-from partita.training.evaluation import Row, weighted_mean
+from partita.training.evaluation import weighted_mean
+from partita.training.journal import RoundRow
+from partita.training.pipeline import RoundCallback
+
+SearchSpace = Mapping[str, Sequence[Any]]
+"""The values to try, by dotted key of the config."""
+_NOT_SEARCHED = ("seed", "evaluate.", "task.validation", "out", "name", "compare.")
+"""Keys that must be the same in all trials."""
+_KEPT = 67.0
+"""Percentage of trials that continue at each check; the others are stopped."""
+_FULL_TRIALS = 3
+"""Number of trials that run to the end before any is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One choice of values, and what it gave."""
+    """One choice of values, and its result."""
 
     number: int
     choice: Mapping[str, Any]
     value: float | None
-    """The metric on validation rows after the last stage; None where the trial was given up or failed."""
-    said: str
-    """How it ended."""
+    """The metric on validation rows after the last stage; None if the trial was stopped or failed."""
+    status: str
+    """How the trial ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What a search found."""
+    """The result of a search."""
 
     metric: str
     trials: Sequence[Trial]
     best: Trial
 
 
-class Hopeless(Exception):
-    """A trial is given up."""
-
-
-@dataclass
-class Watch:
-    """Watches a trial, and gives it up where it is hopeless."""
-
-    asked: Any
-    number: int
-    count: int
-    tick: OnProgress
-    looks: int = 0
-    """How often its models are judged on their way."""
-    told: pipeline.Watch = ignore
-    """Who else is told of its rounds."""
-    stage: str = ""
-    """The stage of the last round."""
-    _seen: list[tuple[float, float]] = field(default_factory=list)
-
-    def __call__(self, line: Row, done: int, total: int) -> None:
-        """Take note of a round; raises `Hopeless`."""
-        self.told(line, done, total)
-        self.stage = line["stage"]
-        self.tick(self.number + done / total, self.count, f"trial {self.number}, {100 * done // total} %")
-        if line["work"] == "evaluate":
-            self._seen += [(line["metric"], line["weight"])] if "metric" in line else []
-        elif self._seen:
-            metrics, weights = zip(*self._seen, strict=True)
-            self._seen.clear()
-            self.asked.report(weighted_mean(metrics, weights), done)
-            if self.asked.should_prune():
-                raise Hopeless(f"given up after {done} of {total} rounds")
-
-
 def trials_from(values: Mapping[str, Any]) -> Tuned:
     """Return a search's trials from the values of `dataclasses.asdict`."""
     trials = [Trial(**trial) for trial in values["trials"]]
     return Tuned(metric=values["metric"], trials=trials, best=Trial(**values["best"]))
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[Any]]]:
+    """Return the overrides with one value, and the search space of those with several.
+
+    >>> split_arguments(["seed=2", "finetune.personal_lr=0.1,0.01"])
+    (['seed=2'], {'finetune.personal_lr': [0.1, 0.01]})
+    """
+    overrides: list[str] = []
+    space: dict[str, list[Any]] = {}
+    for argument in arguments:
+        key, _, text = argument.partition("=")
+        if "," in text and text[0] not in "[{\"'":
+            space[key] = list(dict.fromkeys(parse_value(part) for part in text.split(",") if part))
+        else:
+            overrides.append(argument)
+    return overrides, space
+
+
+def check_space(space: SearchSpace, trials: int) -> None:
+    """Raise if there is nothing to search, or a key or a value cannot be searched."""
+    if not space:
+        raise ConfigError("There is nothing to search: give a key several values, `key=v1,v2`.")
+    if trials < 0:
+        raise ConfigError(f"`trials` must be 0 (every combination) or above, got {trials}.")
+    for key, choices in space.items():
+        if key.startswith(_NOT_SEARCHED):
+            raise ConfigError(f"`{key}` cannot be searched: it must be the same in all trials.")
+        odd = [choice for choice in choices if not isinstance(choice, str | int | float)]
+        if odd:
+            raise ConfigError(f"The values of `{key}` must be numbers or strings, got {odd[0]!r}.")
+
+
+class Sampler:
+    """Chooses the values of the next trial with Optuna, none of them twice.
+
+    Args:
+        space: the values to try.
+        own: the config's own values, which are tried first unless every combination is: the result of a
+            search should not be worse than the config it began with.
+        direction: "up" if a higher metric is better, else "down".
+        seed: the seed of random choices.
+        trials: number of trials; 0: every combination.
+    """
+
+    def __init__(
+        self, space: SearchSpace, *, own: Mapping[str, Any], direction: str, seed: int, trials: int
+    ) -> None:
+        optuna = needed("optuna", by="Tuning", extra="tune")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._states = optuna.trial.TrialState
+        self._space = space
+        self._left = [dict(zip(space, choice, strict=True)) for choice in itertools.product(*space.values())]
+        self.trials = min(trials or len(self._left), len(self._left))
+        self._in_order = self.trials == len(self._left)
+        self._own_first = False
+        if not self._in_order:
+            random.Random(seed).shuffle(self._left)
+            self._left.sort(key=lambda choice: choice != own)
+            self._own_first = self._left[0] == own
+        self._study = optuna.create_study(
+            direction={"up": "maximize", "down": "minimize"}[direction],
+            sampler=optuna.samplers.TPESampler(seed=seed),
+            pruner=optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_FULL_TRIALS),
+        )
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether there are enough trials to stop the worst of them early."""
+        return self.trials > _FULL_TRIALS
+
+    def next(self) -> tuple[Any, dict[str, Any]]:
+        """Return the next trial of Optuna's and its values."""
+        if self._in_order or self._own_first:
+            self._study.enqueue_trial(self._left[0])
+            self._own_first = False
+        trial, choice = self._ask()
+        if choice not in self._left:
+            self._study.tell(trial, state=self._states.FAIL)
+            self._study.enqueue_trial(self._left[0])
+            trial, choice = self._ask()
+        self._left.remove(choice)
+        return trial, choice
+
+    def record(self, trial: Any, value: float | None) -> None:
+        """Record the metric of a trial, None if it has none."""
+        state = self._states.PRUNED if value is None else self._states.COMPLETE
+        self._study.tell(trial, value, state=state)
+
+    def _ask(self) -> tuple[Any, dict[str, Any]]:
+        trial = self._study.ask()
+        choices = self._space.items()
+        return trial, {key: trial.suggest_categorical(key, list(values)) for key, values in choices}
+
+
+class Stopped(Exception):
+    """A trial is stopped early."""
+
+
+@dataclass
+class TrialWatcher:
+    """A callback for the rounds of one trial: shows its progress and stops it if it is among the worst."""
+
+    trial: Any
+    """Optuna's trial."""
+    number: int
+    trials: int
+    """Number of all trials."""
+    on_progress: OnProgress
+    checks: int = 0
+    """Number of evaluations during training, after each of which the trial may be stopped."""
+    on_round: RoundCallback = ignore
+    """Called with every round too."""
+    stage: str = ""
+    """Stage of the last round."""
+    _evaluated: list[tuple[float, float]] = field(default_factory=list)
+
+    def __call__(self, line: RoundRow, done: int, total: int) -> None:
+        """Take note of a round.
+
+        Raises:
+            Stopped: the trial is among the worst.
+        """
+        self.on_round(line, done, total)
+        self.stage = line["stage"]
+        progress = f"trial {self.number}, {100 * done // total} %"
+        self.on_progress(self.number + done / total, self.trials, progress)
+        if line["work"] == "evaluate":
+            self._evaluated += [(line["metric"], line["weight"])] if "metric" in line else []
+        elif self._evaluated:
+            metrics, weights = zip(*self._evaluated, strict=True)
+            self._evaluated.clear()
+            self.trial.report(weighted_mean(metrics, weights), done)
+            if self.trial.should_prune():
+                raise Stopped(f"stopped after {done} of {total} rounds")

@@ -1,4 +1,4 @@
-"""Building a run's model, from random numbers that derive from the run's seed."""
+"""Building a run's model, with random numbers that derive from the run's seed."""
 
 import copy
 import random
@@ -10,47 +10,73 @@ import torch
 from torch import nn
 
 from partita.params import Params, copy_into
-from partita.partition import Partition
-from partita.protocol import derive_seed
+from partita.partition import Partition, Personalization
+from partita.partition.selection import tensors_of
+from partita.protocol import Stage, derive_seed
 from partita.tasks.task import Task
 
 
 def build_model(
-    task: Task, partition: Partition | None = None, *, seed: int, state: Params | None = None
+    task: Task, personalization: Personalization | None = None, *, seed: int, state: Params | None = None
 ) -> nn.Module:
-    """Return the task's model, with the values of `state` where given, prepared for `partition`.
+    """Return the task's model, with the values of `state` where given, prepared for personalization.
 
-    A copy, so that a task whose function hands out the same model again is not trained behind its back.
+    The model is a copy: a task whose function returns the same model again is not changed by training.
     """
     with one_thread():
         with seeded(derive_seed(seed, "model")):
             model = copy.deepcopy(task.model())
         if state is not None:
             copy_into(Partition(model).of(model).shared, state)
-        if partition is not None:
+        if personalization is not None:
             with seeded(derive_seed(seed, "prepare")):
-                model = partition.prepare(model)
+                model = personalization.prepare(model)
     return model
+
+
+def split_by_stage(
+    task: Task, personalization: Personalization, *, seed: int, pretrains: bool = True
+) -> dict[Stage, Personalization]:
+    """Return how the model is split in each stage: pretraining shares everything that is not frozen.
+
+    Raises:
+        ValueError: pretraining would train a tensor that is frozen later and does not exist yet.
+    """
+    model = build_model(task, seed=seed)
+    state = tensors_of(model)
+    names = personalization.partition.names("frozen")
+    absent = [name for name in names if name not in state]
+    if absent and pretrains:
+        raise ValueError(
+            f"`{absent[0]}` is frozen and does not exist before `prepare`: pretraining would change it."
+        )
+    frozen = {id(state[name]) for name in names if name in state}
+    whole = Partition(model, frozen=(lambda _, tensor: id(tensor) in frozen) if frozen else ())
+    return {
+        Stage.PRETRAINED: Personalization(whole),
+        Stage.PERSONALISED: personalization,
+        Stage.FINETUNED: personalization,
+    }
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw the random numbers of torch, NumPy and Python from `seed` in this block, and go on as before."""
-    with random_numbers_kept():
+    """Seed torch, NumPy and Python inside this block, and restore their random state after it."""
+    with preserved_random_state():
         seed_everything(seed)
         yield
 
 
 def seed_everything(seed: int) -> None:
-    """Draw the random numbers of torch, NumPy and Python from `seed` from now on."""
+    """Seed torch, NumPy and Python."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 @contextmanager
-def random_numbers_kept() -> Iterator[None]:
-    """Go on with the caller's random numbers after this block, whatever is drawn in it."""
+def preserved_random_state() -> Iterator[None]:
+    """Restore the random state of torch, NumPy and Python after this block."""
     states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -62,7 +88,7 @@ def random_numbers_kept() -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread inside of an operation in this block: other numbers of threads give other bits."""
+    """Use one intra-op thread in this block: other numbers of threads give other bits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

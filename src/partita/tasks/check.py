@@ -10,7 +10,7 @@ from torch import Tensor
 from partita.data.examples import Examples, examples_of, in_order
 from partita.errors import CannotDo
 from partita.params import Params
-from partita.partition import Partition
+from partita.partition import Personalization
 from partita.protocol import DeviceId, derive_seed
 from partita.tasks.build import build_model, seeded
 from partita.tasks.task import Task
@@ -18,7 +18,7 @@ from partita.tasks.task import Task
 logger = logging.getLogger(__name__)
 
 
-def check_task(task: Task, partition: Partition, *, seed: int) -> None:
+def check_task(task: Task, personalization: Personalization, *, seed: int) -> None:
     """Try the data, the loss and the predictions on a few examples of the first device.
 
     Raises:
@@ -27,8 +27,8 @@ def check_task(task: Task, partition: Partition, *, seed: int) -> None:
     """
     device = task.devices.ids[0]
     with seeded(derive_seed(seed, "check")), contextlib.suppress(CannotDo):
-        partition = partition.on(device)
-        model = build_model(task, partition, seed=seed)
+        own = personalization.on(device)
+        partition, model = own.partition, build_model(task, own, seed=seed)
         partition.let_move(model, "personal", "shared")
         try:
             examples = _training_examples(task, device)

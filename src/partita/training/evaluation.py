@@ -10,7 +10,8 @@ import numpy.typing as npt
 from partita.protocol import DeviceId, Measures, Stage
 from partita.tasks.task import COLUMNS, Task
 
-Row = Mapping[str, Any]
+DeviceRow = Mapping[str, Any]
+"""Measurements of one device, stage and split: a row of `devices.parquet`."""
 Column = npt.NDArray[np.float64]
 Summary = dict[str, Any]
 
@@ -30,7 +31,9 @@ def columns_of(task: Task) -> dict[str, type]:
     return {name: kinds.get(name, str) for name in measured} | dict.fromkeys(further, float) | {reason: str}
 
 
-def rows_of(task: Task, stage: Stage, device: DeviceId, metrics: Mapping[str, Measures]) -> Iterator[Row]:
+def rows_of(
+    task: Task, stage: Stage, device: DeviceId, metrics: Mapping[str, Measures]
+) -> Iterator[DeviceRow]:
     """Yield a row for each split that a device measured: the headline metric in the column `metric`."""
     for split, measures in metrics.items():
         values = dict(measures)
@@ -38,7 +41,7 @@ def rows_of(task: Task, stage: Stage, device: DeviceId, metrics: Mapping[str, Me
         yield {"stage": stage, "model": MODEL_OF[stage], "device": device, "split": split, **values}
 
 
-def served(rows: Callable[[], Iterable[Row]], task: Task, *, devices: int) -> Iterator[Row]:
+def served(rows: Callable[[], Iterable[DeviceRow]], task: Task, *, devices: int) -> Iterator[DeviceRow]:
     """Yield the rows of the model that each device serves: its own where it is better on validation rows.
 
     On a tie, and where a device has no validation metric, the pretrained model is served.
@@ -52,7 +55,7 @@ def served(rows: Callable[[], Iterable[Row]], task: Task, *, devices: int) -> It
     last = [stage for stage, column in values.items() if not np.isnan(column).all()][-1:]
     gains = _gains(values, task)[last[0]] if last else np.zeros(devices)
 
-    def of(stage: Stage, *, own: bool) -> Iterator[Row]:
+    def of(stage: Stage, *, own: bool) -> Iterator[DeviceRow]:
         return (r for r in rows() if r["stage"] == stage and (gains[r["position"]] > 0) == own)
 
     chosen = [of(Stage.PRETRAINED, own=False), *(of(stage, own=True) for stage in last)]
@@ -67,12 +70,12 @@ class Pretrained:
         rows, task, devices, split: as in `summarize`.
     """
 
-    def __init__(self, rows: Iterable[Row], task: Task, *, devices: int, split: str) -> None:
+    def __init__(self, rows: Iterable[DeviceRow], task: Task, *, devices: int, split: str) -> None:
         self._before = _columns(rows, devices, split)[0][Stage.PRETRAINED]
         self._sign = _sign(task)
         self._split = split
 
-    def against(self, rows: Iterable[Row]) -> dict[str, int]:
+    def against(self, rows: Iterable[DeviceRow]) -> dict[str, int]:
         """Return how many devices a later model helps and hurts, and for how many it does the same."""
         known = [row for row in rows if row["split"] == self._split and row["metric"] is not None]
         return _counts(
@@ -85,7 +88,7 @@ def weighted_mean(values: Iterable[float], weights: Iterable[float]) -> float:
     return float(np.average(np.fromiter(values, float), weights=np.fromiter(weights, float)))
 
 
-def summarize(rows: Iterable[Row], task: Task, *, devices: int, split: str = "test") -> Summary:
+def summarize(rows: Iterable[DeviceRow], task: Task, *, devices: int, split: str = "test") -> Summary:
     """Return how each stage's model does over devices, on one split.
 
     Helped and hurt are strict, against the same device's `pretrained` metric. A device on which the
@@ -108,7 +111,7 @@ def summarize(rows: Iterable[Row], task: Task, *, devices: int, split: str = "te
     return {"metric": task.headline, "direction": direction, "split": split, "stages": stages}
 
 
-def _columns(rows: Iterable[Row], devices: int, split: str) -> tuple[dict[Stage, Column], Column]:
+def _columns(rows: Iterable[DeviceRow], devices: int, split: str) -> tuple[dict[Stage, Column], Column]:
     """Return each stage's metrics by position, NaN where there is none, and the weights."""
     values = {stage: np.full(devices, np.nan) for stage in Stage}
     weights = np.zeros(devices)

@@ -1,152 +1,156 @@
-"""What a stage works with: how the model is split, where u and v begin, what the devices do."""
+"""The server's side of each stage: where u starts, how the server steps, and what devices are asked to do."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-import torch
+from torch import Tensor
 
-from partita.device.visit import Role
-from partita.methods import registry
 from partita.methods.carried import sent_by
-from partita.methods.sgd import SGD
 from partita.params import Params, cloned, digest_of
-from partita.partition import Partition, Parts
-from partita.partition.selection import tensors_of
-from partita.protocol import DeviceId, Stage, Start
-from partita.runs.journal import Record
+from partita.partition import Parts, Personalization
+from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update
 from partita.server.optimizers import Averaging
 from partita.server.round import Server, State
-from partita.tasks.build import build_model
+from partita.server.sampling import sample_cohort
+from partita.tasks.build import build_model, split_by_stage
 from partita.tasks.task import Task
-from partita.training.plan import Plan, Training
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scene:
-    """What a stage works with on the server's side."""
-
-    stage: Stage
-    server: Server
-    state: State
-    frozen: Params
-    sent: frozenset[str]
-    """What the method sends besides the shared part."""
-
-    @property
-    def shared(self) -> Params:
-        """u, the shared part, without what a method sends besides it."""
-        return {name: tensor for name, tensor in self.state.shared.items() if name not in self.sent}
-
-    @property
-    def left_behind(self) -> dict[str, torch.Tensor]:
-        """All that the stage leaves on the server: w_g whole after pretraining, u after that."""
-        whole = self.frozen if self.stage is Stage.PRETRAINED else {}
-        return {**self.shared, **whole}
+from partita.training.evaluation import MODEL_OF
+from partita.training.journal import Journal
+from partita.training.plan import Plan, Turn
 
 
 class Stages:
-    """Opens the stages of a run, each from what the one before has left in the record.
+    """The stages of a run, each starting from what the one before has left in the journal.
 
-    Pretraining shares everything but what is frozen; the later stages split the model as asked.
+    Args:
+        task: data, model, loss and metrics.
+        personalization: how the model is split after pretraining.
+        plan: the rounds of every stage.
+        seed: the run's seed.
+        devices: all devices that can be asked.
+        journal: holds what earlier stages have left.
     """
 
-    def __init__(self, task: Task, partition: Partition, plan: Plan, *, seed: int, record: Record) -> None:
+    def __init__(
+        self,
+        task: Task,
+        personalization: Personalization,
+        plan: Plan,
+        *,
+        seed: int,
+        devices: Sequence[DeviceId],
+        journal: Journal,
+    ) -> None:
         self.task = task
         self.plan = plan
         self.seed = seed
-        self.record = record
-        self.partition = partition
-        self._starts: dict[int, tuple[Partition, Start]] = {}
-        model = build_model(task, seed=seed)
-        state = tensors_of(model)
-        absent = [name for name in partition.names("frozen") if name not in state]
-        if absent and plan.training(Stage.PRETRAINED):
-            raise ValueError(
-                f"`{absent[0]}` is frozen and has no such name before `prepare`: pretraining would move it."
-            )
-        frozen = {id(state[name]) for name in partition.names("frozen") if name in state}
-        self.everything = Partition(model, frozen=(lambda _, tensor: id(tensor) in frozen) if frozen else ())
+        self.devices = devices
+        self.journal = journal
+        pretrains = plan.training(Stage.PRETRAINED) is not None
+        self.splits = split_by_stage(task, personalization, seed=seed, pretrains=pretrains)
+        self.start_of = cache(self._start_of)
+        positions = plan.evaluate.positions(len(devices), seed=seed)
+        self.evaluated = devices if plan.evaluate.devices == "all" else [devices[at] for at in positions]
 
-    def roles(self) -> dict[Stage, Role]:
-        """Return what devices do in each stage."""
-        finetune = self.plan.finetune
-        return {
-            Stage.PRETRAINED: _role(self.everything, self.plan.pretrain),
-            Stage.PERSONALISED: _role(self.partition, self.plan.personalize),
-            Stage.FINETUNED: Role(
-                partition=self.partition,
-                local=registry.find(registry.REFERENCE).update,
-                optimizer=finetune.optimizer if finetune else SGD,
-            ),
-        }
-
-    def open(self, stage: Stage, state: State | None = None) -> Scene:
-        """Return the scene of a stage: at its beginning, or at `state` where a run is resumed."""
-        parts = self._parts(stage)
-        training = self.plan.training(stage)
-        partition = self._partition_of(stage)
-        sent = sent_by(training.method.local, partition, parts.shared) if training else {}
+    def open(self, stage: Stage) -> "ServerStage":
+        """Return the server's side of a stage."""
+        parts = self.initial_parts(stage, self.splits[stage])
+        shared = self.journal.shared(Stage.PERSONALISED) if stage is Stage.FINETUNED else parts.shared
+        training, partition = self.plan.training(stage), self.splits[stage].partition
+        sent = sent_by(training.method.local, partition, shared) if training else {}
         server = Server(
             optimizer=training.server if training else Averaging(),
             buffers=partition.buffers("shared"),
             sent={name: each.aggregation for name, each in sent.items()},
-            devices=len(self.task.devices),
+            devices=len(self.devices),
         )
-        return Scene(
-            stage=stage,
-            server=server,
-            state=server.begin({**parts.shared, **{name: each.tensor for name, each in sent.items()}})
-            if state is None
-            else state,
-            frozen=parts.frozen,
-            sent=frozenset(sent),
-        )
+        start = server.begin({**shared, **{name: each.tensor for name, each in sent.items()}})
+        return ServerStage(self, stage, server=server, start=start, frozen=parts.frozen)
 
-    def start_of(self, stage: Stage, device: DeviceId) -> Start:
-        """Return what a device begins a stage with: one draw for all that have the same model."""
-        partition = self._partition_of(stage).on(device)
-        if id(partition) not in self._starts:
-            parts = self._begin(stage, partition)
-            start = Start(
-                digest=digest_of(parts.personal),
-                personal=parts.personal,
-                frozen=digest_of(parts.frozen),
-            )
-            self._starts[id(partition)] = partition, start
-            if self._partition_of(stage).by_device is not None:
-                self.record.save_shared(f"start-{start.digest[:8]}", parts.personal)
-        return self._starts[id(partition)][1]
+    def starts(self, stage: Stage) -> Mapping[str, Params]:
+        """Return the tensors that a stage starts with and that the run keeps, by name.
 
-    def _partition_of(self, stage: Stage) -> Partition:
-        return self.everything if stage is Stage.PRETRAINED else self.partition
-
-    def _parts(self, stage: Stage) -> Parts:
-        """Return the parts of the model with which a stage begins."""
-        parts = self._begin(stage, self._partition_of(stage))
+        After pretraining these are v's start, one for each size of personal part, and u where no training
+        round will save it.
+        """
         if stage is Stage.PRETRAINED:
-            return parts
-        if self.partition.by_device is None:
-            self.record.save_shared("start", parts.personal)
-        if stage is Stage.FINETUNED:
-            if self.plan.training(Stage.PERSONALISED) is None:
-                self.record.save_shared(Stage.PERSONALISED, parts.shared)
-            shared = self.record.load_shared(Stage.PERSONALISED)
-            parts = Parts(shared, parts.personal, parts.frozen)
-        return parts
+            return {}
+        own = self.splits[stage]
+        found: dict[str, Params] = {}
+        for kind, _, _ in own.kinds(self.devices):
+            start = self.start_of(stage, kind)
+            found["start" if own.by_device is None else f"start-{start.digest[:8]}"] = start.personal or {}
+        if self.plan.training(Stage.PERSONALISED) is None:
+            found[Stage.PERSONALISED] = self.initial_parts(stage, own).shared
+        return found
 
-    def _begin(self, stage: Stage, partition: Partition) -> Parts:
-        """Return the parts of the initial model, of the pretrained one after the first stage."""
-        pretrained = None if stage is Stage.PRETRAINED else self.record.load_shared(Stage.PRETRAINED)
-        parts = partition.of(build_model(self.task, partition, seed=self.seed, state=pretrained))
+    def initial_parts(self, stage: Stage, own: Personalization) -> Parts:
+        """Return the parts of the initial model; after the first stage, of the pretrained one."""
+        pretrained = None if stage is Stage.PRETRAINED else self.journal.shared(Stage.PRETRAINED)
+        parts = own.partition.of(build_model(self.task, own, seed=self.seed, state=pretrained))
         return Parts(cloned(parts.shared), cloned(parts.personal), cloned(parts.frozen))
 
+    def _start_of(self, stage: Stage, own: Personalization) -> Start:
+        """Return the start of all devices that have the same model: one draw for all of them."""
+        parts = self.initial_parts(stage, own)
+        frozen = digest_of(parts.frozen)
+        return Start(digest=digest_of(parts.personal), personal=parts.personal, frozen=frozen)
 
-def _role(partition: Partition, training: Training | None) -> Role:
-    if training is None:
-        return Role(partition=partition, local=registry.find(registry.REFERENCE).update, optimizer=SGD)
-    method = training.method
-    return Role(
-        partition=partition,
-        local=method.local,
-        optimizer=method.optimizer,
-        stateful=method.stateful,
-    )
+
+@dataclass(frozen=True)
+class ServerStage:
+    """The server's side of one stage, besides its state."""
+
+    stages: Stages
+    stage: Stage
+    server: Server
+    start: State
+    """The server's state at the beginning of the stage."""
+    frozen: Params
+
+    def cohort(self, turn: Turn) -> Sequence[DeviceId]:
+        """Return the devices of a round: a sample in training, otherwise a block of evaluated devices."""
+        devices, training = self.stages.devices, self.stages.plan.training(self.stage)
+        if turn.work != "update" or training is None:
+            return self.stages.evaluated[turn.block.start : turn.block.stop]
+        size, seed = training.devices_per_round, self.stages.seed
+        sample = sample_cohort(len(devices), size, seed=seed, stage=self.stage, round=turn.round)
+        return [devices[position] for position in sample]
+
+    def orders(self, turn: Turn, cohort: Sequence[DeviceId], state: State) -> list[Order]:
+        """Return the order for every device of a cohort."""
+        work = self._work(turn)
+        shared = state.shared if isinstance(work, Update) else self.shared_part(state)
+        split = self.stages.splits[self.stage]
+        return [
+            Order(
+                stage=self.stage,
+                round=turn.round,
+                device=device,
+                work=work,
+                shared=shared,
+                start=self.stages.start_of(self.stage, split.on(device)),
+            )
+            for device in cohort
+        ]
+
+    def shared_part(self, state: State) -> dict[str, Tensor]:
+        """Return u without what the method sends besides it."""
+        return {name: tensor for name, tensor in state.shared.items() if name not in self.server.sent}
+
+    def result(self, state: State) -> dict[str, Tensor]:
+        """Return the tensors that the stage's training ends with: all of w_g after pretraining, u later."""
+        whole = self.frozen if self.stage is Stage.PRETRAINED else {}
+        return {**self.shared_part(state), **whole}
+
+    def _work(self, turn: Turn) -> Update | Finetune | Evaluate:
+        plan = self.stages.plan
+        training = plan.training(self.stage)
+        if turn.work == "update" and training is not None:
+            return training.method.update.scaled(training.schedule(turn.round, training.rounds))
+        if turn.work == "finetune" and plan.finetune is not None:
+            return plan.finetune.work
+        split = plan.evaluate.split
+        splits = dict.fromkeys(("train", "validation", split)) if turn.final else (split,)
+        return Evaluate(model=MODEL_OF[self.stage], splits=tuple(splits))

@@ -1,0 +1,50 @@
+"""Tied tensors: one tensor under several names, and how to give the names their own copies."""
+
+import copy
+
+from torch import Tensor, nn
+
+from partita.params import Params
+
+
+def find_ties(state: Params) -> dict[str, str]:
+    """Return, for every tensor that shares memory with an earlier one, the first name of that memory."""
+    ties: dict[str, str] = {}
+    seen: list[tuple[int, int, str]] = []
+    for name, tensor in state.items():
+        if not tensor.numel():
+            continue
+        begin = tensor.data_ptr()
+        reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        end = begin + (reach + 1) * tensor.element_size()
+        first = next((other for low, high, other in seen if begin < high and low < end), None)
+        if first is None:
+            seen.append((begin, end, name))
+        else:
+            ties[name] = first
+    return ties
+
+
+def is_same_memory(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are the same memory from end to end."""
+    return one.data_ptr() == other.data_ptr() and one.numel() == other.numel()
+
+
+def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """Return the module that owns a tensor and the tensor's attribute; copies shared modules, in place.
+
+    A module on the path that stands in two places of the model is copied in this one, with all its tensors
+    still shared, so that a tensor can be replaced here alone.
+    """
+    *path, attribute = name.split(".")
+    module = model
+    for place in path:
+        child = module.get_submodule(place)
+        if sum(other is child for _, other in model.named_modules(remove_duplicate=False)) > 1:
+            child = copy.copy(child)
+            for slot, registry in vars(child).items():
+                if slot.startswith("_") and isinstance(registry, dict | set):
+                    vars(child)[slot] = registry.copy()
+            setattr(module, place, child)
+        module = child
+    return module, attribute

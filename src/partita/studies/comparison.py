@@ -1,0 +1,267 @@
+"""A comparison in its folder: its config, its cells with their runs, and the results of tuning."""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from partita.config.building import build
+from partita.config.changes import with_values
+from partita.config.imports import own_code
+from partita.config.provenance import COMMAND, find_code, made_with
+from partita.config.reading import read_values
+from partita.config.schema import Config
+from partita.config.tasks import build_task, data_files
+from partita.durable import replace_file
+from partita.errors import ConfigError
+from partita.methods import registry
+from partita.methods.named import Citation
+from partita.models.parts import partition_names
+from partita.protocol import Stage
+from partita.runs.folder import RunFolder
+from partita.server import registry as servers
+from partita.studies import run as runner
+from partita.studies.cells import START, STATELESS, Cell, base_of, cells_of, check, named, titles_of
+from partita.studies.trials import Tuned, trials_from
+from partita.studies.tune import check_trial
+from partita.tasks.build import build_model
+
+_CELLS, _TUNED = "cells", "tuned"
+"""The folders of a comparison."""
+_FILE = "comparison.json"
+"""The cells of a comparison and the methods that it compares, resolved when it begins."""
+_TRIALS = "trials.json"
+"""All trials of a method's tuning, in its folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedMethod:
+    """The facts about a method that tables need, so that they can be written without its code."""
+
+    title: str
+    citation: Citation | None
+    """Its paper."""
+    begins_pretrained: bool
+    """Whether its runs begin from the pretrained model of their seed."""
+    trains_alone: bool = False
+    """Whether its devices never exchange anything."""
+    in_partial_table: bool = False
+    """Whether it is a column of the paper's table of methods for one and the same personal part."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison in its folder."""
+
+    folder: Path
+    values: Mapping[str, Any]
+    """The config's values, with paths relative to the folder."""
+    cells: Sequence[Cell]
+    methods: Mapping[str, ComparedMethod]
+    """By the name that cells give them."""
+
+    @property
+    def trials(self) -> int:
+        """Number of trials with which each method is tuned first."""
+        return base_of(self.values).compare.tune
+
+    @property
+    def tuned_folder(self) -> Path:
+        """The folder of the methods' tuning."""
+        return self.folder / _TUNED
+
+    def run_of(self, cell: Cell) -> RunFolder:
+        """Return a cell's run."""
+        return RunFolder(self.folder_of(cell))
+
+    def folder_of(self, cell: Cell) -> Path:
+        """Return the folder of a cell's run."""
+        return self.folder / _CELLS / cell.name
+
+    def lock_file(self, cell: Cell) -> Path:
+        """Return the lock of a cell, which the process that runs it holds."""
+        return self.folder / _CELLS / f"{cell.name}.lock"
+
+    def start_of(self, cell: Cell) -> Cell:
+        """Return the cell that pretrains for another."""
+        return next(other for other in self.cells if other.seed == cell.seed and other.method == START)
+
+    def prepare(self, cell: Cell) -> runner.Prepared:
+        """Begin a cell's run, or resume it; its folder is created if needed."""
+        start = None
+        if cell.begins_pretrained:
+            start = pretrained_in(self.folder_of(self.start_of(cell)))
+        tuned = replace(cell, values=with_values(cell.values, self.tuned_to(cell)))
+        return runner.prepare_or_resume(tuned.config(out=self.folder_of(cell), start=start), self.folder)
+
+    def failure_file(self, cell: Cell) -> Path:
+        """Return the file with the reason why a cell failed; without that file it is run again."""
+        return self.folder / _CELLS / f"{cell.name}.failed"
+
+    def why_failed(self, cell: Cell) -> str:
+        """Return the reason why a cell failed, empty if it did not."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.failure_file(cell).read_text()
+        begins_pretrained = self.methods[cell.method].begins_pretrained
+        return "its start failed" if begins_pretrained and self.why_failed(self.start_of(cell)) else ""
+
+    def failed(self) -> dict[str, str]:
+        """Return the reasons why cells failed, by name."""
+        return {cell.name: reason for cell in self.cells if (reason := self.why_failed(cell))}
+
+    def is_done(self, cell: Cell) -> bool:
+        """Return whether a cell is finished or has failed."""
+        return self.run_of(cell).is_finished or bool(self.why_failed(cell))
+
+    def tuned_file(self, cell: Cell) -> Path:
+        """Return the file with the values that a cell's method was tuned to."""
+        return self.tuned_folder / f"{cell.kind}.json"
+
+    def tuned_to(self, cell: Cell) -> Mapping[str, Any]:
+        """Return the values that a cell's method was tuned to, none if it was not tuned."""
+        with contextlib.suppress(FileNotFoundError):
+            return json.loads(self.tuned_file(cell).read_bytes())
+        return {}
+
+    def trials_folder(self, cell: Cell) -> Path:
+        """Return the folder with the runs that a cell's method was tuned with."""
+        return self.tuned_file(cell).with_suffix("")
+
+    def trials_file(self, cell: Cell) -> Path:
+        """Return the file with all trials of a cell's method."""
+        return self.trials_folder(cell) / _TRIALS
+
+    def trials_of(self, cell: Cell) -> Tuned | None:
+        """Return all trials that a cell's method was tuned with, None if it was not tuned."""
+        with contextlib.suppress(FileNotFoundError):
+            return trials_from(json.loads(self.trials_file(cell).read_bytes()))
+        return None
+
+
+def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Comparison:
+    """Return a new comparison, in a folder of its own.
+
+    Args:
+        values: the config's values.
+        beside: the folder of the config, where files that it names are found.
+        command: the command line, which is kept in the folder.
+    """
+    config = base_of(values)
+    cells = cells_in(values, beside)
+    for cell in first_seed(cells):
+        check_cell(cell, beside)
+        if config.compare.tune and cell.method != START:
+            check_trial(cell.values, beside)
+    folder = runner.claim(config, f"{config.name}-compare")
+    (folder / _CELLS).mkdir()
+    settled = _from_folder(values, cells, beside, folder)
+    settled["made_with"] |= {COMMAND: command} if command else {}
+    resolved = {
+        "methods": {method: asdict(own) for method, own in _methods(config, cells).items()},
+        "cells": [asdict(cell) for cell in cells_in(settled, folder)],
+    }
+    replace_file(folder / _FILE, json.dumps(resolved, indent=1).encode())
+    replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
+    return reopen(folder)
+
+
+def is_comparison(folder: Path) -> bool:
+    """Return whether a folder holds a comparison."""
+    return (folder / "config.toml").is_file() and (folder / _FILE).is_file()
+
+
+def reopen(folder: Path) -> Comparison:
+    """Return the comparison in a folder, from its files alone: no task or model is built.
+
+    Raises:
+        ConfigError: there is none, or its files are damaged.
+    """
+    if not is_comparison(folder):
+        raise ConfigError(f"`{folder}` is not the folder of a comparison: it has no `{_FILE}`.")
+    values = read_values(folder / "config.toml")
+    try:
+        resolved = json.loads((folder / _FILE).read_bytes())
+        cells = [Cell(**cell) for cell in resolved["cells"]]
+        methods = {method: _method_from(own) for method, own in resolved["methods"].items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"`{folder / _FILE}` is damaged: {error}") from error
+    return Comparison(folder, values, cells, methods)
+
+
+def _method_from(values: Mapping[str, Any]) -> ComparedMethod:
+    """Return a method as it is recorded."""
+    citation = values["citation"]
+    return ComparedMethod(**{**values, "citation": Citation(**citation) if citation else None})
+
+
+def _methods(config: Config, cells: Sequence[Cell]) -> dict[str, ComparedMethod]:
+    """Return the methods of some cells; pretraining and its continuation by their server optimizers."""
+    compared = [cell.method for cell in first_seed(cells) if cell.method != START]
+    titles = titles_of(compared)
+    papers = {method: named(method).citation for method in compared}
+    for method, stage in ((START, config.pretrain), (registry.REFERENCE, config.personalize)):
+        titles[method] = servers.title_of(stage.server_optimizer)
+        papers[method] = registry.citations().get(servers.cites_of(stage.server_optimizer))
+    if config.pretrain.rounds:
+        titles[registry.REFERENCE] += ", continued"
+    else:
+        titles[START], papers[START] = "Start", None
+    methods = {START: ComparedMethod(title=titles[START], citation=papers[START], begins_pretrained=False)}
+    for method in compared:
+        methods[method] = ComparedMethod(
+            title=titles[method],
+            citation=papers[method],
+            begins_pretrained=named(method).from_scratch is None,
+            trains_alone=named(method).trains_alone,
+            in_partial_table=named(method).in_partial_table and not method.endswith(STATELESS),
+        )
+    return methods
+
+
+def cells_in(values: Mapping[str, Any], beside: Path) -> list[Cell]:
+    """Return the cells of a comparison; files that it names are found `beside` it."""
+    find_code(values.get("made_with", {}), beside)
+    config = base_of(values)
+    check(config.compare)
+    task, _ = build_task(config, beside)
+    with own_code("The model"):
+        parts = partition_names(build_model(task, seed=config.seed))
+    return cells_of(values, devices=len(task.devices), parts=parts)
+
+
+def first_seed(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of the first seed; those of other seeds differ only in the seed."""
+    return [cell for cell in cells if cell.seed == cells[0].seed]
+
+
+def check_cell(cell: Cell, beside: Path) -> runner.Prepared:
+    """Return a cell's run without a folder, or raise if it cannot be built."""
+    try:
+        config = cell.config(out=Path())
+        return runner.Prepared(config, build(config, beside), RunFolder(Path()))
+    except ConfigError as error:
+        name = " ".join(filter(None, (cell.title or "The start", cell.partition)))
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def _from_folder(
+    values: Mapping[str, Any], cells: Sequence[Cell], beside: Path, folder: Path
+) -> dict[str, Any]:
+    """Return a config's values with paths relative to the comparison's folder, and with versions."""
+    config, folder = base_of(values), folder.resolve()
+    files = {f"task.{key}": path for key, path in data_files(config, beside).items()}
+    if config.model.start:
+        files["model.start"] = beside / config.model.start
+    changes = {key: os.path.relpath(path.resolve(), folder) for key, path in files.items()}
+    versions = made_with(config, folder, *(cell.config(out=folder) for cell in first_seed(cells)))
+    return with_values(values, {**changes, "made_with": versions, "out": None})
+
+
+def pretrained_in(folder: Path) -> Path:
+    """Return the file with the model that a run has pretrained."""
+    return RunFolder(folder).shared_file(Stage.PRETRAINED).resolve()

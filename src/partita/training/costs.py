@@ -1,0 +1,124 @@
+"""What a partition costs a device: parameters, traffic, disk and training memory.
+
+Training memory follows the paper's formula, 3 size(u) + 2 size(v) plus what backpropagation keeps for one
+example; the last is measured, by what autograd saves for the backward pass.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from partita.data.examples import Batch, examples_of, in_order
+from partita.errors import CannotDo
+from partita.methods.carried import LocalFn, kept_by, sent_by
+from partita.params import change_in_bytes, size_in_bytes, to_bytes
+from partita.partition import Personalization
+from partita.protocol import DeviceId, derive_seed
+from partita.tasks.build import build_model, one_thread, seeded
+from partita.tasks.task import Task
+
+Costs = Mapping[str, Any]
+"""The costs of one partition, by name."""
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Measures the costs of partitions of one model."""
+
+    task: Task
+    model: nn.Module
+    """The plain model, before it is prepared for a partition."""
+    seed: int
+    example: Batch | None
+    """A batch of one training example, None where no device has one."""
+
+    def costs(self, personalization: Personalization, local: LocalFn) -> Costs:
+        """Return the costs of a partition; where devices differ, the largest, and each size separately.
+
+        What the update `local` declares besides the model is sent and kept too.
+        """
+        kinds = personalization.kinds(self.task.devices.ids)
+        sizes = [self._costs_of_one(own, device, count, local) for own, device, count in kinds]
+        if len(sizes) == 1:
+            return {name: value for name, value in sizes[0].items() if name != "devices"}
+        largest = max(sizes, key=lambda costs: costs["personal"])
+        return {
+            **{name: value for name, value in largest.items() if name != "devices"},
+            "disk_bytes": sum(costs["disk_bytes"] for costs in sizes),
+            "sizes": sorted(sizes, key=lambda costs: costs["personal"]),
+        }
+
+    def _costs_of_one(
+        self, own: Personalization, device: DeviceId, devices: int, local: LocalFn
+    ) -> dict[str, Any]:
+        with one_thread(), seeded(derive_seed(self.seed, "prepare")):
+            model = own.prepare(_copy_around_tensors(self.model))
+        partition, parts = own.partition, own.partition.of(model)
+        others = {name: each.tensor for name, each in sent_by(local, partition, parts.shared).items()}
+        sent, kept = {**parts.shared, **others}, {**parts.personal, **kept_by(local, partition, parts)}
+        costs = {
+            "devices": devices,
+            **{part: partition.count(part) for part in ("personal", "shared", "frozen")},
+            "up_bytes": change_in_bytes(sent),
+            "down_bytes": size_in_bytes(sent),
+            "disk_bytes": devices * len(to_bytes(kept, device=device)) if kept else 0,
+        }
+        shared, personal, frozen = map(size_in_bytes, (parts.shared, parts.personal, parts.frozen))
+        try:
+            saved = self._saved_bytes(own, model)
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            return costs | {"backprop_bytes": None, "memory_bytes": None, "reason": reason}
+        memory = 3 * shared + 2 * personal + frozen + saved
+        return costs | {"backprop_bytes": saved, "memory_bytes": memory}
+
+    def _saved_bytes(self, own: Personalization, model: nn.Module) -> int:
+        """Return the bytes that a step on both parts keeps for its backward pass, without the model's own."""
+        if self.example is None:
+            raise CannotDo("No device has a training example.")
+        own.partition.let_move(model, "personal", "shared")
+        tensors = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        saved: dict[int, int] = {}
+
+        def save(tensor: Tensor) -> Tensor:
+            if _address(tensor) not in tensors:
+                saved[_address(tensor)] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with one_thread(), seeded(derive_seed(self.seed, "describe")), saved_tensors_hooks(save, lambda t: t):
+            loss = self.task.loss(model, self.example)
+            if own.penalty is not None:
+                loss = loss + own.penalty(model)
+        # The loss keeps the saved tensors alive up to here, so no two of them had one address.
+        del loss
+        return sum(saved.values())
+
+
+def cost_model_of(task: Task, *, seed: int) -> CostModel:
+    """Return what measures the costs of partitions of a task's model."""
+    return CostModel(task, build_model(task, seed=seed), seed, _first_example(task))
+
+
+def _first_example(task: Task) -> Batch | None:
+    """Return a batch of one training example, of the first device that has one."""
+    for device in task.devices.ids:
+        try:
+            examples = examples_of(task.devices[device].get("train", ()))
+            if len(examples):
+                return next(in_order(examples, 1))[0]
+        except CannotDo:
+            continue
+    return None
+
+
+def _copy_around_tensors(model: nn.Module) -> nn.Module:
+    """Return a copy of a model's modules that holds the same tensors: nothing large is copied."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

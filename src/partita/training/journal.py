@@ -1,0 +1,69 @@
+"""The journal of a run, as the training loop sees it: where every round is written and committed."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from partita.params import Params
+from partita.protocol import DeviceId
+from partita.server.round import State
+from partita.training.evaluation import DeviceRow, Summary
+
+RoundRow = Mapping[str, Any]
+"""A line of `rounds.jsonl`: stage, round, loss, learning rates, devices, bytes, seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """The last round that a resumed run does not repeat."""
+
+    number: int
+    """Position of the round in the plan, from 0."""
+    stage: str
+    round: int
+    label: str
+    """The label under which devices saved their personal parts in it."""
+    counted: Sequence[DeviceId]
+    """Devices whose new personal parts count."""
+    asked: Sequence[DeviceId]
+    """Devices that may have saved a personal part."""
+    steps: int
+    """Server steps taken in this stage so far."""
+
+
+class Journal(Protocol):
+    """The durable record of a run; one round is one commit."""
+
+    def last(self) -> Commit | None:
+        """Return the last commit, None in a new run."""
+        ...
+
+    def state(self) -> State | None:
+        """Return the server's state at the last commit, None in a new run."""
+        ...
+
+    def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
+        """Commit a round: the server's state, its line in `rounds.jsonl`, measurements by device."""
+        ...
+
+    def save_shared(self, name: str, params: Params) -> None:
+        """Save tensors that belong to no device."""
+        ...
+
+    def shared(self, name: str) -> dict[str, Tensor]:
+        """Return tensors that were saved."""
+        ...
+
+    def rows(self) -> Iterator[DeviceRow]:
+        """Yield the committed measurements by device."""
+        ...
+
+    def finish(self, columns: Mapping[str, type], rows: Iterable[DeviceRow], summary: Summary) -> None:
+        """Write the table of devices and the summary."""
+        ...
+
+    def finished(self) -> Summary | None:
+        """Return the summary of a finished run, None before the end."""
+        ...

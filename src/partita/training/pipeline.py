@@ -1,0 +1,162 @@
+"""The pipeline of the paper: pretrain w_g, personalize u and v_i from it, finetune v_i alone.
+
+Around the rounds of each stage stands what a run needs besides them: it resumes after the last commit,
+reports progress, gives up where no device is heard, and ends with a summary.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+from partita.errors import RunFailed
+from partita.partition import Personalization
+from partita.protocol import Executor, Stage
+from partita.server.round import State
+from partita.tasks.task import Task
+from partita.training.evaluation import DeviceRow, Pretrained, Summary, columns_of, served, summarize
+from partita.training.journal import Journal, RoundRow
+from partita.training.loop import run_rounds
+from partita.training.plan import Plan, Turn
+from partita.training.rounds import Round
+from partita.training.stages import ServerStage, Stages
+
+logger = logging.getLogger(__name__)
+
+RoundCallback = Callable[[RoundRow, int, int], None]
+"""Called after every round: its line of `rounds.jsonl`, the number of rounds done, the number of all rounds.
+
+The line has more than the file: `rounds`, the number of rounds of its stage; and for an evaluation after
+pretraining `helped`, `hurt` and `same`, which count its devices against the pretrained model.
+"""
+
+_MAX_UNHEARD = 10
+"""Consecutive training rounds without a reply after which a run ends."""
+
+
+class Pipeline:
+    """A run of a plan: every round that is not committed yet, stage after stage.
+
+    Args:
+        task: data, model, loss and metrics.
+        personalization: how the model is split after pretraining.
+        plan: the rounds of every stage.
+        seed: the source of all randomness.
+        executor: carries out the visits; entered by the caller.
+        journal: where the run is written, and where a resumed run continues.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        personalization: Personalization,
+        plan: Plan,
+        *,
+        seed: int,
+        executor: Executor,
+        journal: Journal,
+    ) -> None:
+        devices = executor.devices()
+        plan.check(len(devices))
+        self._stages = Stages(task, personalization, plan, seed=seed, devices=devices, journal=journal)
+        self._executor = executor
+        self._journal = journal
+        self._turns = list(enumerate(plan.turns(len(self._stages.evaluated))))
+        self._rounds = Counter(turn.stage for _, turn in self._turns if turn.work != "evaluate")
+        self._unheard = 0
+        self._reason = "`rounds.jsonl` says why."
+
+    def run(self, on_round: RoundCallback | None = None) -> Summary:
+        """Run what is left to do and return the summary."""
+        if (summary := self._journal.finished()) is not None:
+            return summary
+        last = self._journal.last()
+        if last is not None:
+            self._executor.close(last.label, last.counted, last.asked)
+        done = -1 if last is None else last.number
+        for stage in dict.fromkeys(turn.stage for _, turn in self._turns):
+            left = [(number, turn) for number, turn in self._turns if turn.stage is stage and number > done]
+            resumed = self._journal.state() if last is not None and last.stage == stage else None
+            if left:
+                self._run_stage(stage, left, resumed, on_round)
+        if self._turns[-1][1].stage is Stage.PRETRAINED:
+            self._save_starts(Stage.FINETUNED)
+        return self._finish()
+
+    def _run_stage(
+        self,
+        stage: Stage,
+        turns: Sequence[tuple[int, Turn]],
+        resumed: State | None,
+        on_round: RoundCallback | None,
+    ) -> None:
+        self._save_starts(stage)
+        own = self._stages.open(stage)
+        state = resumed or own.start
+        for is_final in (False, True):
+            if is_final:
+                self._save_result(own, state)
+            some = [(number, turn) for number, turn in turns if turn.final == is_final]
+            for done in run_rounds(own, state, some, self._executor, self._journal):
+                state = done.state
+                if on_round is not None:
+                    on_round(self._report(done), done.number + 1, len(self._turns))
+                self._check_heard(done)
+
+    def _save_starts(self, stage: Stage) -> None:
+        for name, params in self._stages.starts(stage).items():
+            self._journal.save_shared(name, params)
+
+    def _save_result(self, own: ServerStage, state: State) -> None:
+        """Save what a stage's training ends with, unless no device was heard in it."""
+        if self._stages.plan.training(own.stage) and not state.steps:
+            raise RunFailed(f"No device was heard in any round of `{own.stage}`: {self._reason}")
+        if own.stage is not Stage.FINETUNED:
+            self._journal.save_shared(own.stage, own.result(state))
+
+    def _report(self, done: Round) -> RoundRow:
+        """Return what the callback is given for a round."""
+        line = {**done.line, "rounds": self._rounds[done.turn.stage]}
+        if done.turn.work == "evaluate" and done.turn.stage is not Stage.PRETRAINED:
+            line |= self._pretrained.against(done.rows)
+        return line
+
+    @cached_property
+    def _pretrained(self) -> Pretrained:
+        """The pretrained model's metrics, once they have been measured."""
+        devices, split = len(self._stages.evaluated), self._stages.plan.evaluate.split
+        return Pretrained(self._journal.rows(), self._stages.task, devices=devices, split=split)
+
+    def _check_heard(self, done: Round) -> None:
+        """Warn of a training round in which all devices failed, and end the run after too many of them."""
+        turn, failed = done.turn, done.outcome.failed
+        if turn.work != "update":
+            return
+        self._unheard = 0 if done.outcome.heard else self._unheard + 1
+        if not self._unheard:
+            return
+        self._reason = next(
+            (failed[device] for device in done.outcome.asked if device in failed), self._reason
+        )
+        if self._unheard == 1:
+            logger.warning(
+                "No device was heard in round %d of `%s`: %s", turn.round, turn.stage, self._reason
+            )
+        if self._unheard == _MAX_UNHEARD:
+            raise RunFailed(
+                f"No device was heard in {_MAX_UNHEARD} rounds of `{turn.stage}`: {self._reason} "
+                "If losses diverge, lower the learning rates or set `max_grad_norm`."
+            )
+
+    def _finish(self) -> Summary:
+        """Write the table of devices and the summary, with the served models where devices choose one."""
+        task, evaluate, devices = self._stages.task, self._stages.plan.evaluate, len(self._stages.evaluated)
+
+        def rows() -> Iterator[DeviceRow]:
+            yield from self._journal.rows()
+            if evaluate.choose:
+                yield from served(self._journal.rows, task, devices=devices)
+
+        summary = summarize(rows(), task, devices=devices, split=evaluate.split)
+        self._journal.finish(columns_of(task), rows(), summary)
+        return summary

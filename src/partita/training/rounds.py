@@ -1,0 +1,95 @@
+"""One finished round: its commit, its line in `rounds.jsonl`, and the measurements of its devices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from partita.protocol import Evaluate, Order, Pace, Update, label_of
+from partita.server.round import Outcome, State
+from partita.training.evaluation import DeviceRow, rows_of, weighted_mean
+from partita.training.journal import Commit, RoundRow
+from partita.training.plan import Turn
+from partita.training.stages import ServerStage
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished round."""
+
+    stage: ServerStage
+    number: int
+    """Position of the round in the plan, from 0."""
+    turn: Turn
+    orders: Sequence[Order]
+    outcome: Outcome
+    state: State
+    """The server's state after the round."""
+    seconds: float
+
+    @property
+    def commit(self) -> Commit:
+        """The commit of this round; an evaluation moves no personal part."""
+        moves = self.turn.work != "evaluate"
+        return Commit(
+            number=self.number,
+            stage=self.turn.stage,
+            round=self.turn.round,
+            label=label_of(self.turn.stage, self.turn.round),
+            counted=self.outcome.heard if moves else [],
+            asked=list(self.outcome.asked) if moves else [],
+            steps=self.state.steps,
+        )
+
+    @cached_property
+    def line(self) -> RoundRow:
+        """The round's line of `rounds.jsonl`."""
+        return {
+            **self._facts(),
+            **_means(self.rows, self.stage.stages.plan.evaluate.split),
+            "seconds": self.seconds,
+        }
+
+    @cached_property
+    def rows(self) -> list[DeviceRow]:
+        """The measurements of an evaluation, each with the position of its device."""
+        if self.turn.work != "evaluate":
+            return []
+        positions = dict(zip(self.outcome.asked, self.turn.block, strict=True))
+        return [
+            {**row, "position": positions[device]}
+            for device, metrics in self.outcome.metrics()
+            for row in rows_of(self.stage.stages.task, self.turn.stage, device, metrics)
+        ]
+
+    def _facts(self) -> dict[str, Any]:
+        work, start = self.orders[0].work, self.orders[0].start
+        is_evaluation = isinstance(work, Evaluate)
+        return {
+            "stage": self.turn.stage,
+            "work": self.turn.work,
+            "round": self.turn.round,
+            "final": self.turn.final,
+            "loss": None if is_evaluation else self.outcome.loss,
+            "personal_lr": None if is_evaluation or not start.personal else _rate(work.personal),
+            "shared_lr": _rate(work.shared) if isinstance(work, Update) else None,
+            "asked": list(self.outcome.asked),
+            "heard": self.outcome.heard,
+            "failed": self.outcome.failed,
+            "bytes": {"down": self.outcome.bytes_down, "up": self.outcome.bytes_up},
+        }
+
+
+def _rate(pace: Pace) -> float | None:
+    return pace.lr if pace.epochs or pace.steps else None
+
+
+def _means(rows: Sequence[DeviceRow], split: str) -> dict[str, float]:
+    """Return the weighted means of the loss and the headline metric over the devices of an evaluation."""
+    means: dict[str, float] = {}
+    for name in ("loss", "metric"):
+        known = [row for row in rows if row["split"] == split and row[name] is not None and row["weight"]]
+        if known:
+            means[name] = weighted_mean((r[name] for r in known), (r["weight"] for r in known))
+            means["weight"] = sum(row["weight"] for row in known)
+    return means

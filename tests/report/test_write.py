@@ -1,0 +1,92 @@
+"""A report is written from the folder alone: no task, no model, no code of the user's, one read per run."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compared import done, values
+from partita.data.arrow import read_table
+from partita.report import write
+from report.test_run_page import finished
+
+pytestmark = pytest.mark.usefixtures("reports", "no_figures")
+BUILDERS = (
+    "partita.config.building.build",
+    "partita.config.building.build_partition",
+    "partita.config.imports.find_code",
+    "partita.config.imports.load",
+    "partita.config.tasks.build_task",
+    "partita.studies.comparison.build",
+    "partita.studies.comparison.build_model",
+    "partita.studies.comparison.build_task",
+    "partita.studies.comparison.find_code",
+    "partita.studies.describe.describe",
+    "partita.tasks.build.build_model",
+)
+
+
+def run(folder: Path) -> Path:
+    return finished(folder)
+
+
+def comparison(folder: Path) -> Path:
+    done(folder, values("finetune", "fedalt", compare={"seeds": 1}))
+    return folder
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
+    """How often each table of devices is read."""
+    counts: Counter[Path] = Counter()
+
+    def counting(path: Path) -> Any:
+        counts[path] += 1
+        return read_table(path)
+
+    monkeypatch.setattr("partita.runs.folder.read_table", counting)
+    return counts
+
+
+@pytest.mark.parametrize("make", [run, comparison])
+def test_a_report_builds_nothing_and_reads_each_table_of_devices_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: Counter[Path], make: Callable[[Path], Path]
+) -> None:
+    folder = make(tmp_path / "finished")
+    reads.clear()
+
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail("A report must not build anything.")
+
+    for name in BUILDERS:
+        monkeypatch.setattr(name, refuse)
+    page = write.write_report(folder)
+
+    assert page.is_file()
+    assert set(reads) == {*folder.rglob("devices.parquet")}
+    assert set(reads.values()) == {1}
+
+
+OWN_CODE = """
+from compared import plain
+
+def task():
+    return plain()
+"""
+
+
+def test_a_report_does_not_import_the_code_of_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_task.py").write_text(OWN_CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = finished(tmp_path / "run", task={"kind": "own_task:task"})
+    monkeypatch.delitem(sys.modules, "own_task")
+    (tmp_path / "own_task.py").unlink()
+
+    assert write.write_report(folder).is_file()
+
+    assert "own_task" not in sys.modules
