@@ -1,4 +1,4 @@
-# `make run` and `make test` need Python 3.11 or later and make; everything else they set up in .venv.
+# Needs Python 3.11 or later; every target installs what else it needs in .venv.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -6,20 +6,27 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.DEFAULT_GOAL := help
-.PHONY: help run test test-slow check format docs bench clean
+# With COVERAGE=1, `make test` and `make test-slow` also record which branches they take; `make coverage` reports.
+PYTEST := $(BIN)/$(if $(COVERAGE),coverage run -m pytest,pytest)
 
-help: ## what there is
+.DEFAULT_GOAL := help
+.PHONY: help run test test-slow coverage check format docs numbers bench clean
+
+help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 run: $(VENV)/.package ## the quickstart: real data, a table at the end
 	$(BIN)/partita run
 
 test: $(VENV)/.dev ## the tests, under 3 minutes
-	$(BIN)/pytest -n 2
+	$(PYTEST) -n 2 --dist loadfile   # the fixtures of a file are built once
 
-test-slow: $(VENV)/.dev ## the marked tests: real processes and kills, under 15 minutes
-	$(BIN)/pytest -m slow
+test-slow: $(VENV)/.dev ## the marked tests: real processes, kills, the browser, under 15 minutes
+	$(PYTEST) -m slow
+
+coverage: $(VENV)/.dev ## branch coverage recorded by COVERAGE=1 make test; fails below 90 %
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 check: $(VENV)/.dev docs ## format, lint, types, import layers, docs
 	$(BIN)/ruff format --check .
@@ -27,20 +34,23 @@ check: $(VENV)/.dev docs ## format, lint, types, import layers, docs
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 
-format: $(VENV)/.dev ## format and mend what can be mended
+format: $(VENV)/.dev ## format, and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev ## the documentation as a site, site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(VENV)/.package ## what the library costs against a plain loop
+numbers: $(VENV)/.dev ## run the commands of README and docs, and write what they print into the pages
+	$(BIN)/python tests/update_outputs.py
+
+bench: $(VENV)/.package ## the overhead of the library over a plain loop
 	$(BIN)/python benchmarks/overhead.py
 
-clean: ## remove what make has set up
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build dist site
+clean: ## remove everything that make has created
+	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache build dist site
 
-# torch comes first and pinned: a looser request pulls builds of several gigabytes.
+# torch comes first and pinned: a looser requirement downloads builds of several gigabytes.
 $(VENV)/.package: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"

@@ -1,10 +1,15 @@
-"""Fixtures for all tests."""
+"""Settings and fixtures for all tests."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from partita.report import write
+# Two test processes share two cores, and threads that wait for each other cost half of the time. Set before torch
+# is loaded, for processes that tests start as well.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No test uses the network. Set before `datasets` is loaded, which reads it once.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture
@@ -16,4 +21,4 @@ def reports() -> None:
 def _no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no report after a run, because charts take seconds, unless a test uses `reports`."""
     if "reports" not in request.fixturenames:
-        monkeypatch.setattr(write, "write_report", lambda folder: Path(folder) / "report.html")
+        monkeypatch.setattr("partita.report.write.write_report", lambda folder: Path(folder) / "report.html")

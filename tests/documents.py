@@ -1,20 +1,21 @@
-"""Pages of documentation, executed: every block of code of a page, in order, in a folder of its own.
+"""Execute pages of documentation: every block of code, in order, in a folder of its own.
 
-A block stands between two lines of ```, and its language says what becomes of it: `python` is executed, all
-of a page in one namespace; `sh` are commands; `toml` is checked to be a config; `text` is only shown. A block
-with a title, ```python title="forms.py", is what a reader saves as that file, and is written to it instead.
+A block stands between two lines of ```, and its language says how it is executed: all `python` blocks of a page
+run in one namespace; `sh` blocks are commands; `toml` blocks are checked as configs; `text` is only shown. A block
+with a title, ```python title="forms.py", is written to that file instead, as a reader would save it.
 
-Comments before a block say what else there is to know. Neither the site nor GitHub shows them.
+Comments before a block control its execution. Neither the site nor GitHub shows them.
 
-    <!-- given: docs/tutorial.md -->              the files that another page has its reader save are here too;
-                                                  or that file itself, where it is no page
-    <!-- with: personalize.rounds=2 ... -->       given to commands that take a config, to make them short
-    <!-- output -->                               the text below is what the block above has printed
-    <!-- slow -->                                 executed by the slow tests alone
-    <!-- executed by: tests/x.py -->              not executed here, but by that test, which names the page
+    <!-- given: docs/tutorial.md -->              first save the titled blocks of another page here,
+                                                  or copy that file, if it is no page
+    <!-- with: personalize.rounds=2 ... -->       overrides for commands that take a config, to shorten them
+    <!-- output -->                               the text below is the output of the block above;
+                                                  `make numbers` writes it (tests/update_outputs.py)
+    <!-- slow -->                                 executed by the slow tests only
+    <!-- executed by: tests/x.py -->              executed by that test, which names the page
     <!-- not run: why -->                         not executed
 
-A whole block inside a comment is executed like any other: what a reader has done or has already.
+A whole block inside a comment is executed like any other: a step that the reader has done already.
 """
 
 import contextlib
@@ -32,6 +33,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import partita
 from partita.cli import main
@@ -52,21 +54,28 @@ _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code, and what is said of it."""
+    """A block of code and its marks."""
 
-    place: str
-    """The page and the line at which it begins."""
+    page: str
+    """The page's file name."""
+    line: int
+    """The number of the line with the opening ```."""
     language: str
     title: str
     text: str
     marks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """The page and the line, for messages."""
+        return f"{self.page}:{self.line}"
 
 
 def blocks_of(page: Path) -> list[Block]:
     """Return the blocks of a page, in order.
 
     Raises:
-        ValueError: a block or a mark that nobody would execute.
+        ValueError: The language of a block or a mark is unknown, or a mark has no block.
     """
     blocks: list[Block] = []
     marks: dict[str, str] = {}
@@ -77,27 +86,29 @@ def blocks_of(page: Path) -> list[Block]:
             if mark[1] in _MARKS:
                 marks[mark[1]] = mark[2] or ""
             elif mark[1] != "generated":
-                raise ValueError(f"{place}: there is no mark {mark[1]!r}, only {', '.join(_MARKS)}.")
+                raise ValueError(f"{place}: unknown mark {mark[1]!r}; the marks are {', '.join(_MARKS)}.")
         elif "```" in line:
-            blocks.append(_block(place, line, lines, marks))
+            language, title, text = _read_block(place, line, lines)
+            blocks.append(Block(page.name, number, language, title, text, marks))
             marks = {}
         elif marks and line and not line.startswith("<!--"):
             raise ValueError(f"{place}: {', '.join(marks)} must stand before a block.")
     return blocks
 
 
-def _block(place: str, first: str, lines: Iterator[tuple[int, str]], marks: Mapping[str, str]) -> Block:
+def _read_block(place: str, first: str, lines: Iterator[tuple[int, str]]) -> tuple[str, str, str]:
+    """Return a block's language, title and text."""
     opened = re.fullmatch(r'```(python|sh|toml|text)(?: title="([\w.-]+)")?', first)
     if not opened:
         raise ValueError(f"{place}: a block must be python, sh, toml or text, got {first!r}.")
     inside = [f"{line}\n" for _, line in takewhile(lambda entry: entry[1] != "```", lines)]
     if opened[1] == "text" and any(map(_COMMAND.match, inside)):
-        raise ValueError(f"{place}: a block of text has a command, which would not be executed.")
-    return Block(place, opened[1], opened[2] or "", "".join(inside), marks)
+        raise ValueError(f"{place}: a text block contains a command, which would not be executed.")
+    return opened[1], opened[2] or "", "".join(inside)
 
 
 def why_not_run(block: Block, *, slow: bool) -> str:
-    """Return why a block is not executed, nothing where it is."""
+    """Return the reason why a block is not executed, empty if it is executed."""
     if "not run" in block.marks:
         return block.marks["not run"] or "no reason is given"
     if "executed by" in block.marks:
@@ -105,17 +116,45 @@ def why_not_run(block: Block, *, slow: bool) -> str:
     return "it is slow" if "slow" in block.marks and not slow else ""
 
 
+@contextlib.contextmanager
+def reader_folder(folder: Path) -> Iterator[None]:
+    """Work in a reader's folder, where modules that a page has the reader save can be imported."""
+    environment = {"COLUMNS": "120", "XDG_CACHE_HOME": str(folder / "cache")}
+    with (
+        contextlib.chdir(folder),
+        patch.dict(os.environ, environment),
+        patch.object(sys, "path", [str(folder), *sys.path]),
+    ):
+        try:
+            yield
+        finally:
+            forget_modules_in(folder)
+
+
+def forget_modules_in(folder: Path) -> None:
+    """Remove a folder's modules from `sys.modules`, in place."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(str(folder)):
+            del sys.modules[name]
+
+
 def execute(page: Path, *, slow: bool = False) -> None:
-    """Execute the blocks of a page in the folder that we are in."""
+    """Execute a page's blocks in the current folder and check the outputs that the page shows."""
+    for block, printed in outputs_of(page, slow=slow):
+        missing = unprinted(block.text, printed)
+        assert not missing, f"{block.place}: the block above does not print {missing!r}, but\n{printed}"
+
+
+def outputs_of(page: Path, *, slow: bool = False) -> Iterator[tuple[Block, str]]:
+    """Execute a page's blocks in the current folder; yield each block of output with the text printed."""
     names: dict[str, Any] = {"__name__": "page"}
     printed: str | None = ""
     for block in blocks_of(page):
         if "given" in block.marks:
             _give(block.marks["given"])
         if "output" in block.marks:
-            assert printed is None or not (missing := unprinted(block.text, printed)), (
-                f"{block.place}: the block above does not print {missing!r}, but\n{printed}"
-            )
+            if printed is not None:
+                yield block, printed
         elif why_not_run(block, slow=slow):
             printed = None
         elif block.language != "text":
@@ -123,7 +162,7 @@ def execute(page: Path, *, slow: bool = False) -> None:
 
 
 def _give(name: str) -> None:
-    """Put the files that another page has its reader save, or a file that is no page, in this folder."""
+    """Save the titled blocks of another page, or copy a file that is no page, to the current folder."""
     if name.endswith(".md"):
         for block in blocks_of(ROOT / name):
             _save(block)
@@ -141,14 +180,14 @@ def _python(block: Block, names: dict[str, Any]) -> str:
     if block.title:
         _save(block)
         return ""
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         exec(compile(block.text, block.place, "exec"), names)
-    return told.getvalue()
+    return printed.getvalue()
 
 
 def _commands(block: Block, _: dict[str, Any]) -> str:
-    """Run commands: those of ours in this process, others, and what only a shell understands, in a shell."""
+    """Run commands: plain `partita` commands in this process, all others in a shell."""
     text = _TAKES_CONFIG.sub(rf"\1 {block.marks.get('with', '')} ", block.text)
     lines = [shlex.split(line, comments=True) for line in text.splitlines()]
     if all(words[0] == "partita" and not _SHELL & {*words} for words in lines if words):
@@ -161,14 +200,14 @@ def _commands(block: Block, _: dict[str, Any]) -> str:
 
 
 def _partita(arguments: list[str], place: str) -> str:
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         try:
             code = main(arguments)
         except SystemExit as end:
             code = end.code
     assert not code, f"{place}: `partita {shlex.join(arguments)}` ends with {code}."
-    return told.getvalue()
+    return printed.getvalue()
 
 
 def _config(block: Block, _: dict[str, Any]) -> str:
@@ -178,7 +217,7 @@ def _config(block: Block, _: dict[str, Any]) -> str:
 
 
 def check_config(text: str) -> None:
-    """Raise where a text is no config: an unknown key, a value of another type."""
+    """Raise an error if a text is no valid config: an unknown key, or a value of another type."""
     config = config_of(tomllib.loads(text))
     if config.task.kind in TASKS:
         _check_task(load("task.kind", config.task.kind, TASKS), config.task.options)
@@ -190,7 +229,7 @@ def check_config(text: str) -> None:
 
 
 def _check_task(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise where keys are those of no table, or are not the function's own; every task takes `validation`."""
+    """Raise an error for a key that neither the task nor its table has; every task takes `validation`."""
     own = inspect.signature(function)
     others = {key: value for key, value in options.items() if key not in own.parameters}
     if "table" in own.parameters:
@@ -207,10 +246,10 @@ _RUN: Mapping[str, Callable[[Block, dict[str, Any]], str]] = {
 
 
 def unprinted(shown: str, printed: str) -> str:
-    """Return the first line that is shown and was not printed, in this order; nothing where all were.
+    """Return the first shown line that was not printed in this order, or "" if all were.
 
-    Spaces and rules do not count. Numbers may differ a little, since bits do between kinds of CPU: decimals by
-    0.03, others by 3.
+    Spaces and rules are ignored. Numbers may differ a little, because bits differ between kinds of CPU: decimals
+    by 0.03, others by 3.
     """
     rest = iter(_lines(printed))
     return next((line for line in _lines(shown) if not any(_alike(line, other) for other in rest)), "")
@@ -218,12 +257,22 @@ def unprinted(shown: str, printed: str) -> str:
 
 def _lines(text: str) -> Iterator[str]:
     for line in text.splitlines():
-        if words := " ".join(line.replace("─", "").split()):
+        if words := words_of(line):
             yield words
 
 
+def words_of(line: str) -> str:
+    """Return a line without rules and repeated spaces."""
+    return " ".join(line.replace("─", "").split())
+
+
+def form_of(line: str) -> str:
+    """Return a line's words with every number replaced by 0."""
+    return _NUMBER.sub("0", words_of(line))
+
+
 def _alike(line: str, other: str) -> bool:
-    if _NUMBER.sub("0", line) != _NUMBER.sub("0", other):
+    if form_of(line) != form_of(other):
         return False
     pairs = zip(_NUMBER.findall(line), _NUMBER.findall(other), strict=True)
     return all(abs(_value(a) - _value(b)) <= (0.03 if "." in a else 3) for a, b in pairs)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import partita
-from documents import PAGES, ROOT, Block, blocks_of, execute, why_not_run
+from documents import PAGES, ROOT, Block, blocks_of, execute, forget_modules_in, reader_folder, why_not_run
 from partita.config.schema import Config
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
@@ -29,23 +29,11 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture
-def reader(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """A folder of a reader's, in which her own modules are found, and those of other tests are not."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def reader(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A reader's folder, in which modules of other tests are not found."""
     forget_modules_in(tmp_path_factory.getbasetemp())
-    yield
-    forget_modules_in(tmp_path)
-
-
-def forget_modules_in(folder: Path) -> None:
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(str(folder)):
-            del sys.modules[name]
+    with reader_folder(tmp_path):
+        yield
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -55,7 +43,7 @@ def test_what_is_on_a_page_runs(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("reader", "drawn")
+@pytest.mark.usefixtures("reader", "reports")
 def test_the_report_is_written_as_its_page_says() -> None:
     execute(ROOT / "docs/how-to/read-the-report.md")
 
@@ -80,9 +68,7 @@ def test_not_executed(block: Block) -> None:
 
 @pytest.mark.parametrize("block", ELSEWHERE, ids=lambda block: block.place)
 def test_who_executes_a_block_elsewhere_reads_its_page(block: Block) -> None:
-    page, _, _ = block.place.partition(":")
-
-    assert page in (ROOT / block.marks["executed by"]).read_text()
+    assert block.page in (ROOT / block.marks["executed by"]).read_text()
 
 
 def test_little_is_not_executed() -> None:

@@ -1,11 +1,11 @@
-"""What can go wrong in a way that a caller can act on."""
+"""Errors that a caller can act on."""
 
 from importlib import import_module
 from typing import Any
 
 
 class ConfigError(ValueError):
-    """A request that cannot be carried out; the message is one line that says what would be right."""
+    """An invalid request; the message is one line that says what would be right."""
 
 
 class InUse(Exception):
@@ -13,18 +13,18 @@ class InUse(Exception):
 
 
 class RunFailed(Exception):
-    """The run cannot go on."""
+    """The run cannot continue."""
 
 
 class CannotDo(Exception):
-    """A device cannot do what was asked; the message says why.
+    """A device cannot do its work; the message says why.
 
-    Raised in a loss, or while a device's data is loaded, it is a failure of that device, not of the run.
+    Raised in a loss, or while a device's data is loaded, it is a failure of that device and not of the run.
     """
 
 
 def needed(module: str, *, by: str, extra: str) -> Any:
-    """Return an optional package, or say who needs it and the one command that brings it.
+    """Return an optional package, or raise an error that names the feature and the install command.
 
     >>> needed("nonesuch", by="`partita import icons`", extra="import")
     Traceback (most recent call last):

@@ -1,8 +1,7 @@
 """Named tensors: copying, differences, digests, and the exact weighted mean.
 
-The mean is a sum of integers, so its bits do not depend on the order in which devices reply or on how
-replies were grouped on the way: each change is rounded once to a multiple of 2^-36, multiplied by the
-device's integer weight and added up in int64.
+The mean is a sum of integers, so its bits do not depend on the order or grouping of replies: each change is
+rounded once to a multiple of 2^-36, multiplied by the device's integer weight and added up in int64.
 """
 
 import hashlib
@@ -22,13 +21,13 @@ adds the mean change of a tensor that is sent besides the shared part."""
 SCALE = 2.0**36
 """A change is counted in steps of 1 / SCALE (about 1.5e-11)."""
 _CHUNK = 65_536
-"""Elements rounded at a time: what fits in a core's cache."""
+"""Elements rounded at a time: as many as fit in a core's cache."""
 _LIMIT = 2.0**62
-"""No sum over a cohort may pass this, so that int64 cannot overflow."""
+"""Largest absolute sum over a cohort, so that int64 cannot overflow."""
 
 
 def cloned(params: Params) -> dict[str, Tensor]:
-    """Return copies of the tensors, apart from any model and any gradient."""
+    """Return detached copies of the tensors."""
     return {name: tensor.detach().clone() for name, tensor in params.items()}
 
 
@@ -46,7 +45,7 @@ def copy_into(target: Params, source: Params) -> None:
 
 
 def change_of(after: Params, before: Params) -> dict[str, Tensor]:
-    """Return `after` - `before`; of whole numbers and flags, as int64."""
+    """Return `after` - `before`; for integers and booleans, as int64."""
     return {
         name: tensor.detach() - before[name]
         if tensor.is_floating_point()
@@ -61,7 +60,7 @@ def pull(params: Params, towards: Params | None, *, strength: float) -> Tensor:
     >>> pull({"u": torch.tensor([3.0])}, {"u": torch.tensor([1.0])}, strength=0.5).item()
     1.0
     """
-    # `mse_loss` keeps the two tensors for the backward pass and not their difference, a third model.
+    # `mse_loss` keeps the two tensors for the backward pass, not their difference: a third copy of the model.
     squares = [
         nn.functional.mse_loss(
             own, torch.zeros_like(own) if towards is None else towards[name], reduction="sum"
@@ -80,12 +79,12 @@ def largest_of(tensor: Tensor) -> float:
 
 
 def size_in_bytes(params: Params) -> int:
-    """Return how many bytes the tensors hold."""
+    """Return the size of the tensors in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
 
 
 def change_in_bytes(params: Params) -> int:
-    """Return how many bytes a change of the tensors holds: of whole numbers and flags it is in int64."""
+    """Return the size of a change of the tensors in bytes: integers and booleans change by int64."""
     return sum(
         tensor.numel() * (tensor.element_size() if tensor.is_floating_point() else 8)
         for tensor in params.values()
@@ -102,12 +101,12 @@ def digest_of(params: Params) -> str:
 
 
 def to_bytes(params: Params, **about: str) -> bytes:
-    """Return the tensors in the safetensors format, with at most one text `about` them.
+    """Return the tensors in the safetensors format, with at most one metadata entry `about` them.
 
-    One, because the format leaves the order of several open, and equal tensors must give equal bytes.
+    Only one, because the format does not fix the order of several, and equal tensors must give equal bytes.
     """
     if len(about) > 1:
-        raise ValueError(f"At most one text fits, got {sorted(about)!r}.")
+        raise ValueError(f"At most one metadata entry is allowed, got {sorted(about)!r}.")
     tensors = {name: tensor.detach().contiguous() for name, tensor in params.items()}
     return safetensors.torch.save(tensors, metadata=about or None)
 
@@ -118,9 +117,9 @@ def from_bytes(content: bytes) -> dict[str, Tensor]:
 
 
 class WeightedMean:
-    """The weighted mean of changes, exact whatever the order and grouping in which they come in.
+    """The weighted mean of changes, exact in any order and grouping.
 
-    Whole-number tensors have no mean: they are taken from the lowest device id heard.
+    Integer tensors have no mean: they are taken from the lowest device id.
 
     >>> mean = WeightedMean({"u": torch.zeros(1)}, cohort=2)
     >>> mean.add("a", {"u": torch.tensor([1.0])}, weight=1)
@@ -142,7 +141,7 @@ class WeightedMean:
         self._whole: Params = {}
 
     def add(self, device: str, change: Params, weight: int) -> None:
-        """Count the change of `device`, in place; an error leaves the mean as it was.
+        """Add the change of `device`, in place; an error leaves the mean unchanged.
 
         Raises:
             ValueError: the change does not fit the shared part, is not finite or is too large.
@@ -156,7 +155,7 @@ class WeightedMean:
         self._keep_lowest(device, {n: t for n, t in change.items() if n not in self._totals})
 
     def merge(self, other: "WeightedMean") -> None:
-        """Count all that `other` has counted, in place."""
+        """Add everything that `other` has added, in place."""
         for name, total in self._totals.items():
             total.add_(other._totals[name])  # noqa: SLF001
         self.weight += other.weight
@@ -164,9 +163,9 @@ class WeightedMean:
             self._keep_lowest(other._lowest, other._whole)  # noqa: SLF001
 
     def value(self) -> dict[str, Tensor]:
-        """Return the mean, in the types of the shared part (whole numbers as int64)."""
+        """Return the mean, in the dtypes of the shared part (integers as int64)."""
         if not self.weight:
-            raise ValueError("The mean of no change at all is undefined.")
+            raise ValueError("The mean of no changes is undefined.")
         return {
             name: self._mean_of(name) if name in self._totals else self._whole[name] for name in self.like
         }

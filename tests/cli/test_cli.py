@@ -385,12 +385,18 @@ def test_a_run_without_a_reply_fails(here: Path, capsys: pytest.CaptureFixture[s
     assert "No device was heard in any round of `pretrained`" in capsys.readouterr().err
 
 
-def test_the_installed_command_runs(here: Path) -> None:
+def test_the_installed_command_runs() -> None:
     command = Path(sys.executable).parent / "partita"
 
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "partita 0.2.0\n"
+
+
+def test_the_installed_command_fails_in_one_line(here: Path) -> None:
+    command = Path(sys.executable).parent / "partita"
+
     failed = subprocess.run([command, "run", "seed=x"], capture_output=True, text=True, check=False, cwd=here)
 
-    assert done.stdout == "partita 0.1.0\n"
     assert (failed.returncode, failed.stdout) == (2, "")
     assert failed.stderr == "partita: `seed` must be a whole number, got 'x'.\n"

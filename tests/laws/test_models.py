@@ -150,7 +150,7 @@ def test_every_model_trains_with_every_partition(kind: str, name: str, method: A
     task = TASKS[kind]()
     partition = named_partition(task.model(), name, regularization=Regularization(dropout=0.1))
 
-    result = run(task, partition, method(shared_lr=0.05, batch_size=3), rounds=2, devices_per_round=4)
+    result = run(task, partition, method(shared_lr=0.05, batch_size=6), rounds=2, devices_per_round=4)
 
     before = partition.partition.of(build_model(task, partition, seed=1))
     assert not same_bits(result.shared, before.shared)

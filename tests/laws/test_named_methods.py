@@ -275,7 +275,7 @@ def test_named_parts_can_be_shared_in_the_config() -> None:
 
     assert (shared.names("shared"), shared.names("personal")) == (HEAD, BODY)
     assert frozen.names("frozen") == NORM
-    with pytest.raises(ConfigError, match="`offset` is claimed as personal and as shared"):
+    with pytest.raises(ConfigError, match="`offset` is selected as personal and as shared"):
         built("fedsim", partition={"personal": "output", "shared": "output"})
 
 

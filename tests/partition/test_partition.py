@@ -68,9 +68,9 @@ def test_split_and_combine_undo_each_other() -> None:
         ({"personal": nn.Conv2d}, "No tensor of Normed is selected by .*Conv2d"),
         (
             {"personal": "head.*", "frozen": "head.0.*"},
-            "`head.0.weight` is claimed as personal and as frozen",
+            "`head.0.weight` is selected as personal and as frozen",
         ),
-        ({"personal": "head.*", "shared": "body.0.*"}, "No part claims `body.1.weight`.*rest"),
+        ({"personal": "head.*", "shared": "body.0.*"}, "No part selects `body.1.weight`.*rest"),
         ({"personal": REST, "shared": REST}, "Only one part can be the rest, got shared and personal"),
         ({"personal": "*"}, "leaves nothing of Normed shared.*`full`"),
     ],

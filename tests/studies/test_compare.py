@@ -10,7 +10,7 @@ import pytest
 from compared import ROUNDS, begun, done, quiet, table, tables, values
 from partita.config.reading import config_of, read_config, read_values
 from partita.config.schema import Config
-from partita.durable import held
+from partita.durable import locked
 from partita.errors import ConfigError, RunFailed
 from partita.report.comparison_tables import write_comparison_tables
 from partita.studies import comparison as running
@@ -144,7 +144,7 @@ def test_a_cell_that_another_process_holds_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comparison = begun(tmp_path / "grid", values(compare={"seeds": 1}))
-    lock = held(tmp_path / "grid/cells/start-3.lock")
+    lock = locked(tmp_path / "grid/cells/start-3.lock")
     assert lock.__enter__()
     while_held: set[str] = set()
 
@@ -161,10 +161,10 @@ def test_a_cell_that_another_process_holds_is_left_to_it(
 
 
 def test_an_error_inside_does_not_pass_for_a_lock_that_is_taken(tmp_path: Path) -> None:
-    with pytest.raises(BlockingIOError), held(tmp_path / "lock"):
+    with pytest.raises(BlockingIOError), locked(tmp_path / "lock"):
         raise BlockingIOError
 
-    with held(tmp_path / "lock") as is_ours:
+    with locked(tmp_path / "lock") as is_ours:
         assert is_ours
 
 

@@ -1,4 +1,4 @@
-"""Which tensors a part claims: by glob patterns of names, by types of modules, by predicates, or the rest."""
+"""Selecting the tensors of a part: by glob patterns, module types, predicates, or as the rest."""
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -14,11 +14,11 @@ Part = Literal["shared", "personal", "frozen"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 Selector = str | type[nn.Module] | Callable[[str, Tensor], bool]
-"""A glob pattern of names, a type of module, or a predicate of name and tensor."""
+"""A glob pattern of names, a module type, or a predicate of name and tensor."""
 
 
 class Rest(Enum):
-    """Stands for all that no other part claims."""
+    """The tensors that no other part selects."""
 
     REST = "the rest"
 
@@ -28,13 +28,13 @@ Selection = Selector | Sequence[Selector] | Rest
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the model's own tensors under all their names, in `state_dict` order."""
+    """Return the model's tensors under all their names, in `state_dict` order."""
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def assign(model: nn.Module, claims: Mapping[Part, Selection], added: Set[str]) -> dict[str, Part]:
-    """Return the part of every name in the model's state; what was `added` and is personal stays so."""
+    """Return the part of every name in the model's state; tensors `added` as personal stay personal."""
     state = tensors_of(model)
     rest: list[Part] = [part for part in PARTS if claims[part] is REST]
     if len(rest) > 1:
@@ -47,12 +47,12 @@ def assign(model: nn.Module, claims: Mapping[Part, Selection], added: Set[str]) 
             if name in part_of and name in added:
                 continue
             if name in part_of:
-                raise ValueError(f"`{name}` is claimed as {part_of[name]} and as {part}.")
+                raise ValueError(f"`{name}` is selected as {part_of[name]} and as {part}.")
             part_of[name] = part
     left = [name for name in state if name not in part_of]
     if left and not rest:
         raise ValueError(
-            f"No part claims {', '.join(f'`{name}`' for name in left[:5])}: let one part be the rest."
+            f"No part selects {', '.join(f'`{name}`' for name in left[:5])}: let one part be the rest."
         )
     for name in left:
         part_of[name] = rest[0]

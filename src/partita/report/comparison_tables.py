@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.durable import held, replace_file
+from partita.durable import locked, replace_file
 from partita.methods import registry
 from partita.protocol import Stage
 from partita.report.command_tables import trials_table
@@ -33,7 +33,7 @@ def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -
         The tables of the comparison.
     """
     folder = RunFolder(comparison.folder).tables_folder
-    with held(comparison.folder, wait=True):
+    with locked(comparison.folder, wait=True):
         results = collect(comparison, failed)
         tables = comparison_tables(results)
         write_tables(tables, folder)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from partita.durable import held, replace_file
+from partita.durable import locked, replace_file
 from partita.errors import ConfigError
 from partita.report.comparison_page import comparison_page
 from partita.report.figures import write_figures
@@ -26,7 +26,7 @@ def write_report(folder: Path) -> Path:
     run = RunFolder(folder)
     if not run.exists:
         raise ConfigError(f"`{folder}` is not the folder of a run or a comparison: it has no `config.toml`.")
-    with held(folder, wait=True):
+    with locked(folder, wait=True):
         with _readable(folder):
             page = comparison_page(reopen(folder)) if is_comparison(folder) else run_page(run)
         return _write(page, run)

@@ -18,7 +18,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from partita.data.arrow import Table, table_of, write_table
-from partita.device.store import MemoryStore
+from partita.device.store import Store
 from partita.durable import replace_file, sync_file, write_file
 from partita.errors import ConfigError, InUse
 from partita.params import Params, cloned, from_bytes, to_bytes
@@ -206,11 +206,14 @@ class FolderJournal:
 
 
 class MemoryJournal:
-    """The journal of a run in memory, which is also what can be read of it afterwards."""
+    """The journal of a run in memory, which is also what can be read of it afterwards.
 
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        """The personal parts of a run in this process."""
+    Args:
+        store: the personal parts of a run in this process; None where the devices keep them elsewhere.
+    """
+
+    def __init__(self, store: Store | None = None) -> None:
+        self._store = store
         self._lines: list[RoundRow] = []
         self._rows: list[DeviceRow] = []
         self._shared: dict[str, Params] = {}
@@ -268,7 +271,9 @@ class MemoryJournal:
 
     def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Return all tensors that a device keeps."""
-        return self.store.load(device)
+        if self._store is None:
+            raise ValueError("The personal parts of this run are where its executor keeps them.")
+        return self._store.load(device)
 
 
 def _scratch(path: Path) -> Path:

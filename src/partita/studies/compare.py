@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from partita.durable import held, replace_file
+from partita.durable import locked, replace_file
 from partita.errors import RunFailed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
@@ -52,7 +52,7 @@ def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool
     """Run a cell unless its start is not finished or another process runs it; return whether it was run."""
     if cell.begins_pretrained and not comparison.run_of(comparison.start_of(cell)).is_finished:
         return False
-    with held(comparison.lock_file(cell)) as is_ours:
+    with locked(comparison.lock_file(cell)) as is_ours:
         if not is_ours or comparison.is_done(cell):
             return False
         try:
@@ -73,7 +73,7 @@ def _tune_all(comparison: Comparison, progress: "_Progress") -> None:
 def _tune_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
     """Tune the method of a cell unless another process does; return whether it was tuned."""
     path = comparison.tuned_file(cell)
-    with held(path.with_suffix(".lock")) as is_ours:
+    with locked(path.with_suffix(".lock")) as is_ours:
         if not is_ours or path.exists():
             return False
         best: Mapping[str, Any] = {}
@@ -111,7 +111,7 @@ def _start_of_trials(
     """Return the model that all methods' trials begin from, pretrained without the validation rows."""
     folder = comparison.tuned_folder
     tuning = Tuning(values=comparison.start_of(cell).values, beside=comparison.folder, folder=folder)
-    with held(folder / "start.lock", wait=True):
+    with locked(folder / "start.lock", wait=True):
         return pretrain(tuning, on_progress, labeled(progress.on_round, folder.name))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from partita.device.store import MemoryStore
 from partita.errors import RunFailed
 from partita.protocol import Stage
 from partita.runs.journal import MemoryJournal
@@ -67,9 +68,10 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
         finetune=plan.finetune and replace(plan.finetune, epochs=min(1, plan.finetune.epochs)),
         evaluate=Evaluation(devices=probed, split=plan.evaluate.split),
     )
-    journal, own, seed = MemoryJournal(), run.built.personalization, run.config.seed
+    journal, store = MemoryJournal(), MemoryStore()
+    own, seed = run.built.personalization, run.config.seed
     try:
-        with local_executor(task, own, short, journal.store, seed=seed) as executor:
+        with local_executor(task, own, short, store, seed=seed) as executor:
             Pipeline(task, own, short, seed=seed, executor=executor, journal=journal).run()
     except RunFailed:
         return None

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from partita.device.roles import build_roles
-from partita.device.store import DiskStore, Store
+from partita.device.store import DiskStore, MemoryStore, Store
 from partita.executors.serial import SerialExecutor
 from partita.methods.method import Method
 from partita.methods.sgd import SGD
@@ -65,8 +65,9 @@ def pipeline(
     if out is None:
         if resume:
             raise ValueError("`resume=True` needs `out`, the folder of the run to resume.")
-        journal = MemoryJournal()
-        with executor or local_executor(task, own, plan, journal.store, seed=seed) as devices:
+        memory = MemoryStore()
+        journal = MemoryJournal(memory if executor is None else None)
+        with executor or local_executor(task, own, plan, memory, seed=seed) as devices:
             Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
         return Result(journal, lambda: origin)
     folder = RunFolder(out)

@@ -1,4 +1,4 @@
-"""Metrics by device: means, spread, and who was helped or hurt against the pretrained model."""
+"""Metrics over devices: means, spread, and devices helped or hurt against the pretrained model."""
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,11 +20,11 @@ MODEL_OF: Mapping[Stage, Literal["global", "personal"]] = {
     Stage.PERSONALISED: "personal",
     Stage.FINETUNED: "personal",
 }
-"""Which model a stage's evaluation tests."""
+"""The model that each stage evaluates."""
 
 
 def columns_of(task: Task) -> dict[str, type]:
-    """Return the columns of a task's table of devices, with their types."""
+    """Return the columns of `devices.parquet`, with their types."""
     kinds = {"examples": int, "weight": int, "loss": float, "metric": float}
     *measured, reason = COLUMNS
     further = [name for name in task.metrics if name != task.headline]
@@ -34,7 +34,7 @@ def columns_of(task: Task) -> dict[str, type]:
 def rows_of(
     task: Task, stage: Stage, device: DeviceId, metrics: Mapping[str, Measures]
 ) -> Iterator[DeviceRow]:
-    """Yield a row for each split that a device measured: the headline metric in the column `metric`."""
+    """Yield a row for each split that a device measured, with the headline metric in the column `metric`."""
     for split, measures in metrics.items():
         values = dict(measures)
         values["metric"] = values.pop(task.headline)
@@ -42,14 +42,14 @@ def rows_of(
 
 
 def served(rows: Callable[[], Iterable[DeviceRow]], task: Task, *, devices: int) -> Iterator[DeviceRow]:
-    """Yield the rows of the model that each device serves: its own where it is better on validation rows.
+    """Yield the rows of the model that each device is served: its own where better on validation data.
 
     On a tie, and where a device has no validation metric, the pretrained model is served.
 
     Args:
-        rows: reads measurements as in `summarize`, each stage's by position; once to choose, then to tell.
+        rows: returns the measurements as in `summarize`; called more than once.
         task: names the headline metric and its direction.
-        devices: how many were evaluated.
+        devices: number of evaluated devices.
     """
     values, _ = _columns(rows(), devices, "validation")
     last = [stage for stage, column in values.items() if not np.isnan(column).all()][-1:]
@@ -64,7 +64,7 @@ def served(rows: Callable[[], Iterable[DeviceRow]], task: Task, *, devices: int)
 
 
 class Pretrained:
-    """How the pretrained model does on every device: what later models are compared with.
+    """The pretrained model's metric on every device, which later models are compared with.
 
     Args:
         rows, task, devices, split: as in `summarize`.
@@ -76,7 +76,7 @@ class Pretrained:
         self._split = split
 
     def against(self, rows: Iterable[DeviceRow]) -> dict[str, int]:
-        """Return how many devices a later model helps and hurts, and for how many it does the same."""
+        """Return how many devices a later model helps, hurts and leaves the same."""
         known = [row for row in rows if row["split"] == self._split and row["metric"] is not None]
         return _counts(
             np.array([row["metric"] - self._before[row["position"]] for row in known]) * self._sign
@@ -84,12 +84,12 @@ class Pretrained:
 
 
 def weighted_mean(values: Iterable[float], weights: Iterable[float]) -> float:
-    """Return the mean of `values` by `weights`."""
+    """Return the weighted mean of `values`."""
     return float(np.average(np.fromiter(values, float), weights=np.fromiter(weights, float)))
 
 
 def summarize(rows: Iterable[DeviceRow], task: Task, *, devices: int, split: str = "test") -> Summary:
-    """Return how each stage's model does over devices, on one split.
+    """Return statistics of each stage's model over devices, on one split.
 
     Helped and hurt are strict, against the same device's `pretrained` metric. A device on which the
     metric is undefined is left out.
@@ -97,8 +97,8 @@ def summarize(rows: Iterable[DeviceRow], task: Task, *, devices: int, split: str
     Args:
         rows: measurements, each with the `position` of its device among all that were evaluated.
         task: names the headline metric and its direction.
-        devices: how many were evaluated.
-        split: which rows count.
+        devices: number of evaluated devices.
+        split: the split that counts.
     """
     values, weights = _columns(rows, devices, split)
     direction = task.metrics[task.headline].direction
@@ -123,7 +123,7 @@ def _columns(rows: Iterable[DeviceRow], devices: int, split: str) -> tuple[dict[
 
 
 def _gains(values: Mapping[Stage, Column], task: Task) -> dict[Stage, Column]:
-    """Return by how much each stage's model is better than the pretrained one."""
+    """Return the improvement of each stage's model over the pretrained one."""
     return {stage: (column - values[Stage.PRETRAINED]) * _sign(task) for stage, column in values.items()}
 
 
@@ -132,13 +132,13 @@ def _sign(task: Task) -> int:
 
 
 def _counts(gains: Column) -> dict[str, int]:
-    """Return how many gains are above, below and at zero; comparisons with NaN are false."""
+    """Return how many gains are above, below and at zero; NaN is none of them."""
     signs = {"helped": gains > 0, "hurt": gains < 0, "same": gains == 0}
     return {name: int(found.sum()) for name, found in signs.items()}
 
 
 def _statistics(column: Column, weights: Column, gains: Column) -> dict[str, float | int]:
-    """Return the statistics of the devices whose value is known."""
+    """Return statistics over the devices that have a value."""
     known = ~np.isnan(column)
     values = column[known]
     q10, q50, q90 = np.quantile(values, [0.1, 0.5, 0.9])
