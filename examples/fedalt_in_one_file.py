@@ -4,8 +4,8 @@ Federated Learning with Partial Model Personalization
     K. Pillutla, K. Malik, A. Mohamed, M. Rabbat, M. Sanjabi, L. Xiao. ICML 2022.
     https://arxiv.org/abs/2204.03809
 
-Read it to see what Partita computes; a test holds the library equal to it, bit for bit. Run it with
-`python examples/fedalt_in_one_file.py`.
+Read it to see what Partita computes; a test checks that the library gives the same bits. Run it with
+`python examples/fedalt_in_one_file.py`; it takes a few seconds.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ def fedalt(
     shared_lr: float,
     seed: int,
 ) -> tuple[Params, dict[str, Params]]:
-    """Return u and every v_i after some rounds of FedAlt, one epoch on v_i and one on u in each visit."""
+    """Return u and every v_i after training with FedAlt, one epoch on v_i and one on u per visit."""
     now: Params = dict(model.named_parameters())
     u = {name: now[name].detach().clone() for name in now if name not in personal}
     v = {i: {name: now[name].detach().clone() for name in personal} for i in devices}
@@ -45,7 +45,7 @@ def fedalt(
         weight = 0
 
         for i in cohort:
-            # LocalAlt: v_i first, with u held still; then u, with the new v_i held still.
+            # LocalAlt: update v_i with u fixed, then u with the new v_i fixed.
             copy(u | v[i], into=now)
             generator = torch.Generator().manual_seed(seed_of(seed, "personalised", t, i))
             batches = epochs(devices[i], batch_size, generator)
@@ -54,15 +54,15 @@ def fedalt(
             for batch in next(batches):
                 step(model, {name: now[name] for name in u}, batch, shared_lr)
 
-            # v_i stays on the device; the change of u goes to the server.
+            # v_i stays on the device; the device sends the change of u to the server.
             v[i] = {name: now[name].detach().clone() for name in personal}
             examples = len(devices[i][0])
             for name in u:
                 change = now[name].detach() - u[name]
-                total[name] += examples * whole(change)
+                total[name] += examples * quantize(change)
             weight += examples
 
-        # The server takes the weighted mean.
+        # The server adds the weighted mean of the changes.
         u = {name: u[name] + mean(total[name], weight) for name in u}
     return u, v
 
@@ -78,7 +78,7 @@ def step(model: nn.Module, moving: Params, batch: Device, lr: float) -> None:
 
 
 def epochs(data: Device, batch_size: int, generator: torch.Generator) -> Iterator[list[Device]]:
-    """Yield epoch after epoch, each the batches of a fresh permutation, the last one kept short."""
+    """Yield epochs, each a list of batches in a new random order; the last batch may be short."""
     inputs, targets = data
     while True:
         order = torch.randperm(len(inputs), generator=generator)
@@ -92,38 +92,38 @@ def copy(values: Params, *, into: Params) -> None:
             into[name].copy_(value)
 
 
-# The mean is a sum of integers, so it does not matter in which order the devices reply.
+# The mean is a sum of integers, so it does not depend on the order of replies.
 
 
-def whole(change: Tensor) -> Tensor:
-    """Return a change in whole steps of 2^-36."""
+def quantize(change: Tensor) -> Tensor:
+    """Return a change as integer multiples of 2^-36."""
     return (change.double() * 2**36).round().long()
 
 
 def mean(total: Tensor, weight: int) -> Tensor:
-    """Return the weighted mean of changes from the sum of weight times whole steps."""
+    """Return the weighted mean of changes from the sum of weights times quantized changes."""
     return (total.double() / (weight * 2.0**36)).float()
 
 
-# Every use of randomness has a seed of its own, so that it does not matter who came before.
+# Every use of randomness has its own seed, so it does not depend on what ran before.
 
 
 def seed_of(seed: int, *path: str | int) -> int:
-    """Return the seed of one use of randomness: a digest of the run's seed and what it is for."""
+    """Return the seed for one use of randomness: a digest of the run's seed and its purpose."""
     digest = hashlib.sha256(json.dumps([seed, *path]).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-# Something to learn: every device measures the same curve, with an offset and a slope of its own.
+# Synthetic data: every device measures the same curve, with its own offset and slope.
 
 
 def make_model() -> nn.Module:
-    """Return a small network whose last layer will be personal."""
+    """Return a small network; its last layer will be personal."""
     return nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
 def make_devices(count: int = 12, *, seed: int = 0) -> dict[str, Device]:
-    """Return noisy measurements of a curve, more on some devices than on others."""
+    """Return noisy measurements of a curve; devices have different numbers of examples."""
     generator = torch.Generator().manual_seed(seed)
     devices: dict[str, Device] = {}
     for number in range(count):
@@ -136,7 +136,7 @@ def make_devices(count: int = 12, *, seed: int = 0) -> dict[str, Device]:
 
 
 def main() -> None:
-    """Train, and print the mean squared error that each device has left."""
+    """Train, and print the mean squared error of each device."""
     devices = make_devices()
     torch.manual_seed(seed_of(1, "model"))
     model = make_model()

@@ -1,4 +1,4 @@
-"""Leaves HTML comments out of the site: they are for the test that executes the docs (tests/documents.py)."""
+"""MkDocs hook: remove HTML comments, which are directives for the test that executes the docs."""
 
 import re
 from typing import Any

@@ -1,5 +1,5 @@
-/* Lets the search work where a page is opened as a file: browsers give such a page no worker. The search's worker
-   runs in a hidden frame instead; it looks for the name IFrameWorker in its parent to know that it does. */
+/* Makes search work in a page opened as a file, where browsers do not start workers: the search worker runs in a hidden
+   frame instead. The worker script checks for the name IFrameWorker in its parent window. */
 if (location.protocol === "file:") {
   window.IFrameWorker = class extends EventTarget {
     constructor(url) {

@@ -1,6 +1,6 @@
-"""Writes the keys of configs and the commands into the reference, out of their docstrings and help.
+"""MkDocs hook: insert config keys and commands into the reference, from docstrings and `--help`.
 
-A page has `<!-- generated: NAME -->` where the text of one of the `WRITERS` is to stand.
+Each `<!-- generated: NAME -->` on a page is replaced by the text of one of the `WRITERS`.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from partita.config.schema import Config
 from partita.data.options import TableOptions
 from partita.tasks import synthetic
 
-PLACES = ("source", "name", "path", "out", "tick")
-"""Arguments of importing functions that are not given as `key=value`."""
+POSITIONAL = ("source", "name", "path", "out", "progress")
+"""Arguments of importers that are not `key=value` options."""
 
 Row = tuple[str, Any, str]
-"""A key, its default and what it means."""
+"""A key, its default and its meaning."""
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return a page with what is generated in its place."""
+    """Return a page with the generated text inserted."""
     for name, write in WRITERS.items():
         marker = f"<!-- generated: {name} -->"
         if marker in markdown:
@@ -38,7 +38,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def config_keys() -> str:
-    """Return every key of a config, by section."""
+    """Return all config keys, by section."""
     config = Config()
     texts = ["## At the top", _table(_field_rows(config))]
     for entry in fields(config):
@@ -49,7 +49,7 @@ def config_keys() -> str:
 
 
 def task_keys() -> str:
-    """Return the further keys of `[task]`, by kind, and those of every table."""
+    """Return the further keys of `[task]`: by kind, and for all tables."""
     texts = [_entry(f'kind = "{kind}"', load("kind", kind, TASKS)) for kind in TASKS]
     texts += [_entry(f'form = "{form.__name__}"', form) for form in (synthetic.quadratic, synthetic.mixture)]
     return "\n\n".join([*texts, "### Every table", _table(_field_rows(TableOptions()))])
@@ -67,7 +67,7 @@ def import_keys() -> str:
 
 
 def commands() -> str:
-    """Return what every command says of itself."""
+    """Return the help text of every command."""
     whole = _help()
     names = re.findall(r"^ {4}(\w+) ", whole, re.MULTILINE)
     texts = [f"## `partita {name}`\n\n```text\n{_help(name)}```" for name in names]
@@ -80,11 +80,11 @@ WRITERS: Mapping[str, Callable[[], str]] = {
 
 
 def _help(*command: str) -> str:
-    told = io.StringIO()
+    output = io.StringIO()
     os.environ["COLUMNS"] = "100"
-    with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
         main([*command, "--help"])
-    return told.getvalue()
+    return output.getvalue()
 
 
 def _entry(title: str, target: Callable[..., Any]) -> str:
@@ -104,26 +104,26 @@ def _argument_rows(target: Callable[..., Any]) -> Iterator[Row]:
     if isinstance(target, type) and is_dataclass(target):
         meanings = field_docs(target)
     for name, parameter in inspect.signature(target).parameters.items():
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in PLACES:
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in POSITIONAL:
             yield name, parameter.default, meanings.get(name, "")
 
 
 def _arguments(target: Callable[..., Any]) -> dict[str, str]:
-    """Return what the docstring of a function says of each argument."""
-    _, _, told = (inspect.getdoc(target) or "").partition("\nArgs:\n")
-    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", told, re.MULTILINE)
+    """Return the description of each argument in a function's docstring."""
+    _, _, section = (inspect.getdoc(target) or "").partition("\nArgs:\n")
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _table(rows: Iterator[Row]) -> str:
     lines = [f"| `{name}` | {_default(value)} | {_in_cell(meaning)} |" for name, value, meaning in rows]
-    return "\n".join(["| key | default | what it means |", "| --- | --- | --- |", *lines]) if lines else ""
+    return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *lines]) if lines else ""
 
 
 def _default(value: Any) -> str:
     if value is None:
-        return "left out"
-    return "must be given" if value is inspect.Parameter.empty else f"`{json.dumps(value)}`"
+        return "not set"
+    return "required" if value is inspect.Parameter.empty else f"`{json.dumps(value)}`"
 
 
 def _in_cell(text: str) -> str:

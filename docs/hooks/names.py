@@ -1,4 +1,4 @@
-"""Writes the public names of the package into the reference, with their signatures and docstrings."""
+"""MkDocs hook: insert the public API into the reference, with signatures and docstrings."""
 
 import enum
 import inspect
@@ -11,35 +11,37 @@ import partita
 from partita.config.reference import field_docs
 
 TOPICS = {
-    "Runs": ("stages", "report"),
+    "Runs": ("training", "runs", "studies", "progress"),
     "Tasks": ("tasks", "data", "errors"),
-    "Partitions": ("partition", "selection"),
+    "Partitions": ("partition",),
     "Models": ("models",),
-    "Methods": ("local",),
-    "The server": ("server", "protocol"),
+    "Methods": ("methods",),
+    "Server and executors": ("server", "executors", "protocol"),
 }
-"""What names are about, by where in the package they are at home."""
+"""Topics of the page, with the packages whose names belong to each."""
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return a page with the names in their place."""
+    """Return a page with the public API inserted."""
     marker = "<!-- generated: names -->"
     return markdown.replace(marker, names()) if marker in markdown else markdown
 
 
 def names() -> str:
-    """Return all names, by topic."""
-    homes = {name: _home(getattr(partita, name)) for name in partita.__all__}
-    unknown = set(homes.values()) - {home for known in TOPICS.values() for home in known}
+    """Return the entries of all public names, by topic."""
+    packages = {name: _package_of(getattr(partita, name)) for name in partita.__all__}
+    unknown = set(packages.values()) - {package for known in TOPICS.values() for package in known}
     if unknown:
-        raise ValueError(f"`TOPICS` must say what names at home in {', '.join(sorted(unknown))} are about.")
+        raise ValueError(
+            f"`TOPICS` must include {', '.join(sorted(unknown))}: public names are defined there."
+        )
     texts: list[str] = []
     for topic, known in TOPICS.items():
-        texts += [f"## {topic}", *(_entry(name) for name, home in homes.items() if home in known)]
+        texts += [f"## {topic}", *(_entry(name) for name, package in packages.items() if package in known)]
     return "\n\n".join(texts)
 
 
-def _home(value: Any) -> str:
+def _package_of(value: Any) -> str:
     kind = value if inspect.isroutine(value) or isinstance(value, type) else type(value)
     return kind.__module__.split(".")[1]
 
@@ -70,13 +72,13 @@ def _members(kind: type) -> Iterator[str]:
         if name.startswith("_") or name in settings or not inspect.getdoc(member):
             continue
         if inspect.isfunction(member):
-            yield f"**`.{name}{_signature(member, longest=1000)}`**\n\n{_prose(member)}"
+            yield f"**`.{name}{_signature(member, max_length=1000)}`**\n\n{_prose(member)}"
         elif isinstance(member, property):
             yield f"**`.{name}`**\n\n{_prose(member)}"
 
 
 def _prose(value: Any) -> str:
-    """Return a docstring as Markdown: what it says of arguments and errors as lists, examples as blocks."""
+    """Return a docstring as Markdown: arguments and errors as lists, examples as code blocks."""
     text = inspect.getdoc(value) or ""
     text = re.sub(r"^>>> (?:.+\n?)+", lambda found: f"```pycon\n{found[0]}\n```", text, flags=re.MULTILINE)
     text = re.sub(r"^(Args|Raises|Returns|Yields):$", r"\1:\n", text, flags=re.MULTILINE)
@@ -84,8 +86,8 @@ def _prose(value: Any) -> str:
     return re.sub(r"^ {8}", "    ", text, flags=re.MULTILINE)
 
 
-def _signature(value: Callable[..., Any], *, longest: int = 80) -> str:
-    """Return a signature without the modules of its types, an argument a line where it is long."""
+def _signature(value: Callable[..., Any], *, max_length: int = 80) -> str:
+    """Return a signature without module names; a long one has one argument per line."""
     signature = inspect.signature(value)
     shown = [p for name, p in signature.parameters.items() if name != "self" and not name.startswith("_")]
     texts = [_parameter(p) for p in shown]
@@ -94,7 +96,7 @@ def _signature(value: Callable[..., Any], *, longest: int = 80) -> str:
     result = signature.return_annotation
     arrow = "" if isinstance(value, type) or result is inspect.Signature.empty else f" -> {_type(result)}"
     line = f"({', '.join(texts)}){arrow}"
-    return line if len(line) < longest else "(\n    " + ",\n    ".join(texts) + f",\n){arrow}"
+    return line if len(line) < max_length else "(\n    " + ",\n    ".join(texts) + f",\n){arrow}"
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
@@ -106,7 +108,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _default(value: Any) -> str:
-    """Return a default as one would write it; `...` where it is made anew each time."""
+    """Return a default as source code; `...` for one created by a factory."""
     if isinstance(value, enum.Enum):
         return value.name
     text = getattr(value, "__name__", repr(value))

@@ -1,4 +1,4 @@
-"""`partita import`, as a user types it."""
+"""`partita import` on the command line, and runs on imported tables."""
 
 import json
 import struct
@@ -13,7 +13,7 @@ from tables import texts, write
 
 
 def qmnist(folder: Path) -> Path:
-    """Two writers with six digits each, and one with a single digit."""
+    """Write the files of two writers with six digits each, and of one with a single digit."""
     folder.mkdir()
     writers = [7] * 6 + [9] * 6 + [8]
     images = np.arange(len(writers) * 784, dtype=np.uint32).astype(np.uint8).reshape(-1, 28, 28)
@@ -33,7 +33,7 @@ def test_a_data_set_is_imported_and_run(
     monkeypatch.chdir(tmp_path)
     qmnist(tmp_path / "q")
 
-    assert main(["import", "qmnist", "q", "digits.parquet", "least=5"]) == 0
+    assert main(["import", "qmnist", "q", "digits.parquet", "min_examples=5"]) == 0
 
     output = capsys.readouterr().out
     assert "Kept 2 devices with 12 rows." in output
@@ -47,18 +47,18 @@ def test_a_data_set_is_imported_and_run(
     ]
     assert main(["run", "digits.toml", *quick, "out=run"]) == 0
     assert json.loads(Path("run/summary.json").read_text())["stages"]["finetuned"]["devices"] == 2
-    # The path in the run's folder holds from there.
+    # The path in the config is relative to the run's folder.
     assert 'data = "../digits.parquet"' in Path("run/config.toml").read_text()
     assert main(["run", "--resume", "run"]) == 0
 
 
-def test_a_table_that_was_refused_is_sorted_and_run(
+def test_an_ungrouped_table_is_sorted_and_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = texts(devices=3, rows=4, split=lambda device, row: "test" if row == 3 else "train")
-    write(tmp_path / "mixed.parquet", [rows[place] for place in (5, 0, 9, 1, 4, 2, 8, 3, 7, 6, 11, 10)])
-    Path("words.toml").write_text('[task]\nkind = "text"\ndata = "mixed.parquet"\nlength = 4\n')
+    write(tmp_path / "mixed.parquet", [rows[number] for number in (5, 0, 9, 1, 4, 2, 8, 3, 7, 6, 11, 10)])
+    Path("words.toml").write_text('[task]\nkind = "text"\ndata = "mixed.parquet"\nmax_length = 4\n')
     quick = ["pretrain.rounds=1", "personalize.rounds=0", "finetune.epochs=0", "pretrain.devices_per_round=2"]
 
     assert main(["run", "words.toml", *quick]) == 2
@@ -68,13 +68,25 @@ def test_a_table_that_was_refused_is_sorted_and_run(
     assert main(["run", "words.toml", "task.data=sorted.parquet", *quick]) == 0
 
 
-def test_devices_are_drawn_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_simulated_for_a_table_without_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("flwr_datasets", reason="the extra `hf` is not installed")
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "plain.parquet", [{"height": float(n), "label": n % 3} for n in range(120)])
 
     assert (
-        main(["import", "dirichlet", "plain.parquet", "drawn.parquet", "devices=4", "alpha=1.0", "least=5"])
+        main(
+            [
+                "import",
+                "dirichlet",
+                "plain.parquet",
+                "drawn.parquet",
+                "devices=4",
+                "alpha=1.0",
+                "min_examples=5",
+            ]
+        )
         == 0
     )
     assert main(["import", "shards", "plain.parquet", "cut.parquet", "devices=4"]) == 0
@@ -85,9 +97,9 @@ def test_devices_are_drawn_where_there_are_none(tmp_path: Path, monkeypatch: pyt
         assert len(set(table["device"].to_pylist())) == 4
 
 
-def test_values_of_texts_are_taken_as_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_string_keys_are_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "t.parquet", [{"2": device, "1.0": place} for place, device in enumerate("bab")])
+    write(tmp_path / "t.parquet", [{"2": device, "1.0": number} for number, device in enumerate("bab")])
 
     assert main(["import", "sort", "t.parquet", "a.parquet", "device=2"]) == 0
     assert main(["import", "sort", "t.parquet", "b.parquet", 'device="2"']) == 0
@@ -97,56 +109,61 @@ def test_values_of_texts_are_taken_as_texts(tmp_path: Path, monkeypatch: pytest.
     assert pq.read_table("a.parquet").equals(pq.read_table("b.parquet"))
 
 
-def test_a_data_set_without_devices_is_imported_and_dealt(
+def test_a_data_set_without_devices_is_imported_and_assigned_to_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra `hf` is not installed")
     monkeypatch.chdir(tmp_path)
     rows = {"height": [float(n) for n in range(60)], "label": [n % 3 for n in range(60)]}
-    parts = {side: datasets.Dataset.from_dict(rows) for side in ("train", "test")}
+    parts = {split: datasets.Dataset.from_dict(rows) for split in ("train", "test")}
     datasets.DatasetDict(parts).save_to_disk("saved")
 
     assert main(["import", "hf", "saved", "plain.parquet"]) == 0
 
     output = capsys.readouterr().out
     assert (
-        "Wrote 120 rows without devices: `partita import dirichlet` or `shards` deals them to some." in output
+        "Wrote 120 rows without devices: `partita import dirichlet` or `shards` assigns them to simulated devices."
+        in output
     )
     assert pq.read_table("plain.parquet").column_names == ["split", "height", "label"]
-    assert main(["import", "shards", "plain.parquet", "dealt.parquet", "devices=4"]) == 0
-    assert len(set(pq.read_table("dealt.parquet")["device"].to_pylist())) == 4
+    assert main(["import", "shards", "plain.parquet", "devices.parquet", "devices=4"]) == 0
+    assert len(set(pq.read_table("devices.parquet")["device"].to_pylist())) == 4
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["nist", "q", "out.parquet"], "`partita import` knows emnist, stackoverflow, gldv2"),
         (["qmnist", "none", "out.parquet"], "none"),
         (
-            ["qmnist", "q", "out.parquet", "lest=3"],
-            "`partita import qmnist` has no key `lest`. Did you mean `least`? It takes least, test_share.",
+            ["qmnist", "q", "out.parquet", "min_exampels=3"],
+            "`partita import qmnist` has no key `min_exampels`. Did you mean `min_examples`? It takes min_examples, "
+            "test_share.",
         ),
         (
             ["sort", "q", "out.parquet", "frobnicate=3"],
             "`partita import sort` has no key `frobnicate`. It takes device, memory.",
         ),
         (
-            ["qmnist", "q", "out.parquet", "least=many"],
-            "`import qmnist.least` must be a whole number, got 'many'.",
+            ["qmnist", "q", "out.parquet", "min_examples=many"],
+            "`import qmnist.min_examples` must be a whole number, got 'many'.",
         ),
         (["qmnist", "q", "there.parquet"], "`there.parquet` exists already"),
         (["qmnist", "q", "no/out.parquet"], "There is no folder `no`"),
         (["sort", "none.parquet", "out.parquet"], "none.parquet"),
-        (["sort", "q", "out.parquet", "tick=3"], "`tick` is no key of `partita import`"),
-        (["qmnist", "q", "out.parquet", "least=50"], "No device is left to import (3 fewer than 50 digits)."),
+        (["sort", "q", "out.parquet", "progress=3"], "`progress` is no key of `partita import`"),
+        (
+            ["qmnist", "q", "out.parquet", "min_examples=50"],
+            "There is no device to import (3 fewer than 50 digits).",
+        ),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_an_error_is_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    words: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     qmnist(tmp_path / "q")
@@ -156,18 +173,18 @@ def test_what_is_wrong_is_one_line(
 
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("partita: ")]
     assert len(lines) == 1
-    assert words in lines[0]
+    assert message in lines[0]
     assert Path("there.parquet").read_text() == "mine"
     assert not Path("out.parquet").exists()
 
 
-def test_data_is_looked_for_in_the_users_folder_too(
+def test_data_is_also_looked_for_in_partita_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    Path("words.toml").write_text('[task]\nkind = "text"\ndata = "words.parquet"\nleast_test = 1\n')
+    Path("words.toml").write_text('[task]\nkind = "text"\ndata = "words.parquet"\nmin_test_examples = 1\n')
     rows = texts(devices=3, rows=9)
     write(tmp_path / "data/words.parquet", rows)
 
@@ -178,14 +195,14 @@ def test_data_is_looked_for_in_the_users_folder_too(
     assert "Partitions of NextWordTransformer" in capsys.readouterr().out
 
 
-def test_bad_rows_are_counted_at_the_end_of_a_run(
+def test_skipped_rows_are_counted_at_the_end_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = texts(devices=2, rows=6, split=lambda device, row: "test" if row == 5 else "train")
     rows[2]["text"] = None
     write(tmp_path / "words.parquet", rows)
-    Path("words.toml").write_text('[task]\nkind = "text"\ndata = "words.parquet"\nlength = 4\n')
+    Path("words.toml").write_text('[task]\nkind = "text"\ndata = "words.parquet"\nmax_length = 4\n')
     quick = ["pretrain.rounds=1", "personalize.rounds=0", "finetune.epochs=0", "pretrain.devices_per_round=2"]
 
     assert main(["run", "words.toml", *quick]) == 2
@@ -194,21 +211,21 @@ def test_bad_rows_are_counted_at_the_end_of_a_run(
     assert "Warning: 1 bad row was skipped (`words.parquet`, row 2, device 'd0'" in capsys.readouterr().out
 
 
-WORDS = '[task]\nkind = "text"\ndata = "words.parquet"\nlength = 4\n'
+WORDS = '[task]\nkind = "text"\ndata = "words.parquet"\nmax_length = 4\n'
 SHORT = ["pretrain.rounds=1", "personalize.rounds=1", "finetune.epochs=1", "pretrain.devices_per_round=2"]
 SHORT += ["personalize.devices_per_round=2", "evaluate.every=0"]
 
 
-def side_of(_: int, row: int) -> str:
+def split_of(_: int, row: int) -> str:
     return "test" if row == 5 else "train"
 
 
-def test_a_bad_test_row_costs_no_training(
+def test_a_bad_test_row_does_not_lose_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("words.toml").write_text(WORDS)
-    rows = texts(devices=2, rows=6, split=side_of)
+    rows = texts(devices=2, rows=6, split=split_of)
     rows[5]["text"] = None
     write(tmp_path / "words.parquet", rows)
 
@@ -229,59 +246,59 @@ def test_a_bad_test_row_costs_no_training(
     assert main(["run", "words.toml", *SHORT, "task.skip_bad=true", "out=b"]) == 0
     for name in ("summary.json", "devices.parquet", "shared/personalised.safetensors"):
         assert Path("a", name).read_bytes() == Path("b", name).read_bytes()
-    went_on, whole = (
+    resumed, whole = (
         [line for line in Path(name, "config.toml").read_text().splitlines() if "command =" not in line]
         for name in "ab"
     )
-    assert went_on == whole
+    assert resumed == whole
 
 
-def test_rows_that_were_left_out_are_written_down_once(
+def test_skipped_rows_are_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("words.toml").write_text(WORDS)
-    rows = texts(devices=2, rows=6, split=side_of)
+    rows = texts(devices=2, rows=6, split=split_of)
     rows[2]["text"] = rows[11]["text"] = None
     write(tmp_path / "words.parquet", rows)
 
     assert main(["run", "words.toml", *SHORT, "task.skip_bad=true", "out=a"]) == 0
     first = capsys.readouterr().out
-    written = Path("a/skipped.jsonl").read_text()
+    logged = Path("a/skipped.jsonl").read_text()
     assert main(["run", "--resume", "a"]) == 0
 
     assert "Warning: 2 bad rows were skipped (`words.parquet`, row 2, device 'd0': `text` is empty)." in first
     assert capsys.readouterr().out == first
-    assert Path("a/skipped.jsonl").read_text() == written
-    assert [json.loads(line) for line in written.splitlines()] == [
+    assert Path("a/skipped.jsonl").read_text() == logged
+    assert [json.loads(line) for line in logged.splitlines()] == [
         {"file": "words.parquet", "row": 2, "device": "d0", "reason": "`text` is empty"},
         {"file": "words.parquet", "row": 11, "device": "d1", "reason": "`text` is empty"},
     ]
 
 
-def test_a_run_that_has_no_row_left_says_why(
+def test_a_run_without_any_good_row_fails_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("words.toml").write_text(WORDS)
-    write(tmp_path / "words.parquet", texts(devices=2, rows=6, split=side_of, text=lambda device, row: row))
+    write(tmp_path / "words.parquet", texts(devices=2, rows=6, split=split_of, text=lambda device, row: row))
 
     assert main(["run", "words.toml", *SHORT, "task.skip_bad=true"]) == 1
 
     line = capsys.readouterr().err.splitlines()[-1]
     assert "The device has no training examples." in line
     assert (
-        "Warning: 10 bad rows were skipped (`words.parquet`, row 0, device 'd0': `text` must be a text"
+        "Warning: 10 bad rows were skipped (`words.parquet`, row 0, device 'd0': `text` must be a string"
         in line
     )
 
 
-def test_the_baseline_of_a_run_finds_its_table(
+def test_the_baseline_of_a_run_finds_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("words.toml").write_text(WORDS)
-    rows = texts(devices=2, rows=6, split=side_of)
+    rows = texts(devices=2, rows=6, split=split_of)
     rows[2]["text"] = None
     write(tmp_path / "words.parquet", rows)
 

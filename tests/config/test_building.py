@@ -258,7 +258,7 @@ def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:
         (b"nonsense", "is not a safetensors file"),
         (
             to_bytes({"x": torch.zeros(1)}),
-            "`model.start`: No tensor of the file fits ConvNet: 0 loaded, 8 new",
+            "`model.start`: No tensor of the file matches ConvNet: 0 loaded, 8 new",
         ),
     ],
 )
@@ -298,7 +298,7 @@ def test_a_task_that_draws_its_data_draws_the_same_again(
         ),
         (
             "import partita; partita.Task(model=None, loss=None, metrics={'m': len}, devices={1: {}})",
-            "must be texts, got 1",
+            "must be strings, got 1",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Devices by id and by position, loaded when visited."""
+"""Devices by id and by position, loaded on access."""
 
 import pyarrow as pa
 import pytest
@@ -28,7 +28,7 @@ def test_a_million_devices_cost_less_than_twenty_megabytes_until_visited() -> No
     assert loaded == ["device-0000003"]
 
 
-def test_a_dict_will_do() -> None:
+def test_a_dict_is_converted() -> None:
     devices = devices_of({"b": {"train": [1]}, "a": {"train": [2]}})
 
     assert list(devices) == ["b", "a"]
@@ -45,6 +45,6 @@ def test_ids_must_be_unique(ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("ids", [[1, 2], ["a", None]])
-def test_ids_must_be_texts(ids: list) -> None:
-    with pytest.raises(TypeError, match="must be texts"):
+def test_ids_must_be_strings(ids: list) -> None:
+    with pytest.raises(TypeError, match="must be strings"):
         Ids(ids)

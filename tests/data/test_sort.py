@@ -1,4 +1,4 @@
-"""Sorting tables by device in bounded memory, against sorted()."""
+"""Sorting tables by device in bounded memory, compared with sorted()."""
 
 import random
 import subprocess
@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partita.data.reading import ids_in, pieces
-from partita.data.sort import sort_table
+from partita.data.sort import chunks, sort_table
 from partita.data.writing import BYTES
 from partita.errors import ConfigError
 
@@ -34,7 +33,7 @@ NAMES = [
 
 
 def random_rows(seed: int, ids: list[Any], count: int = 400) -> list[dict[str, Any]]:
-    """Rows with nulls everywhere but in `device`, of very different sizes."""
+    """Return rows of very different sizes, with nulls in every column but `device`."""
     draw = random.Random(seed)
     return [
         {
@@ -72,7 +71,7 @@ def schema_with(device: pa.DataType) -> pa.Schema:
         (pa.binary(), [b"b", b"a"]),
     ],
 )
-def test_rows_come_in_the_order_that_sorted_gives(
+def test_rows_are_in_the_order_of_sorted(
     tmp_path: Path, kind: pa.DataType, ids: list[Any], memory: int, size: int
 ) -> None:
     for seed in range(2):
@@ -87,8 +86,8 @@ def test_rows_come_in_the_order_that_sorted_gives(
         assert table.schema.equals(pq.read_schema(source), check_metadata=True)
         assert table.schema.metadata[b"mine"] == b"kept"
         # sorted() is stable: rows of one device keep their order.
-        wanted = pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["device"])), schema)
-        assert table.to_pylist() == wanted.to_pylist()
+        expected = pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["device"])), schema)
+        assert table.to_pylist() == expected.to_pylist()
 
 
 def test_more_runs_than_can_be_merged_at_once_are_merged_in_passes(
@@ -96,17 +95,17 @@ def test_more_runs_than_can_be_merged_at_once_are_merged_in_passes(
 ) -> None:
     rows = [{"row": number, "device": str(number % 7)} for number in range(100)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    monkeypatch.setattr("partita.data.sort._RUNS", 3)
-    ticks: list[int] = []
+    monkeypatch.setattr("partita.data.sort._MAX_RUNS", 3)
+    progress: list[int] = []
 
     sort_table(
         *(tmp_path / "in.parquet", tmp_path / "out.parquet"),
         memory=1,
-        tick=lambda done, _: ticks.append(done),
+        progress=lambda done, _: progress.append(done),
     )
 
-    # A row a run: 100 runs, then 34, 12, 4, 2, then the table. Every row is written six times.
-    assert ticks[-1] == 600
+    # One row per run: 100 runs, then 34, 12, 4, 2, then the table. Every row is written six times.
+    assert progress[-1] == 600
     table = pq.read_table(tmp_path / "out.parquet")
     assert table.to_pylist() == sorted(rows, key=lambda row: row["device"])
 
@@ -127,7 +126,7 @@ def test_files_of_a_folder_are_taken_in_the_order_of_their_names(tmp_path: Path)
     assert table.schema.metadata == {b"about": b"first"}
 
 
-def test_another_column_may_say_whose_a_row_is(tmp_path: Path) -> None:
+def test_another_column_may_hold_the_device_ids(tmp_path: Path) -> None:
     pq.write_table(pa.table({"device": [1, 2, 3], "writer": ["c", "a", "b"]}), tmp_path / "in.parquet")
 
     sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet", device="writer")
@@ -135,7 +134,7 @@ def test_another_column_may_say_whose_a_row_is(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out.parquet")["device"].to_pylist() == [2, 3, 1]
 
 
-def test_a_table_without_rows_stays_one(tmp_path: Path) -> None:
+def test_a_table_without_rows_can_be_sorted(tmp_path: Path) -> None:
     pq.write_table(schema_with(pa.string()).empty_table(), tmp_path / "in.parquet")
 
     assert sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet") == 0
@@ -147,8 +146,8 @@ def test_a_table_without_rows_stays_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_stays_bounded_on_a_table_many_times_as_large(tmp_path: Path) -> None:
-    # 64 MB of content in one row group that dictionaries and compression do not make smaller; the longest rows
-    # are all of one device, so that they come together.
+    # 64 MB of incompressible content in one row group; the longest rows all belong to one device, and so are
+    # adjacent in the result.
     draw = random.Random(0)
     rows = [
         {"device": 7, "content": draw.randbytes(64_000)}
@@ -168,7 +167,7 @@ def test_memory_stays_bounded_on_a_table_many_times_as_large(tmp_path: Path) -> 
     peak = int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
 
     assert table.nbytes > 60e6
-    # What was asked for, and the writer's share: measured alone, it has up to five copies of a row group.
+    # The requested memory, and the writer's: on its own it was measured to hold up to five copies of a row group.
     assert peak < 4_000_000 + 6 * BYTES
     out = pq.ParquetFile(tmp_path / "out.parquet")
     assert out.metadata.num_rows == 50_000
@@ -178,64 +177,56 @@ def test_memory_stays_bounded_on_a_table_many_times_as_large(tmp_path: Path) -> 
 
 def test_progress_ends_with_all_done(tmp_path: Path) -> None:
     pq.write_table(pa.table({"device": [str(n % 5) for n in range(500)]}), tmp_path / "in.parquet")
-    ticks: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
-    def tick(done: int, total: int) -> None:
-        ticks.append((done, total))
+    def progress(done: int, total: int) -> None:
+        calls.append((done, total))
 
-    sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet", memory=20, tick=tick)
+    sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet", memory=20, progress=progress)
 
-    assert [done for done, _ in ticks] == sorted(done for done, _ in ticks)
-    assert ticks[0][1] == 1000
-    # More than 64 runs: rows are written once more than read and merged.
-    assert ticks[-1] == (1500, 1500)
-
-
-def test_ids_are_found_across_row_groups(tmp_path: Path) -> None:
-    pq.write_table(
-        pa.table({"device": ["a", "a", "a", "b", "b", "c"]}), tmp_path / "t.parquet", row_group_size=2
-    )
-
-    assert list(ids_in(tmp_path / "t.parquet")) == ["a", "b", "c"]
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[0][1] == 1000
+    # More than 64 runs: an additional merge writes all rows once more.
+    assert calls[-1] == (1500, 1500)
 
 
-def test_pieces_have_all_rows_in_order_and_no_more_bytes_than_asked() -> None:
+def test_chunks_have_all_rows_in_order_and_at_most_the_given_size() -> None:
     table = pa.table({"content": [b"x" * size for size in (1000, 1, 1, 1, 50, 50, 3000, 2)]})
 
-    found = list(pieces(table, 120))
+    found = list(chunks(table, 120))
 
     assert pa.concat_tables(found).equals(table)
-    assert all(piece.nbytes <= 120 or len(piece) == 1 for piece in found)
+    assert all(chunk.nbytes <= 120 or len(chunk) == 1 for chunk in found)
 
 
-def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
+def test_a_missing_column_is_an_error_that_lists_the_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": ["a"], "label": [1]}), tmp_path / "in.parquet")
 
-    with pytest.raises(ConfigError, match="in.parquet` has no column 'device'. It has: user, label.$"):
+    with pytest.raises(ConfigError, match="in.parquet` has no column 'device'. Its columns: user, label.$"):
         sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet")
 
 
 @pytest.mark.parametrize("values", [[["a"]], [{"name": "a"}]])
-def test_ids_that_cannot_be_written_as_texts_are_refused(tmp_path: Path, values: list[Any]) -> None:
+def test_ids_that_cannot_be_cast_to_strings_are_refused(tmp_path: Path, values: list[Any]) -> None:
     pq.write_table(pa.table({"device": values}), tmp_path / "in.parquet")
 
-    with pytest.raises(ConfigError, match="must hold texts or numbers, it holds (list|struct)"):
+    with pytest.raises(ConfigError, match="must hold strings or numbers, got (list|struct)"):
         sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet")
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [(b"", "is empty"), (b"\xff", "is not UTF-8"), (None, "is empty")]
+    ("value", "problem"), [(b"", "is empty"), (b"\xff", "is not UTF-8"), (None, "is empty")]
 )
-def test_a_row_without_an_id_is_named(tmp_path: Path, value: bytes | None, words: str) -> None:
+def test_a_row_without_a_valid_id_is_an_error(tmp_path: Path, value: bytes | None, problem: str) -> None:
     raw = pa.array([b"a", value], pa.binary())
     for number, ids in enumerate([raw, pa.Array.from_buffers(pa.string(), 2, raw.buffers())]):
         pq.write_table(pa.table({"device": ids}), tmp_path / f"{number}.parquet")
 
-        with pytest.raises(ConfigError, match=f"{number}.parquet`, row 1: `device` {words}"):
+        with pytest.raises(ConfigError, match=f"{number}.parquet`, row 1: `device` {problem}"):
             sort_table(tmp_path / f"{number}.parquet", tmp_path / "out.parquet")
 
 
-def test_a_row_of_no_device_is_named_by_file_and_row(tmp_path: Path) -> None:
+def test_a_row_without_an_id_is_located_by_file_and_row(tmp_path: Path) -> None:
     (tmp_path / "many").mkdir()
     pq.write_table(pa.table({"device": ["a"] * 9}), tmp_path / "many" / "a.parquet")
     pq.write_table(
@@ -248,7 +239,7 @@ def test_a_row_of_no_device_is_named_by_file_and_row(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["many"]
 
 
-def test_a_table_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     pq.write_table(pa.table({"device": ["a"]}), tmp_path / "in.parquet")
     (tmp_path / "out.parquet").write_text("precious")
 
@@ -259,24 +250,24 @@ def test_a_table_that_is_there_is_not_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [2, 900])
-def test_nothing_is_left_of_a_sort_that_was_stopped(tmp_path: Path, after: int) -> None:
+def test_an_interrupted_sort_leaves_no_files(tmp_path: Path, after: int) -> None:
     pq.write_table(
         pa.table({"device": [str(n) for n in range(500)]}), tmp_path / "in.parquet", row_group_size=10
     )
 
-    def tick(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         if done >= after:
-            # Half the work is on disk by now.
+            # There are runs on disk by now.
             assert len(list(tmp_path.rglob("*"))) > 1
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet", memory=1000, tick=tick)
+        sort_table(tmp_path / "in.parquet", tmp_path / "out.parquet", memory=1000, progress=progress)
 
     assert [path.name for path in tmp_path.rglob("*")] == ["in.parquet"]
 
 
-def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+def test_files_with_different_columns_are_refused(tmp_path: Path) -> None:
     (tmp_path / "many").mkdir()
     pq.write_table(pa.table({"device": ["a"], "label": [1]}), tmp_path / "many" / "a.parquet")
     pq.write_table(pa.table({"device": ["a"], "label": ["one"]}), tmp_path / "many" / "b.parquet")
@@ -285,7 +276,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         sort_table(tmp_path / "many", tmp_path / "out.parquet")
 
 
-def test_what_is_no_table_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_table_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("device,label\n1,2\n")
     (tmp_path / "empty").mkdir()
     pq.write_table(pa.table({"device": ["a" * 9_000]}), tmp_path / "cut.parquet", compression="none")
@@ -306,7 +297,7 @@ def test_what_is_no_table_is_refused_in_one_line(tmp_path: Path) -> None:
         assert not (tmp_path / "out.parquet").exists()
 
 
-def test_values_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_values_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"device": ["a"]}), tmp_path / "in.parquet")
 
     with pytest.raises(ConfigError, match="`memory` must be at least 1 byte, got 0"):

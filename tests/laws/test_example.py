@@ -39,9 +39,3 @@ def test_the_library_is_the_plain_loop_bit_for_bit() -> None:
     torch.set_num_threads(threads)
     assert same_bits(result.shared, u)
     assert all(same_bits(result.personal(device), v[device]) for device in devices)
-
-
-def test_the_example_runs(capsys) -> None:  # noqa: ANN001
-    plain.main()
-
-    assert len(capsys.readouterr().out.splitlines()) == 12

@@ -117,7 +117,7 @@ TASKS = {
     "resnet": lambda: task_of(lambda: ResNet(depth=10, classes=4, width=0.25), classify, images),
     "resnet50": lambda: task_of(lambda: ResNet(depth=50, classes=4, width=0.0625), classify, images),
     "transformer": lambda: task_of(
-        lambda: NextWordTransformer(vocabulary=20, length=5, dim=8, layers=2, heads=2, hidden=16),
+        lambda: NextWordTransformer(vocabulary_size=20, max_length=5, dim=8, layers=2, heads=2, hidden=16),
         next_word,
         sentences,
         predict=last_word,
@@ -133,7 +133,9 @@ TASKS = {
     ),
     "mixture": lambda: task_of(lambda: Mixture(nn.Linear(4, 2), nn.Linear(4, 2)), classify, kinds),
     "split input": lambda: task_of(
-        lambda: SplitInput(nn.Linear(3, 4), nn.Linear(1, 2), nn.Linear(6, 2), at=3), classify, kinds
+        lambda: SplitInput(nn.Linear(3, 4), nn.Linear(1, 2), nn.Linear(6, 2), shared_features=3),
+        classify,
+        kinds,
     ),
 }
 LARGE = "resnet50"
@@ -348,7 +350,7 @@ def test_a_personal_tensor_without_effect_is_warned_of(caplog: pytest.LogCapture
 
     run(task, Partition(Unused(), personal=["spare.*", "used.bias"]), FedAlt(shared_lr=0.1), rounds=1)
 
-    assert "Personal tensors without effect on the loss: spare.weight, spare.bias." in caplog.text
+    assert "These personal tensors have no effect on the loss: spare.weight, spare.bias." in caplog.text
 
 
 def test_a_width_that_changes_its_mind_is_one_line_that_names_the_device() -> None:

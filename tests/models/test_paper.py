@@ -1,4 +1,4 @@
-"""The paper's models: counts to the last digit, adapters that change nothing at first."""
+"""The paper's models: exact parameter counts, and adapters that change little at first."""
 
 import copy
 
@@ -66,7 +66,7 @@ def small_resnet() -> nn.Module:
 
 
 def small_transformer() -> nn.Module:
-    return NextWordTransformer(vocabulary=30, length=6, dim=16, layers=2, heads=2, hidden=32)
+    return NextWordTransformer(vocabulary_size=30, max_length=6, dim=16, layers=2, heads=2, hidden=32)
 
 
 def small_speech() -> nn.Module:
@@ -77,8 +77,8 @@ def inputs_for(model: nn.Module) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(1)
     match model:
         case ResNet():
-            side = 28 if model.conv1.kernel_size == (3, 3) else 64
-            return (torch.randn(2, model.conv1.in_channels, side, side, generator=generator),)
+            size = 28 if model.conv1.kernel_size == (3, 3) else 64
+            return (torch.randn(2, model.conv1.in_channels, size, size, generator=generator),)
         case NextWordTransformer():
             return (torch.randint(30, (2, 6), generator=generator),)
         case _:
@@ -105,7 +105,7 @@ EVERY = [
 
 @pytest.mark.parametrize("make", EVERY)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_new_adapters_change_the_output_by_less_than_one_per_cent(make: type[nn.Module], seed: int) -> None:
+def test_new_adapters_change_the_output_by_less_than_one_percent(make: type[nn.Module], seed: int) -> None:
     torch.manual_seed(seed)
     model = make()
     before = output_of(model)
@@ -117,7 +117,7 @@ def test_new_adapters_change_the_output_by_less_than_one_per_cent(make: type[nn.
 
 
 @pytest.mark.parametrize("make", [small_resnet, small_transformer, small_speech])
-def test_a_shared_state_goes_from_the_plain_model_to_the_adapted_one_and_back(make: type[nn.Module]) -> None:
+def test_the_shared_state_loads_into_the_adapted_model_and_back(make: type[nn.Module]) -> None:
     plain, other = make(), make()
     partition = named_partition(plain, "adapter").partition
     adapted = partition.prepare(make())
@@ -141,7 +141,7 @@ def test_a_shared_state_goes_from_the_plain_model_to_the_adapted_one_and_back(ma
 @pytest.mark.parametrize("make", [small_resnet, small_transformer, small_speech])
 @pytest.mark.parametrize("training", [True, False])
 def test_an_adapter_is_used_in_training_and_in_evaluation(make: type[nn.Module], training: bool) -> None:
-    # Torch has a fast path for transformer blocks in evaluation that calls none of their modules.
+    # In evaluation, torch has a fast path for transformer blocks that calls none of their modules.
     adapted = named_partition(make(), "adapter").prepare(make()).train(training)
     inputs = inputs_for(adapted)
     with torch.no_grad():

@@ -9,9 +9,9 @@ from partita.models.norm import group_norm
 from partita.models.parts import named_partition
 
 
-def test_groups_are_the_papers() -> None:
+def test_the_numbers_of_groups_are_those_of_the_paper() -> None:
     assert {c: group_norm(c).num_groups for c in (64, 128, 256, 512)} == {64: 8, 128: 8, 256: 16, 512: 32}
-    # Any number of channels can be normed: narrow ones, odd ones, and those of the deepest networks.
+    # Any number of channels: narrow, odd, and those of the deepest networks.
     assert [group_norm(c).num_groups for c in (1, 7, 12, 16, 24, 2048)] == [1, 1, 1, 2, 3, 32]
 
 
@@ -34,7 +34,7 @@ def test_depth_10_has_a_block_in_each_layer() -> None:
     assert model(torch.zeros(3, 1, 28, 28)).shape == (3, 62)
 
 
-def test_deep_ones_adapt_the_convolution_between() -> None:
+def test_bottleneck_blocks_adapt_the_3x3_convolution() -> None:
     model = ResNet(depth=50, width=0.125)
     adapted = named_partition(model, "adapter").prepare(model)
 
@@ -46,19 +46,19 @@ def test_deep_ones_adapt_the_convolution_between() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stem", "side", "inner"),
+    ("stem", "size", "inner"),
     [("small", 28, 28), ("large", 224, 56)],
 )
-def test_stems_bring_images_to_the_size_that_the_layers_want(stem: str, side: int, inner: int) -> None:
+def test_stems_give_the_feature_size_of_the_first_layer(stem: str, size: int, inner: int) -> None:
     model = ResNet(depth=10, width=0.125, stem=stem)
 
-    features = model.pool(model.conv1(torch.zeros(1, 1, side, side)))
+    features = model.pool(model.conv1(torch.zeros(1, 1, size, size)))
 
     assert features.shape[2:] == (inner, inner)
     assert isinstance(model.pool, nn.Identity) is (stem == "small")
 
 
-def test_convolutions_begin_as_he_drew_them() -> None:
+def test_convolutions_have_he_initialization() -> None:
     torch.manual_seed(0)
     model = ResNet()
 
@@ -71,9 +71,9 @@ def test_convolutions_begin_as_he_drew_them() -> None:
     [
         ({"depth": 11}, "`depth` must be one of 10, 18, 34, 50, 101, 152, got 11."),
         ({"stem": "huge"}, "`stem` must be one of small, large, got 'huge'."),
-        ({"width": 0.0}, "`width` must leave at least one of 64 channels, got 0.0."),
+        ({"width": 0.0}, "`width` must be finite and at least 1/64, one of 64 channels, got 0.0."),
     ],
 )
-def test_wrong_settings_are_named(settings: dict[str, object], error: str) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, object], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         ResNet(**settings)

@@ -10,7 +10,6 @@ import pytest
 from partita.methods import registry
 from partita.report.comparison_tables import comparison_tables
 from partita.report.tables import Cited, Interval, MeanStd, Rounded, Table
-from partita.studies.comparison import ComparedMethod
 from partita.studies.results import Outcome, Results, Variant
 
 TITLES = {"": "FedAvg", "local": "Local only", "fedavg": "FedAvg, continued", "finetune": "Finetune"}
@@ -37,16 +36,6 @@ def outcome(
     return replace(whole, **changes)
 
 
-def compared(name: str) -> ComparedMethod:
-    return ComparedMethod(
-        title=TITLES[name],
-        citation=registry.find("fedalt").citation,
-        begins_pretrained=name not in ("", "local"),
-        trains_alone=name == "local",
-        in_partial_table=name in ("ft_part", "fedalt", "fedsim"),
-    )
-
-
 def results(outcomes: Mapping[Variant, Sequence[Outcome]], **changes: Any) -> Results:
     whole = Results(
         metric="accuracy",
@@ -54,9 +43,11 @@ def results(outcomes: Mapping[Variant, Sequence[Outcome]], **changes: Any) -> Re
         split="test",
         seeds=2,
         outcomes={row: dict(enumerate(runs, start=1)) for row, runs in outcomes.items()},
-        methods={name: compared(name) for name in TITLES},
+        titles=TITLES,
+        citations=dict.fromkeys(TITLES, registry.find("fedalt").citation),
         baseline="finetune",
         notes=[],
+        begin_pretrained=frozenset(row for row in outcomes if row[0] not in ("", "local")),
         reference="",
     )
     return replace(whole, **changes)

@@ -204,8 +204,8 @@ def test_the_file_to_begin_from_is_accounted_for(here: Path, capsys: pytest.Capt
     assert main(["run", "--resume", "runs/net-1"]) == 0
 
     assert start["loaded"] == {"body.weight": "backbone.body.weight"}
-    assert start["new"]["head.weight"] == "7x4 in the file, 2x4 here"
-    assert start["left_over"]["x"] == "no such name in the model"
+    assert start["new"]["head.weight"] == "7x4 in the file, 2x4 in the model"
+    assert start["unused"]["x"] == "no such name in the model"
     assert "4 new (`calls`, `body.bias`, `head.bias`: not in the file" in told.replace("\n", "")
 
 

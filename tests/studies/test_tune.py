@@ -21,7 +21,7 @@ from partita.runs.folder import RunFolder
 from partita.studies import run as runner
 from partita.studies.trials import Tuned, split_arguments
 from partita.studies.tune import Tuning, begin, tune
-from partita.tasks.held_out import held_out
+from partita.tasks.validation import hold_out_validation
 from small import affine_devices, affine_task
 
 KEY = "finetune.personal_lr"
@@ -78,7 +78,7 @@ def test_the_best_on_held_out_rows_is_found_and_test_rows_are_never_read(tmp_pat
 def closeness_of(file: Path) -> float:
     model = from_bytes(file.read_bytes())
     total, count = 0.0, 0
-    for splits in held_out(affine_task(), 0.2).devices.values():
+    for splits in hold_out_validation(affine_task(), 0.2).devices.values():
         examples = examples_of(splits["validation"])
         if len(examples):
             inputs, targets = examples.batch_at(torch.arange(len(examples)))

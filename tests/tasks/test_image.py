@@ -1,4 +1,4 @@
-"""The image task: pictures of any kind, seen whole in evaluation and cut in training."""
+"""The image task: decoding, augmentation and bad rows."""
 
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +19,7 @@ from tables import png, write
 
 
 def rows(**changes: Any) -> list[dict[str, Any]]:
-    """Three devices of six pictures, of classes 0, 1 and 2."""
+    """Return the rows of three devices with six images each, of classes 0, 1 and 2."""
     return [
         {
             "device": f"d{device}",
@@ -33,7 +33,7 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_pictures_and_labels_come_out_as_they_went_in(tmp_path: Path) -> None:
+def test_images_and_labels_are_decoded(tmp_path: Path) -> None:
     task = image(data=str(write(tmp_path / "t.parquet", rows())), size=6)
 
     images, labels = task.devices["d1"]["train"]
@@ -44,7 +44,7 @@ def test_pictures_and_labels_come_out_as_they_went_in(tmp_path: Path) -> None:
     assert task.model_options == {"classes": 3, "channels": 1, "stem": "small"}
 
 
-def test_a_model_sees_numbers_from_0_to_1(tmp_path: Path) -> None:
+def test_a_model_gets_values_from_0_to_1(tmp_path: Path) -> None:
     task = image(data=str(write(tmp_path / "t.parquet", rows(image=png(255)))), size=6)
     seen: list[torch.Tensor] = []
     model = Recorder(seen)
@@ -55,7 +55,7 @@ def test_a_model_sees_numbers_from_0_to_1(tmp_path: Path) -> None:
 
 
 class Recorder(nn.Module):
-    """Remembers what goes in."""
+    """Records its inputs."""
 
     def __init__(self, seen: list[torch.Tensor]) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class Recorder(nn.Module):
         return self.head(images.mean(dim=(1, 2, 3))[:, None])
 
 
-def test_colour_and_size_are_brought_to_what_is_asked_for(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.parquet", rows(image=png(100, side=9, mode="RGB")))
+def test_images_are_converted_to_the_given_channels_and_size(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", rows(image=png(100, size=9, mode="RGB")))
 
     color, _ = image(data=str(path), size=4, channels=3).devices["d0"]["train"]
     gray, _ = image(data=str(path), size=4).devices["d0"]["train"]
@@ -78,7 +78,7 @@ def test_colour_and_size_are_brought_to_what_is_asked_for(tmp_path: Path) -> Non
     assert (color == 100).all()
 
 
-def test_training_cuts_and_mirrors_and_evaluation_does_not(tmp_path: Path) -> None:
+def test_training_crops_and_flips_and_evaluation_does_not(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", rows())
     task = image(data=str(path), size=4, crop_from=6, flip=True)
     seen: list[torch.Tensor] = []
@@ -101,7 +101,7 @@ def test_training_cuts_and_mirrors_and_evaluation_does_not(tmp_path: Path) -> No
     assert (evaluated == evaluated[:1]).all()
 
 
-def test_every_picture_is_cut_in_a_place_of_its_own_draw(tmp_path: Path) -> None:
+def test_every_image_is_cropped_at_a_random_position(tmp_path: Path) -> None:
     task = image(data=str(write(tmp_path / "t.parquet", rows())), size=4, crop_from=6)
     seen: list[torch.Tensor] = []
     ramp = torch.arange(36, dtype=torch.uint8).view(1, 1, 6, 6).expand(50, 1, 6, 6)
@@ -124,18 +124,18 @@ def test_a_run_trains_on_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "reason"),
     [
-        ({"image": {"bytes": b"no picture", "path": None}}, "`image` is not a picture that can be decoded"),
-        ({"image": {"bytes": None, "path": "a.png"}}, "`image` is not a picture that can be decoded"),
+        ({"image": {"bytes": b"not an image", "path": None}}, "`image` cannot be decoded as an image"),
+        ({"image": {"bytes": None, "path": "a.png"}}, "`image` cannot be decoded as an image"),
         ({"image": None}, "`image` is empty"),
         ({"label": None}, "`label` is empty"),
         ({"label": 7}, "`label` must be from 0 to 2, got 7"),
         ({"label": -1}, "`label` must be from 0 to 2, got -1"),
     ],
 )
-def test_a_bad_row_is_named_by_file_row_and_device(
-    tmp_path: Path, change: dict[str, Any], words: str
+def test_a_bad_row_is_an_error_with_file_row_and_device(
+    tmp_path: Path, change: dict[str, Any], reason: str
 ) -> None:
     given = rows()
     given[7] |= change
@@ -143,13 +143,13 @@ def test_a_bad_row_is_named_by_file_row_and_device(
 
     with pytest.raises(BadData) as caught:
         examples_of(image(data=str(path), size=6, classes=3).devices["d1"]["train"])
-    assert f"`t.parquet`, row 7, device 'd1': {words}" in str(caught.value)
+    assert f"`t.parquet`, row 7, device 'd1': {reason}" in str(caught.value)
     lax = image(data=str(path), size=6, classes=3, skip_bad=True)
     assert len(examples_of(lax.devices["d1"]["train"])) == 3
     assert len(lax.skipped) == 1
 
 
-def test_pictures_of_16_bits_are_brought_to_8(tmp_path: Path) -> None:
+def test_images_of_16_bits_are_converted_to_8(tmp_path: Path) -> None:
     content = BytesIO()
     Image.fromarray(np.full((6, 6), 257 * 100, np.uint16)).save(content, "PNG")
 
@@ -165,34 +165,34 @@ def encoded(
     pixels: np.ndarray, *, kind: str = "PNG", mode: str | None = None, **settings: Any
 ) -> dict[str, Any]:
     content = BytesIO()
-    picture = Image.fromarray(pixels)
-    (picture.convert(mode) if mode else picture).save(content, kind, **settings)
+    decoded = Image.fromarray(pixels)
+    (decoded.convert(mode) if mode else decoded).save(content, kind, **settings)
     return {"bytes": content.getvalue(), "path": None}
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
-def test_pictures_of_32_bits_are_bad_rows(tmp_path: Path, kind: type) -> None:
+def test_images_of_32_bits_are_bad_rows(tmp_path: Path, kind: type) -> None:
     given = rows()
     given[0]["image"] = encoded(np.full((6, 6), 1, kind), kind="TIFF")
 
     task = image(data=str(write(tmp_path / "t.parquet", given)), size=6, skip_bad=True)
 
     assert len(task.devices["d0"]["train"][0]) == 3
-    assert task.skipped[0].reason == "`image` has 32 bits to a pixel, give 8 or 16"
+    assert task.skipped[0].reason == "`image` must have 8 or 16 bits per pixel, got 32"
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_transparent_places_are_white(tmp_path: Path, mode: str) -> None:
-    # Black everywhere, and nothing of it to be seen but for the first row.
+def test_transparent_pixels_are_white(tmp_path: Path, mode: str) -> None:
+    # Black everywhere, and transparent but for the first row.
     pixels = np.zeros((6, 6, 4), np.uint8)
     pixels[0, :, 3] = 255
     if mode == "P":
         shades = np.ones((6, 6), np.uint8)
         shades[0] = 0
-        picture = encoded(shades, mode="P", transparency=1)
+        content = encoded(shades, mode="P", transparency=1)
     else:
-        picture = encoded(pixels, mode=mode)
-    path = str(write(tmp_path / "t.parquet", rows(image=picture)))
+        content = encoded(pixels, mode=mode)
+    path = str(write(tmp_path / "t.parquet", rows(image=content)))
 
     for channels in (1, 3):
         seen = image(data=path, size=6, channels=channels).devices["d0"]["train"][0]
@@ -200,7 +200,7 @@ def test_transparent_places_are_white(tmp_path: Path, mode: str) -> None:
         assert (seen[:, :, 1:] == 255).all()
 
 
-def test_columns_of_content_can_have_other_names(tmp_path: Path) -> None:
+def test_the_columns_can_have_other_names(tmp_path: Path) -> None:
     given = [
         {"device": row["device"], "split": row["split"], "img": row["image"], "fine": row["label"]}
         for row in rows()
@@ -214,37 +214,37 @@ def test_columns_of_content_can_have_other_names(tmp_path: Path) -> None:
         _ = task.devices["d1"]["train"]
 
 
-def test_a_bad_row_is_counted_once_however_often_it_is_met(tmp_path: Path) -> None:
+def test_a_bad_row_is_counted_once_however_often_it_is_read(tmp_path: Path) -> None:
     given = rows()
-    given[0]["image"] = {"bytes": b"no picture", "path": None}
+    given[0]["image"] = {"bytes": b"not an image", "path": None}
     task = image(data=str(write(tmp_path / "t.parquet", given)), size=6, skip_bad=True)
 
     for _ in range(3):
         assert len(task.devices["d0"]["train"][0]) == 3
 
     assert list(map(str, task.skipped)) == [
-        "`t.parquet`, row 0, device 'd0': `image` is not a picture that can be decoded"
+        "`t.parquet`, row 0, device 'd0': `image` cannot be decoded as an image"
     ]
 
 
-def test_a_label_beyond_all_classes_is_one_line(tmp_path: Path) -> None:
+def test_a_label_beyond_a_million_is_a_one_line_error(tmp_path: Path) -> None:
     given = rows()
     given[7]["label"] = 3_000_000_000
 
     with pytest.raises(
         ConfigError,
-        match="^`t.parquet`, row 7, device 'd1': `label` is 3000000000: say how many `classes`.$",
+        match="^`t.parquet`, row 7, device 'd1': `label` is 3000000000: set `classes` to the number of classes.$",
     ):
         image(data=str(write(tmp_path / "t.parquet", given)), skip_bad=True)
 
 
-def test_a_label_that_is_a_text_is_one_line(tmp_path: Path) -> None:
+def test_a_label_that_is_a_string_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`label` of `.*` must be whole numbers, got string."):
         image(data=str(write(tmp_path / "t.parquet", rows(label="cat"))))
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"classes": -1}, "`classes` must be 0 or above, got -1."),
         ({"channels": 2}, "`channels` must be 1 or 3, got 2."),
@@ -252,6 +252,6 @@ def test_a_label_that_is_a_text_is_one_line(tmp_path: Path) -> None:
         ({"size": 8, "crop_from": 4}, "at most `crop_from`, got 8 and 4."),
     ],
 )
-def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         image(data="t.parquet", **settings)

@@ -1,11 +1,11 @@
-"""Measuring a model on a device."""
+"""Measuring a model on a device: the loss and the metrics."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from partita import Metric, Undefined
-from partita.data.examples import TensorExamples, examples_of
+from partita.data.examples import TensorExamples
 from partita.tasks.measure import measure
 from small import affine_task, negative_error
 
@@ -33,7 +33,7 @@ def test_a_metric_sees_all_predictions_at_once() -> None:
 
 
 def test_the_loss_is_the_mean_over_examples_not_over_batches() -> None:
-    # Batches of 256, 256 and 88: the loss of a batch is its mean, so 600 examples of i count as sum(i) / 600.
+    # Batches of 256, 256 and 88: the loss of a batch is its mean, so that of 0, ..., 599 is sum(i) / 600.
     task = affine_task(loss=lambda model, batch: batch[1].mean())
 
     assert measure(task, Identity(), DATA)["loss"] == pytest.approx(299.5)
@@ -67,7 +67,7 @@ def test_predictions_may_be_lists() -> None:
     assert measure(task, Identity(), DATA)["count"] == 1200
 
 
-def test_a_model_is_measured_in_eval_mode_and_its_parameters_take_no_gradient() -> None:
+def test_a_model_is_measured_in_eval_mode_without_gradients_of_its_parameters() -> None:
     class Checking(Identity):
         def forward(self, inputs: Tensor) -> Tensor:
             assert not self.training
@@ -78,19 +78,3 @@ def test_a_model_is_measured_in_eval_mode_and_its_parameters_take_no_gradient() 
     model.weight = nn.Parameter(torch.ones(1))
 
     measure(affine_task(metrics={"m": negative_error}), model, DATA)
-
-
-def test_examples_come_in_many_forms() -> None:
-    items = [(torch.tensor([float(n)]), n) for n in range(3)]
-    for split in (items, torch.utils.data.TensorDataset(torch.arange(3.0).view(-1, 1), torch.arange(3))):
-        inputs, targets = examples_of(split).batch_at(torch.tensor([2, 0]))
-        assert inputs.tolist() == [[2.0], [0.0]]
-        assert targets.tolist() == [2, 0]
-    assert examples_of(DATA) is DATA
-
-
-def test_a_split_that_is_no_split_is_refused() -> None:
-    with pytest.raises(TypeError, match="got int"):
-        examples_of(3)
-    with pytest.raises(ValueError, match=r"as many rows, got \[2, 3\]"):
-        examples_of((torch.zeros(2), torch.zeros(3)))

@@ -1,4 +1,4 @@
-"""The speech task: features, pieces, what CTC reads, word errors."""
+"""The speech task: features, batches, word error rate and bad rows."""
 
 from io import BytesIO
 from pathlib import Path
@@ -16,8 +16,8 @@ from partita import FedAlt, Undefined, named_partition, run  # noqa: E402
 from partita.data.examples import examples_of  # noqa: E402
 from partita.data.rows import BadData  # noqa: E402
 from partita.errors import ConfigError  # noqa: E402
-from partita.tasks.pieces import characters, subwords  # noqa: E402
 from partita.tasks.speech import log_mel, speech, word_error_rate  # noqa: E402
+from partita.tasks.tokenizer import train_subwords  # noqa: E402
 from tables import write  # noqa: E402
 
 RATE = 8000
@@ -45,7 +45,7 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_features_are_normed_over_the_utterance() -> None:
+def test_features_are_normalized_over_the_utterance() -> None:
     rng = np.random.default_rng(0)
 
     frames = log_mel(rng.standard_normal(RATE).astype(np.float32) * 0.1, RATE, features=40)
@@ -58,8 +58,8 @@ def test_features_are_normed_over_the_utterance() -> None:
 
 def test_a_higher_tone_is_in_a_higher_band() -> None:
     def loudest(pitch: float) -> int:
-        silence, sound = np.zeros(RATE // 2), np.sin(2 * np.pi * pitch * np.arange(RATE // 2) / RATE)
-        frames = log_mel(np.concatenate([silence, 0.3 * sound]).astype(np.float32), RATE, features=20)
+        silence, tone = np.zeros(RATE // 2), np.sin(2 * np.pi * pitch * np.arange(RATE // 2) / RATE)
+        frames = log_mel(np.concatenate([silence, 0.3 * tone]).astype(np.float32), RATE, features=20)
         return int((frames[60:].mean(dim=0)).argmax())
 
     assert log_mel(np.ones(RATE, np.float32) * 0.1, RATE, features=20).shape[1] == 20
@@ -73,12 +73,12 @@ def test_a_run_trains_on_a_table_and_lower_is_better(tmp_path: Path) -> None:
 
     assert result.summary["direction"] == "down"
     table = {(row["device"], row["split"]): row for row in result.devices.to_pylist()}
-    # "one two": two words to be told.
+    # "one two": two words.
     assert table["d0", "test"]["weight"] == 2
     assert task.model_options == {"features": 40, "outputs": len("enotw") + 1}
 
 
-def test_sound_may_be_wav_and_of_two_channels(tmp_path: Path) -> None:
+def test_audio_may_be_wav_with_two_channels(tmp_path: Path) -> None:
     flac = speech(data=str(write(tmp_path / "a.parquet", rows(audio=tone(300)))))
     wav = speech(data=str(write(tmp_path / "b.parquet", rows(audio=tone(300, kind="WAV", channels=2)))))
 
@@ -86,13 +86,13 @@ def test_sound_may_be_wav_and_of_two_channels(tmp_path: Path) -> None:
         examples_of(task.devices["d0"]["train"]).batch_at(torch.tensor([0, 1])) for task in (flac, wav)
     )
 
-    assert torch.allclose(one["sound"], other["sound"], atol=1e-4)
+    assert torch.allclose(one["features"], other["features"], atol=1e-4)
     assert one["lengths"].tolist() == [58, 58]
     assert one["texts"] == ["two", "one"]
-    assert one["pieces"].shape == (2, 3)
+    assert one["tokens"].shape == (2, 3)
 
 
-def test_utterances_of_a_batch_are_filled_up(tmp_path: Path) -> None:
+def test_utterances_of_a_batch_are_padded(tmp_path: Path) -> None:
     given = rows()
     given[1]["audio"] = tone(300, 0.9)
 
@@ -100,39 +100,26 @@ def test_utterances_of_a_batch_are_filled_up(tmp_path: Path) -> None:
     batch = examples_of(task.devices["d0"]["train"]).batch_at(torch.tensor([0, 1]))
 
     assert batch["lengths"].tolist() == [88, 58]
-    assert batch["sound"].shape == (2, 88, 40)
-    assert not batch["sound"][1, 58:].any()
+    assert batch["features"].shape == (2, 88, 40)
+    assert not batch["features"][1, 58:].any()
 
 
-def test_characters_and_pieces_of_words_go_there_and_back() -> None:
-    texts = ["one two three", "three two", "one one two"] * 20
-
-    for pieces in (characters(texts), subwords(texts, 20)):
-        assert pieces.decode(pieces.encode("two one")) == "two one"
-        assert min(pieces.encode("two one")) >= 1
-        assert max(pieces.encode("three one")) <= len(pieces)
-    assert len(subwords(texts, 20)) == 20
-    assert characters(["ab"]).encode("abc") == [1, 2]
-    with pytest.raises(ConfigError, match="`pieces` = 5000 cannot be learned from 60 texts"):
-        subwords(texts, 5000)
-
-
-def test_pieces_can_be_given_as_a_file(tmp_path: Path) -> None:
-    made = subwords(["one two three", "three two", "one one two"] * 20, 20)
-    (tmp_path / "pieces.model").write_bytes(made.model.serialized_model_proto())
+def test_a_tokenizer_can_be_loaded_from_a_file(tmp_path: Path) -> None:
+    trained = train_subwords(["one two three", "three two", "one one two"] * 20, 20)
+    (tmp_path / "tokens.model").write_bytes(trained.processor.serialized_model_proto())
     path = str(write(tmp_path / "t.parquet", rows()))
 
-    task = speech(data=path, vocabulary=str(tmp_path / "pieces.model"))
+    task = speech(data=path, tokenizer=str(tmp_path / "tokens.model"))
 
     assert task.model_options["outputs"] == 21
     (tmp_path / "no.model").write_text("no")
     for name in ("no.model", "none.model"):
         with pytest.raises(ConfigError, match="Cannot read the sentencepiece model"):
-            speech(data=path, vocabulary=str(tmp_path / name))
+            speech(data=path, tokenizer=str(tmp_path / name))
 
 
-def test_word_errors_by_hand() -> None:
-    # Of four words one is wrong and one missing, and one is too many: 3 / 4.
+def test_word_error_rate_by_hand() -> None:
+    # Of three words one is substituted, and one is inserted: 2 / 3.
     assert word_error_rate(["a x", "c e"], ["a b", "c"]) == pytest.approx(2 / 3)
     assert word_error_rate(["a b", ""], ["a b", "c d"]) == 0.5
     with pytest.raises(Undefined, match="no words"):
@@ -140,35 +127,40 @@ def test_word_errors_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "reason"),
     [
-        ({"audio": {"bytes": b"no sound", "path": None}}, "`audio` is not sound that can be decoded"),
+        ({"audio": {"bytes": b"not audio", "path": None}}, "`audio` cannot be decoded as audio"),
         ({"audio": tone(300, 0.01)}, "`audio` is shorter than a window of 25 ms"),
-        ({"audio": tone(300, 0.05)}, "`audio` has 3 frames of 10 ms, too short for a text of 3 pieces"),
-        ({"audio": tone(300, 9.0)}, "`audio` has 9.0 s, more than 5"),
-        ({"text": ""}, "`text` has nothing that is in the pieces"),
+        (
+            {"audio": tone(300, 0.05)},
+            "`audio` has 3 frames of 10 ms, too few for a transcript of 3 tokens, which needs 9",
+        ),
+        ({"audio": tone(300, 9.0)}, "`audio` has 9.0 s, more than `max_seconds` = 5"),
+        ({"text": ""}, "`text` has no character that the tokenizer knows"),
         ({"text": None}, "`text` is empty"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+def test_a_bad_row_is_an_error_or_skipped(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     given = rows()
     given[4] |= change
     path = write(tmp_path / "t.parquet", given)
-    lax = speech(data=str(path), longest=5.0, skip_bad=True)
+    lax = speech(data=str(path), max_seconds=5.0, skip_bad=True)
 
     with pytest.raises(BadData) as caught:
-        examples_of(speech(data=str(path), longest=5.0).devices["d1"]["train"])
+        examples_of(speech(data=str(path), max_seconds=5.0).devices["d1"]["train"])
 
-    assert f"`t.parquet`, row 4, device 'd1': {words}" in str(caught.value)
+    assert f"`t.parquet`, row 4, device 'd1': {reason}" in str(caught.value)
     assert len(examples_of(lax.devices["d1"]["train"])) == 1
 
 
-def test_columns_of_content_can_have_other_names(tmp_path: Path) -> None:
-    given = [{**row, "sound": row["audio"], "said": row["text"]} for row in rows()]
+def test_the_columns_can_have_other_names(tmp_path: Path) -> None:
+    given = [{**row, "recording": row["audio"], "transcript": row["text"]} for row in rows()]
     given = [{k: v for k, v in row.items() if k not in ("audio", "text")} for row in given]
-    given[1]["sound"] = None
+    given[1]["recording"] = None
 
-    task = speech(data=str(write(tmp_path / "t.parquet", given)), audio="sound", text="said", skip_bad=True)
+    task = speech(
+        data=str(write(tmp_path / "t.parquet", given)), audio="recording", text="transcript", skip_bad=True
+    )
 
-    assert [text for _, _, text in examples_of(task.devices["d0"]["train"]).readings] == ["one"]
-    assert task.skipped[0].reason == "`sound` is empty"
+    assert [one.text for one in examples_of(task.devices["d0"]["train"]).utterances] == ["one"]
+    assert task.skipped[0].reason == "`recording` is empty"

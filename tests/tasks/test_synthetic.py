@@ -1,4 +1,4 @@
-"""Synthetic tasks: the optimum that is said is the optimum, and training finds it."""
+"""Synthetic tasks: the closed-form optimum is correct, and training finds it."""
 
 import math
 
@@ -7,32 +7,32 @@ import pytest
 import torch
 
 from partita import FedAlt, Partition, run
-from partita.tasks.synthetic import best_boundary, known, mixture, quadratic
+from partita.tasks.synthetic import best_boundary, find_optimum, mixture, quadratic
 
 
 def test_the_optimum_is_that_of_one_large_least_squares_problem() -> None:
     task = quadratic(devices=4, examples=15, shared=3, personal=2)
     rows, targets = [], []
     for number, device in enumerate(task.devices):
-        inputs, wanted = (part.double().numpy() for part in task.devices[device]["train"])
+        inputs, own = (part.double().numpy() for part in task.devices[device]["train"])
         wide = np.zeros((len(inputs), 3 + 2 * 4))
         wide[:, :3] = inputs[:, :3]
         wide[:, 3 + 2 * number : 5 + 2 * number] = inputs[:, 3:]
         rows.append(wide)
-        targets.append(wanted)
+        targets.append(own)
     matrix, vector = np.concatenate(rows), np.concatenate(targets)
     best, squares, *_ = np.linalg.lstsq(matrix, vector, rcond=None)
 
-    told = known(task)
+    optimum = find_optimum(task)
 
-    assert told.shared.numpy() == pytest.approx(best[:3], abs=1e-5)
-    assert torch.stack(list(told.personal.values())).flatten().numpy() == pytest.approx(best[3:], abs=1e-5)
-    assert told.value == pytest.approx(0.5 * squares[0] / len(vector), rel=1e-6)
+    assert optimum.shared.numpy() == pytest.approx(best[:3], abs=1e-5)
+    assert torch.stack(list(optimum.personal.values())).flatten().numpy() == pytest.approx(best[3:], abs=1e-5)
+    assert optimum.value == pytest.approx(0.5 * squares[0] / len(vector), rel=1e-6)
 
 
-def test_the_constants_bound_every_devices_second_derivatives() -> None:
+def test_the_constants_are_the_largest_norms_of_the_second_derivatives() -> None:
     task = quadratic(devices=3, shared=2, personal=2)
-    told = known(task)
+    optimum = find_optimum(task)
     tops = []
     for device in task.devices:
         inputs = task.devices[device]["train"][0].double().numpy()
@@ -47,21 +47,23 @@ def test_the_constants_bound_every_devices_second_derivatives() -> None:
 
     largest = np.max(tops, axis=0)
 
-    assert (told.smoothness_shared, told.smoothness_personal, told.coupling) == pytest.approx(tuple(largest))
+    assert (optimum.smoothness_shared, optimum.smoothness_personal, optimum.coupling) == pytest.approx(
+        tuple(largest)
+    )
 
 
 def test_fedalt_finds_the_optimum() -> None:
     task = quadratic(devices=4, examples=30, noise=0.5)
-    told = known(task)
+    optimum = find_optimum(task)
     method = FedAlt(shared_lr=0.1, batch_size=30, personal_steps=3, shared_steps=1)
 
     result = run(task, Partition(task.model(), personal="v"), method, rounds=150, devices_per_round=4)
 
-    assert torch.allclose(result.shared["u"], told.shared, atol=1e-3)
-    assert all(torch.allclose(result.personal(d)["v"], told.personal[d], atol=1e-3) for d in task.devices)
+    assert torch.allclose(result.shared["u"], optimum.shared, atol=1e-3)
+    assert all(torch.allclose(result.personal(d)["v"], optimum.personal[d], atol=1e-3) for d in task.devices)
 
 
-def test_the_best_boundary_of_a_mixture_is_right_as_often_as_said() -> None:
+def test_the_best_boundary_of_a_mixture_has_the_stated_accuracy() -> None:
     task = mixture(devices=5, examples=4000, distance=2.0, spread=3.0)
     u, v = best_boundary(devices=5, distance=2.0, spread=3.0)
     model = task.model()
@@ -83,7 +85,7 @@ def test_the_best_boundary_of_a_mixture_is_right_as_often_as_said() -> None:
     assert losses == pytest.approx(np.log1p(np.exp(-2 - 2 * noise)).mean(), abs=0.02)
 
 
-def test_the_same_seed_gives_the_same_numbers_and_more_devices_change_no_other() -> None:
+def test_the_same_seed_gives_the_same_data_and_more_devices_change_no_other() -> None:
     few, many = quadratic(devices=2, seed=3), quadratic(devices=5, seed=3)
 
     assert torch.equal(few.devices["device-0001"]["train"][0], many.devices["device-0001"]["train"][0])
@@ -95,6 +97,6 @@ def test_the_same_seed_gives_the_same_numbers_and_more_devices_change_no_other()
 @pytest.mark.parametrize(
     "settings", [{"devices": 0}, {"examples": 0}, {"noise": -1.0}, {"spread": float("nan")}]
 )
-def test_wrong_sizes_are_refused(settings: dict[str, float]) -> None:
+def test_invalid_sizes_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         quadratic(**settings)

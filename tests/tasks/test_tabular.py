@@ -1,4 +1,4 @@
-"""The tabular task: classes and numbers from numbers."""
+"""The tabular task: classification and regression."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -32,12 +32,12 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_all_columns_of_numbers_are_told_from(tmp_path: Path) -> None:
+def test_all_numeric_columns_are_inputs(tmp_path: Path) -> None:
     task = tabular(data=str(write(tmp_path / "t.parquet", rows())))
 
-    numbers, labels = task.devices["d1"]["train"]
+    inputs, labels = task.devices["d1"]["train"]
 
-    assert numbers.tolist() == [[1.0, 2.0], [2.0, 3.0], [3.0, 4.0]]
+    assert inputs.tolist() == [[1.0, 2.0], [2.0, 3.0], [3.0, 4.0]]
     assert labels.tolist() == [1, 0, 1]
     assert labels.dtype == torch.long
     assert task.headline == "accuracy"
@@ -45,20 +45,20 @@ def test_all_columns_of_numbers_are_told_from(tmp_path: Path) -> None:
     assert result.summary["stages"]["personalised"]["devices"] == 2
 
 
-def test_columns_and_label_can_be_named_and_a_number_told(tmp_path: Path) -> None:
+def test_columns_and_label_can_be_chosen_for_regression(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", rows())
 
     task = tabular(data=str(path), label="height", columns=["label"], regression=True)
 
-    numbers, targets = task.devices["d0"]["train"]
-    assert numbers.tolist() == [[1.0], [0.0], [1.0]]
+    inputs, targets = task.devices["d0"]["train"]
+    assert inputs.tolist() == [[1.0], [0.0], [1.0]]
     assert targets.tolist() == [1.0, 2.0, 3.0]
     assert task.metrics["error"].direction == "down"
     result = run(task, named_partition(task.model(), "input"), FedSim(shared_lr=0.01), rounds=1)
     assert result.summary["direction"] == "down"
 
 
-def test_columns_that_say_whose_or_when_are_not_told_from(tmp_path: Path) -> None:
+def test_columns_with_another_role_are_not_inputs(tmp_path: Path) -> None:
     about = {"time": 1, "when": 2, "id": 3, "row": 4, "group": 5, "patient": 6}
     path = str(write(tmp_path / "t.parquet", rows(**about)))
 
@@ -69,15 +69,15 @@ def test_columns_that_say_whose_or_when_are_not_told_from(tmp_path: Path) -> Non
     assert named.model_options["inputs"] == 2
 
 
-def test_true_and_false_and_decimals_are_numbers(tmp_path: Path) -> None:
+def test_booleans_and_decimals_are_numbers(tmp_path: Path) -> None:
     given = rows(member=True, price=Decimal("2.50"))
 
-    numbers, _ = tabular(data=str(write(tmp_path / "t.parquet", given))).devices["d1"]["train"]
+    inputs, _ = tabular(data=str(write(tmp_path / "t.parquet", given))).devices["d1"]["train"]
 
-    assert numbers.tolist() == [[1.0, 2.0, 1.0, 2.5], [2.0, 3.0, 1.0, 2.5], [3.0, 4.0, 1.0, 2.5]]
+    assert inputs.tolist() == [[1.0, 2.0, 1.0, 2.5], [2.0, 3.0, 1.0, 2.5], [3.0, 4.0, 1.0, 2.5]]
 
 
-def test_columns_that_are_no_numbers_are_said_in_one_line(
+def test_a_warning_lists_the_columns_that_are_not_numeric(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = str(write(tmp_path / "t.parquet", rows(words=["a"])))
@@ -87,43 +87,43 @@ def test_columns_that_are_no_numbers_are_said_in_one_line(
 
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"Columns of `{path}` that are no numbers are left out: `name` (string), "
+        f"Columns of `{path}` that are not numeric are ignored: `name` (string), "
         f"`words` ({pa.list_(pa.string())})."
     ).replace("item", "element")
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
-        ({"columns": ["height", "label"]}, "`columns` must not have `label`"),
+        ({"columns": ["height", "label"]}, "`columns` must not contain `label`"),
         ({"classes": -1}, "`classes` must be 0 or above, got -1."),
     ],
 )
-def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         tabular(data=str(write(tmp_path / "t.parquet", rows())), **settings)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "reason"),
     [
-        ({"height": float("nan")}, "`height` is nan"),
+        ({"height": float("nan")}, "`height` must be a finite number, got nan"),
         ({"height": None}, "`height` must be a number, got None"),
         ({"label": 5}, "`label` must be a whole number from 0 to 1, got 5"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+def test_a_bad_row_is_an_error(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     given = rows()
     given[2] |= change
 
     task = tabular(data=str(write(tmp_path / "t.parquet", given)), classes=2)
 
-    with pytest.raises(BadData, match=f"`t.parquet`, row 2, device 'd0': {words}"):
+    with pytest.raises(BadData, match=f"`t.parquet`, row 2, device 'd0': {reason}"):
         _ = task.devices["d0"]["train"]
 
 
-def test_a_table_without_numbers_is_one_line(tmp_path: Path) -> None:
+def test_a_table_without_numbers_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", [{"device": "a", "name": "x", "label": 1}])
 
-    with pytest.raises(ConfigError, match="has no column of numbers besides"):
+    with pytest.raises(ConfigError, match="has no numeric column besides"):
         tabular(data=str(path))

@@ -1,4 +1,4 @@
-"""The text task: which words are known, what goes in, what is counted."""
+"""The text task: the vocabulary, the examples, and which words count."""
 
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,25 @@ ROWS = [
 ]
 
 
-def made(tmp_path: Path, **settings: Any) -> Any:
+def make_task(tmp_path: Path, **settings: Any) -> Any:
     return text(data=str(write(tmp_path / "t.parquet", ROWS)), **settings)
 
 
 def test_the_vocabulary_is_the_most_frequent_words_of_training_texts(tmp_path: Path) -> None:
-    # the 3, and 2, cat 1, dog 1: the first three, and of the last two the one that comes first.
-    task = made(tmp_path, words=3, length=6)
+    # the 3, and 2, cat 1, dog 1: cat comes before dog in the alphabet.
+    task = make_task(tmp_path, vocabulary_size=3, max_length=6)
 
-    words, following = task.devices["a"]["train"]
+    inputs, targets = task.devices["a"]["train"]
 
     the, and_, cat = 4, 5, 6
-    assert words.tolist() == [[BOS, the, cat, and_, the, OOV]]
-    assert following.tolist() == [[the, cat, and_, the, OOV, EOS]]
-    assert task.model_options == {"vocabulary": 7, "length": 6}
+    assert inputs.tolist() == [[BOS, the, cat, and_, the, OOV]]
+    assert targets.tolist() == [[the, cat, and_, the, OOV, EOS]]
+    assert task.model_options == {"vocabulary_size": 7, "max_length": 6}
 
 
-def test_long_texts_are_cut_and_short_ones_filled(tmp_path: Path) -> None:
-    short = made(tmp_path, words=3, length=3)
-    long = made(tmp_path, words=3, length=8)
+def test_long_texts_are_truncated_and_short_ones_padded(tmp_path: Path) -> None:
+    short = make_task(tmp_path, vocabulary_size=3, max_length=3)
+    long = make_task(tmp_path, vocabulary_size=3, max_length=8)
 
     assert short.devices["a"]["train"][0].tolist() == [[BOS, 4, 6]]
     assert short.devices["a"]["train"][1].tolist() == [[4, 6, 5]]
@@ -46,24 +46,24 @@ def test_long_texts_are_cut_and_short_ones_filled(tmp_path: Path) -> None:
     assert long.devices["b"]["train"][1].tolist() == [[5, 4, EOS, PAD, PAD, PAD, PAD, PAD]]
 
 
-def test_upper_case_is_told_apart_where_asked_for(tmp_path: Path) -> None:
-    assert made(tmp_path).devices["a"]["test"][1][0, 0].item() == 4
-    assert made(tmp_path, lower=False).devices["a"]["test"][1][0, 0].item() == OOV
+def test_texts_are_lowercase_by_default(tmp_path: Path) -> None:
+    assert make_task(tmp_path).devices["a"]["test"][1][0, 0].item() == 4
+    assert make_task(tmp_path, lowercase=False).devices["a"]["test"][1][0, 0].item() == OOV
 
 
-def test_a_vocabulary_can_be_given(tmp_path: Path) -> None:
+def test_a_vocabulary_can_be_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "counts").write_text("dog 90\nZebra 7\nDog 3\n\n")
 
-    task = made(tmp_path, vocabulary=str(tmp_path / "counts"))
+    task = make_task(tmp_path, vocabulary=str(tmp_path / "counts"))
 
-    assert task.model_options["vocabulary"] == 6
+    assert task.model_options["vocabulary_size"] == 6
     assert task.devices["b"]["test"][1][0, :4].tolist() == [5, 5, 5, EOS]
     with pytest.raises(ConfigError, match="Cannot read the vocabulary"):
-        made(tmp_path, vocabulary=str(tmp_path / "none"))
+        make_task(tmp_path, vocabulary=str(tmp_path / "none"))
 
 
-def test_filling_does_not_count_in_the_loss(tmp_path: Path) -> None:
-    task = made(tmp_path, length=8)
+def test_padding_does_not_count_in_the_loss(tmp_path: Path) -> None:
+    task = make_task(tmp_path, max_length=8)
 
     class Fixed(torch.nn.Module):
         def forward(self, words: torch.Tensor) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_filling_does_not_count_in_the_loss(tmp_path: Path) -> None:
             scores[..., PAD] = 100.0
             return scores
 
-    # Every counted place has one score of 100 that is wrong: a loss of 100 each, filled places have none.
+    # At every position but padding a wrong token has the score 100: a loss of 100 each.
     assert task.loss(Fixed(), task.devices["b"]["train"]).item() == pytest.approx(100.0)
 
 
@@ -85,8 +85,8 @@ def test_only_words_in_the_vocabulary_count_in_accuracy_and_in_weight() -> None:
         word_accuracy(predicted[:, 3:], targets[:, 3:])
 
 
-def test_a_device_counts_as_its_words_and_one_without_has_no_value(tmp_path: Path) -> None:
-    task = made(tmp_path, length=6)
+def test_the_weight_of_a_device_is_its_number_of_known_words(tmp_path: Path) -> None:
+    task = make_task(tmp_path, max_length=6)
 
     result = run(task, Partition(task.model()), FedSim(shared_lr=0.1), rounds=1)
 
@@ -100,16 +100,16 @@ def test_a_device_counts_as_its_words_and_one_without_has_no_value(tmp_path: Pat
     assert "no word of the device is in the vocabulary" in rows["b", "test"]["reason"]
 
 
-def test_a_run_in_which_no_word_is_known_says_so(tmp_path: Path) -> None:
+def test_without_any_known_word_no_device_has_a_metric(tmp_path: Path) -> None:
     (tmp_path / "counts").write_text("nothing\n")
-    task = made(tmp_path, vocabulary=str(tmp_path / "counts"), length=6)
+    task = make_task(tmp_path, vocabulary=str(tmp_path / "counts"), max_length=6)
 
     result = run(task, Partition(task.model()), FedSim(shared_lr=0.1), rounds=1)
 
     assert all(row["metric"] is None for row in result.devices.to_pylist())
 
 
-def test_a_text_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_missing_text_is_an_error_or_skipped(tmp_path: Path) -> None:
     rows = [*ROWS[:2], {"device": "b", "split": "train", "text": None}, ROWS[3]]
 
     with pytest.raises(BadData, match="`t.parquet`, row 2, device 'b': `text` is empty"):
@@ -121,15 +121,17 @@ def test_a_text_that_is_none_is_named(tmp_path: Path) -> None:
 def test_the_column_of_texts_can_have_another_name(tmp_path: Path) -> None:
     given = [{"body" if name == "text" else name: value for name, value in row.items()} for row in ROWS]
 
-    named = text(data=str(write(tmp_path / "a.parquet", given)), text="body")
+    renamed = text(data=str(write(tmp_path / "a.parquet", given)), text="body")
     usual = text(data=str(write(tmp_path / "b.parquet", ROWS)))
 
     assert all(
         torch.equal(a, b)
-        for a, b in zip(named.devices["a"]["train"], usual.devices["a"]["train"], strict=True)
+        for a, b in zip(renamed.devices["a"]["train"], usual.devices["a"]["train"], strict=True)
     )
 
 
-def test_wrong_settings_are_named() -> None:
-    with pytest.raises(ValueError, match="`words` and `length` must be at least 1, got 0 and 20."):
-        text(data="t.parquet", words=0)
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="`vocabulary_size` and `max_length` must be at least 1, got 0 and 20."
+    ):
+        text(data="t.parquet", vocabulary_size=0)

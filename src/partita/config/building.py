@@ -12,12 +12,14 @@ from torch import nn
 from partita.config.imports import OPTIMIZERS, call, load, own_code, taken
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
-    SERVER_PREFIX,
+    SERVER,
     Config,
     FinetuneConfig,
     PartitionConfig,
     PersonalizeConfig,
     PretrainConfig,
+    method_options,
+    server_options,
 )
 from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
@@ -29,7 +31,7 @@ from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Method
 from partita.models.adapters import Width
 from partita.models.parts import named_partition, named_patterns
-from partita.models.start import Account
+from partita.models.start import LoadReport
 from partita.partition import Partition, Personalization, Regularization
 from partita.partition.selection import REST, Selection
 from partita.progress.watchers import WatcherFactory
@@ -56,7 +58,7 @@ class Built:
     task: Task
     personalization: Personalization
     plan: Plan
-    start: Account | None
+    start: LoadReport | None
     """What became of the file to begin from, where there is one."""
     watchers: Mapping[str, WatcherFactory]
     """What makes the watchers that the config names, by their import paths."""
@@ -162,8 +164,8 @@ def _method(key: str, config: PretrainConfig | PersonalizeConfig) -> Method:
 def _local(config: PersonalizeConfig) -> LocalFn:
     """Return the update of a config's method with its hyperparameters, after a trial with one step."""
     name, function = config.method, registry.find(config.method).update
-    if own := {key: value for key, value in config.options.items() if not key.startswith(SERVER_PREFIX)}:
-        function = partial(function, **own)
+    if options := method_options(config):
+        function = partial(function, **options)
     steps = Steps(count=1, lr=0.0)
     try:
         carried = Carried(kept={}, sent={})
@@ -211,11 +213,9 @@ def _schedule(config: PretrainConfig | PersonalizeConfig) -> Schedule:
 def _server(key: str, config: PretrainConfig | PersonalizeConfig) -> ServerOptimizer:
     """Return the server's optimizer, with every key that begins with `server_` as an argument."""
     function = load(f"{key}.server_optimizer", config.server_optimizer, servers.PATHS)
-    prefix = SERVER_PREFIX
-    given = {name: value for name, value in config.options.items() if name.startswith(prefix)}
-    arguments = {name.removeprefix(prefix): value for name, value in given.items()}
+    arguments = {name.removeprefix(SERVER): value for name, value in server_options(config).items()}
     arguments |= taken(function, {"lr": config.server_lr, "momentum": config.server_momentum})
-    server = call(key, function, arguments, prefix=prefix)
+    server = call(key, function, arguments, prefix=SERVER)
     if not isinstance(server, ServerOptimizer):
         raise ValueError(
             f"`server_optimizer` = {config.server_optimizer!r} must return an object with `init` and `step`, "

@@ -9,8 +9,8 @@ from typing import Any
 from partita.config.changes import parse_overrides
 from partita.config.imports import call, load
 from partita.config.reading import did_you_mean
-from partita.data.importers.importing import import_source
-from partita.data.importers.source import Tick
+from partita.data.importers.source import import_source
+from partita.data.writing import ProgressFn
 from partita.errors import ConfigError
 
 SOURCES = {
@@ -24,16 +24,18 @@ SOURCES = {
 """Data sets in their own files."""
 TABLES = {
     "sort": "partita.data.sort:sort_table",
-    "dirichlet": "partita.data.importers.drawn:dirichlet",
-    "shards": "partita.data.importers.drawn:shards",
+    "dirichlet": "partita.data.importers.label_skew:dirichlet",
+    "shards": "partita.data.importers.label_skew:shards",
     "hf": "partita.data.importers.hub:import_hub",
 }
 """What is done to a table, or to a data set of the `datasets` library."""
-_PLACES = {"source", "name", "path", "out", "tick"}
+_PLACES = {"source", "name", "path", "out", "progress"}
 """What is not given as `key=value`."""
 
 
-def import_data(kind: str, source: str, out: Path, settings: Sequence[str], tick: Tick) -> list[str]:
+def import_data(
+    kind: str, source: str, out: Path, settings: Sequence[str], progress: ProgressFn
+) -> list[str]:
     """Write a table by device and return what there is to say of it, a line each.
 
     Args:
@@ -41,7 +43,7 @@ def import_data(kind: str, source: str, out: Path, settings: Sequence[str], tick
         source: what to read.
         out: the table to write.
         settings: `key=value` texts.
-        tick: told of the progress.
+        progress: the progress callback.
     """
     known = SOURCES | TABLES
     if kind not in known:
@@ -51,11 +53,11 @@ def import_data(kind: str, source: str, out: Path, settings: Sequence[str], tick
     if kind in TABLES:
         given = source if kind == "hf" else Path(source)
         first = "name" if kind == "hf" else "source"
-        told = call(f"import {kind}", function, {first: given, "out": out, "tick": tick, **options})
+        told = call(f"import {kind}", function, {first: given, "out": out, "progress": progress, **options})
         return [f"Wrote {told:,} rows."] if isinstance(told, int) else told.lines()
     read = call(f"import {kind}", function, {"path": Path(source), **options})
     about = json.dumps([kind, str(Path(source).resolve()), options, _state_of(Path(source))])
-    return import_source(read, out, tick, about=about).lines()
+    return import_source(read, out, progress, about=about).lines()
 
 
 def _options(kind: str, function: Callable[..., Any], settings: Sequence[str]) -> dict[str, Any]:

@@ -13,14 +13,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from partita.config.changes import parse_overrides, with_values
 from partita.config.methods import method_of, replaced_settings, with_settings
 from partita.config.provenance import find_code
-from partita.config.schema import SERVER_PREFIX, Config, PersonalizeConfig
+from partita.config.schema import SERVER, Config, PersonalizeConfig, PretrainConfig
 from partita.config.sections import alternatives, in_section
 from partita.errors import ConfigError
 from partita.methods.named import NamedMethod
 
 logger = logging.getLogger(__name__)
-
-_EMPTY = inspect.Parameter.empty
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -63,24 +61,31 @@ def config_of(values: Mapping[str, Any]) -> Config:
 
 
 def _with_hyperparameters(section: PersonalizeConfig, method: NamedMethod) -> PersonalizeConfig:
-    """Return `[personalize]` with every hyperparameter of its method, those given checked for their type."""
+    """Return `[personalize]` with every hyperparameter of its method, each given value checked.
+
+    Raises:
+        ConfigError: a key is neither the section's nor the method's, or its value has another type.
+    """
     keys = [entry.name for entry in fields(section) if entry.name != "options"]
     own = method.hyperparameters
     for name in own:
-        if name in keys or name.startswith(SERVER_PREFIX):
+        if name in keys or name.startswith(SERVER):
             raise ConfigError(
-                f"`personalize.method` = {section.method!r} has an argument `{name}`, which has another "
-                "meaning in [personalize]: rename the argument."
+                f"`personalize.method` = {section.method!r} has an argument `{name}`, which is a key of "
+                "[personalize] already: rename the argument."
             )
-    defaults = {name: entry.default for name, entry in own.items() if entry.default is not _EMPTY}
+    defaults = {name: entry.default for name, entry in own.items()}
+    options = {name: value for name, value in defaults.items() if value is not inspect.Parameter.empty}
     for key, value in section.options.items():
-        if key in own and own[key].annotation is not _EMPTY:
-            defaults[key] = check_type(value, own[key].annotation, f"personalize.{key}")
-        elif key in own or key.startswith(SERVER_PREFIX):
-            defaults[key] = value
+        if key in own:
+            hint = own[key].annotation
+            is_typed = hint is not inspect.Parameter.empty
+            options[key] = check_type(value, hint, f"personalize.{key}") if is_typed else value
+        elif key.startswith(SERVER):
+            options[key] = value
         else:
-            raise _unknown(key, [*keys, *own], "personalize.")
-    return replace(section, options=defaults)
+            raise _unknown_key("personalize.", key, [*keys, *own])
+    return replace(section, options=options)
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -94,8 +99,11 @@ def _read(kind: type, values: Mapping[str, Any], section: str = "") -> Any:
     known = {entry.name: hints[entry.name] for entry in fields(kind) if entry.name != "options"}
     further = {name: value for name, value in values.items() if name not in known}
     for key in further:
-        if "options" not in hints or not key.startswith(getattr(kind, "option_prefix", "")):
-            raise _unknown(key, list(known), prefix, _elsewhere(kind, key))
+        is_server = kind is PretrainConfig and key.startswith(SERVER)
+        if "options" not in hints or (kind is PretrainConfig and not is_server):
+            if homes := _elsewhere(kind, key):
+                raise ConfigError(f"Unknown key `{prefix}{key}`.{homes}")
+            raise _unknown_key(prefix, key, list(known))
     given = {
         name: _value(value, known[name], prefix + name) for name, value in values.items() if name in known
     }
@@ -148,16 +156,17 @@ def _name_of(kind: Any) -> str:
     return names.get(kind, "a list of texts")
 
 
+def _unknown_key(prefix: str, key: str, known: Sequence[str]) -> ConfigError:
+    """Return the error about a key that a section does not have."""
+    hint = did_you_mean(key, known, prefix) or f" Known keys: {', '.join(known)}."
+    return ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
+
+
 def _elsewhere(kind: type, key: str) -> str:
     """Return where a key belongs that was given without its section."""
     sections = {name: hint for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
     homes = [f"`{name}.{key}`" for name, hint in sections.items() if key in get_type_hints(hint)]
     return f" Did you mean {' or '.join(homes)}?" if homes else ""
-
-
-def _unknown(key: str, known: Sequence[str], prefix: str, hint: str = "") -> ConfigError:
-    hint = hint or did_you_mean(key, known, prefix) or f" Known keys: {', '.join(known)}."
-    return ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
 
 
 def did_you_mean(value: str, known: Sequence[str], prefix: str = "") -> str:

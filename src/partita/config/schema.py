@@ -7,7 +7,7 @@ of every value; the class that owns a setting checks its value when the run is b
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from partita.config.sections import includes
 from partita.methods import registry
@@ -18,8 +18,8 @@ from partita.training.plan import Evaluation, Finetuning, Training
 
 _PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "stateful")
 """Settings of the personal part, which pretraining does not have."""
-SERVER_PREFIX = "server_"
-"""The beginning of keys that are settings of the server's optimizer."""
+SERVER = "server_"
+"""The text before keys of the server's optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +112,8 @@ class ServerConfig:
     """The optimizer of the server."""
 
     server_optimizer: str = servers.DEFAULT
-    """Optimizer of the server: {server_optimizers}, or "package.module:function". Its other
-    settings are further keys with `server_` before them, such as `server_beta1`."""
+    """Optimizer of the server: {server_optimizers}, or "package.module:function". Its other settings are
+    further keys with `server_` before them, such as `server_beta1`."""
     server_lr: float = 1.0
     """Learning rate of the server."""
     server_momentum: float = 0.0
@@ -128,7 +128,6 @@ class PretrainConfig:
 
         def __getattr__(self, name: str) -> Any: ...
 
-    option_prefix: ClassVar[str] = SERVER_PREFIX
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the server's optimizer, with `server_` before them."""
 
@@ -144,6 +143,16 @@ class PersonalizeConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters of the method, and further settings of the server's optimizer with `server_` before
     them."""
+
+
+def server_options(section: PretrainConfig | PersonalizeConfig) -> dict[str, Any]:
+    """Return the further settings of the server's optimizer."""
+    return {name: value for name, value in section.options.items() if name.startswith(SERVER)}
+
+
+def method_options(section: PersonalizeConfig) -> dict[str, Any]:
+    """Return the hyperparameters of the method."""
+    return {name: value for name, value in section.options.items() if not name.startswith(SERVER)}
 
 
 @includes(Finetuning, OptimizerConfig)
@@ -180,16 +189,16 @@ class CompareConfig:
 
     methods: list[str] | None = None
     """Methods by name or import path, with "-stateless" appended for devices that keep nothing between
-    rounds; left out: the paper's. The pretrained model, training on each device alone and as many further
-    rounds without a personal part are always compared too."""
+    rounds; left out: the methods of the paper. The pretrained model, training on each device alone and as
+    many further rounds without a personal part are always compared too."""
     partitions: list[str] = field(default_factory=list)
     """Personal parts for the methods that do not determine it: names, or patterns separated by spaces; left
     out: those of input, output and adapter that the model names, and `partition.personal`."""
     seeds: int = 5
     """Number of seeds, counted up from `seed`."""
     baseline: str = ""
-    """The method that others are paired with, device by device and seed by seed; left out:
-    finetuning of the whole model if it is compared, else further rounds without a personal part."""
+    """The method that others are paired with, device by device and seed by seed; left out: finetuning of the
+    whole model if it is compared, else further rounds without a personal part."""
     tune: int = 0
     """Number of trials on validation rows with which each method is tuned first; 0: no tuning."""
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -6,10 +6,10 @@ from typing import Any
 
 from partita.config.schema import Config
 from partita.config.tasks import sought_files
-from partita.data.made_up import COLUMNS, write_made_up
 from partita.data.options import TableOptions
+from partita.data.placeholder import COLUMNS, write_placeholder
 
-_LEARNT = {"vocabulary", "pieces"}
+_LEARNT = {"vocabulary", "tokenizer", "tokens"}
 """Keys of what is learned of the data, or was."""
 _CONTENT = {"image", "label", "audio", "text"}
 """Keys that name columns of content: a made-up table has the usual ones."""
@@ -36,17 +36,19 @@ def with_stand_ins(config: Config, beside: Path, folder: Path) -> tuple[Config, 
     if "data" in missing:
         notes.append(f"`{missing['data']}` is not here: a made-up example stands for it.")
         options = _made_up(config.task.kind, options, folder / "made_up.parquet")
-    elif missing:
-        notes.append(f"`{options.pop('vocabulary')}` is not here: the data's own stands for it.")
+    else:
+        notes += [f"`{options.pop(key)}` is not here: the data's own stands for it." for key in missing]
     return replace(config, task=replace(config.task, options=options)), notes
 
 
 def _made_up(kind: str, options: dict[str, Any], path: Path) -> dict[str, Any]:
     """Write a made-up table and return the task's options for it."""
     devices, size, crop_from, words = (
-        _count(options.get(key)) for key in ("devices", "size", "crop_from", "words")
+        _count(options.get(key)) for key in ("devices", "size", "crop_from", "vocabulary_size")
     )
-    write_made_up(path, kind, devices=devices or 1, size=max(size or 28, crop_from), words=words or 10_000)
+    write_placeholder(
+        path, kind, devices=devices or 1, size=max(size or 28, crop_from), words=words or 10_000
+    )
     dropped = ({entry.name for entry in fields(TableOptions)} - {"devices"}) | _LEARNT | _CONTENT
     return {**{name: value for name, value in options.items() if name not in dropped}, "data": str(path)}
 

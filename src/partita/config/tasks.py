@@ -13,15 +13,15 @@ from partita.config.reading import check_type
 from partita.config.schema import Config
 from partita.config.sections import in_section
 from partita.errors import ConfigError
-from partita.models.start import Account, load_start
+from partita.models.start import LoadReport, load_start
 from partita.params import Params, from_bytes
 from partita.protocol import derive_seed
 from partita.tasks.build import seeded
-from partita.tasks.held_out import held_out
 from partita.tasks.task import Task
+from partita.tasks.validation import hold_out_validation
 
 
-def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
+def build_task(config: Config, folder: Path) -> tuple[Task, LoadReport | None]:
     """Return the task with the model that the config names, and what became of the file to begin from."""
     function = load("task.kind", config.task.kind, TASKS)
     options = {**config.task.options, **{key: str(path) for key, path in data_files(config, folder).items()}}
@@ -32,7 +32,7 @@ def build_task(config: Config, folder: Path) -> tuple[Task, Account | None]:
         raise ConfigError(f"`task.kind` = {config.task.kind!r} must return a Task, got {task!r}.")
     if share:
         with in_section("task"):
-            task = held_out(task, check_type(share, float, "task.validation"))
+            task = hold_out_validation(task, check_type(share, float, "task.validation"))
     if config.model.name:
         model = load("model.name", config.model.name, MODELS)
         options = {**taken(model, task.model_options), **config.model.options}
@@ -72,7 +72,7 @@ def sought_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path
     if config.task.options.get("data") == "":
         raise ConfigError("`task.data` must name a table, got ''.")
     folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
-    given = {key: config.task.options.get(key) for key in ("data", "vocabulary")}
+    given = {key: config.task.options.get(key) for key in ("data", "vocabulary", "tokenizer")}
     return {
         key: (name, [place / name for place in folders])
         for key, name in given.items()
@@ -90,7 +90,7 @@ def _tensors(name: str, folder: Path) -> Params:
         raise ConfigError(f"`model.start`, `{path}`, is not a safetensors file: {error}.") from None
 
 
-def _started(task: Task, tensors: Params, names: Mapping[str, str]) -> tuple[Task, Account]:
+def _started(task: Task, tensors: Params, names: Mapping[str, str]) -> tuple[Task, LoadReport]:
     """Return the task with a model that begins from a file's tensors, and what became of them."""
 
     def build_started() -> nn.Module:

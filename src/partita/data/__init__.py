@@ -1,1 +1,1 @@
-"""Data by device."""
+"""Data by device: tables, their index and splits, caches; importers of public formats."""

@@ -1,4 +1,4 @@
-"""The one door to Arrow: device ids in one array, and tables of rows on disk as Parquet."""
+"""Arrow arrays and tables: device ids in one array, columns of ids, and small tables on disk as Parquet."""
 
 import hashlib
 import json
@@ -12,12 +12,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import Table
 
+from partita.data.rows import RowError
+from partita.errors import ConfigError
+
 _TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64()}
 _ROWS_AT_A_TIME = 10_000
 
 
 class Ids(Sequence[str]):
-    """Texts in one Arrow array: a million of them take about 15 MB.
+    """Unique strings in one Arrow array: a million of them take about 15 MB.
 
     >>> ids = Ids(f"device-{i}" for i in range(3))
     >>> ids[-1], len(ids)
@@ -28,13 +31,11 @@ class Ids(Sequence[str]):
         try:
             self._array = pa.array(ids, type=pa.string())
         except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-            raise TypeError(f"Device ids must be texts: {error}") from None
+            raise TypeError(f"Device ids must be strings: {error}") from None
         if self._array.null_count:
-            raise TypeError("Device ids must be texts, got None.")
-        if len(self._array.unique()) != len(self._array):
-            counts = self._array.value_counts().to_pylist()
-            twice = next(entry["values"] for entry in counts if entry["counts"] > 1)
-            raise ValueError(f"Device ids must be unique, got {twice!r} more than once.")
+            raise TypeError("Device ids must be strings, got None.")
+        if (repeated := first_repeated(self._array)) is not None:
+            raise ValueError(f"Device ids must be unique, got {repeated!r} more than once.")
 
     def __len__(self) -> int:
         return len(self._array)
@@ -60,8 +61,65 @@ class Ids(Sequence[str]):
         return digest.hexdigest()[:16]
 
 
+def first_repeated(ids: pa.Array) -> str | None:
+    """Return the first value that occurs more than once, None if all are unique."""
+    if len(ids.unique()) == len(ids):
+        return None
+    return next(entry["values"] for entry in ids.value_counts().to_pylist() if entry["counts"] > 1)
+
+
+def check_id_type(kind: pa.DataType, column: str, table: str) -> None:
+    """Raise a `ConfigError` unless values of this type can be device ids, cast to strings."""
+    if not casts_to_string(kind):
+        raise ConfigError(f"`{column}` of {table} must hold strings or numbers, got {kind}.")
+
+
+def casts_to_string(kind: pa.DataType) -> bool:
+    """Return whether values of this type can be cast to strings.
+
+    >>> casts_to_string(pa.date32()), casts_to_string(pa.list_(pa.string()))
+    (True, False)
+    """
+    try:
+        pa.array([], kind).cast(pa.string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+def id_strings(values: pa.ChunkedArray, column: str) -> pa.Array:
+    """Return each row's device id as a string.
+
+    Raises:
+        RowError: a row has no id, or one that is not UTF-8.
+    """
+    whole = values.combine_chunks()
+    _refuse(whole.is_null(nan_is_null=True), f"`{column}` is empty")
+    if not _is_utf8(whole):
+        row = next(position for position in range(len(whole)) if not _is_utf8(whole.slice(position, 1)))
+        raise RowError(row, f"`{column}` is not UTF-8")
+    strings = whole.cast(pa.string())
+    _refuse(pc.call_function("equal", [strings, pa.scalar("")]), f"`{column}` is empty")
+    return strings
+
+
+def _is_utf8(values: pa.Array) -> bool:
+    try:
+        values.cast(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _refuse(wrong: pa.Array, message: str) -> None:
+    """Raise a `RowError` for the first row that is marked wrong."""
+    row = pc.index(wrong, True).as_py()
+    if row >= 0:
+        raise RowError(row, message)
+
+
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> None:
-    """Write the rows as Parquet, a few thousand at a time; `columns` gives names and types."""
+    """Write rows as Parquet, a few thousand at a time; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
     remaining = iter(rows)
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
@@ -70,11 +128,11 @@ def write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[
 
 
 def read_table(path: Path) -> Table:
-    """Return the table at `path`."""
+    """Return the Parquet table at `path`."""
     return pq.read_table(path)
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:
-    """Return the rows as a table in memory."""
+    """Return rows as a table in memory; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
     return pa.Table.from_pylist(list(rows), schema=schema)

@@ -1,23 +1,79 @@
-"""The user's cache folder, and what is kept there of tables."""
+"""Caches: decoded examples in memory, and the names of derived files in the user's cache folder."""
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from sys import getsizeof
+from typing import Any
+
+from torch import Tensor
+
+from partita.protocol import DeviceId
+
+_MAX_BYTES = 256_000_000
+"""The default size of an `ExampleCache`."""
+_Key = tuple[DeviceId, str]
+"""A device and a split."""
+
+
+class ExampleCache:
+    """A least-recently-used cache of examples, by device and split.
+
+    Decoding a device's examples can take as long as training on them.
+
+    >>> cache = ExampleCache()
+    >>> cache.get_or_load(("ada", "train"), lambda: [1, 2])
+    [1, 2]
+    >>> cache.get_or_load(("ada", "train"), lambda: [3])
+    [1, 2]
+    """
+
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[_Key, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get_or_load(self, key: _Key, load: Callable[[], Any]) -> Any:
+        """Return the cached examples, loading them first if they are not cached (in place)."""
+        if key not in self._entries:
+            examples = load()
+            self._entries[key] = examples, bytes_of(examples)
+            self._bytes += self._entries[key][1]
+            while self._bytes > self._max_bytes and len(self._entries) > 1:
+                self._bytes -= self._entries.popitem(last=False)[1][1]
+        self._entries.move_to_end(key)
+        return self._entries[key][0]
+
+
+def bytes_of(value: Any) -> int:
+    """Return the approximate size of examples in bytes: their tensors and the containers around them."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, list | tuple):
+        parts = value
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = (getattr(value, field.name) for field in fields(value))
+    return getsizeof(value) + sum(map(bytes_of, parts))
 
 
 def cache_folder() -> Path:
-    """Return the user's folder for what can be made again; it may not be there yet."""
+    """Return the user's cache folder for derived files; it may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "partita"
 
 
-def kept_name(path: Path, *, of: str, ending: str) -> str:
-    """Return the name of something that is made of the table at `path`, `of` telling it from others."""
-    whose = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
-    return f"{path.name}.{whose}.{of}.{ending}"
+def cache_name(table: Path, *, key: str, suffix: str) -> str:
+    """Return the name of a file derived from a table; `key` distinguishes it from others of that table."""
+    path_digest = hashlib.sha256(str(table.resolve()).encode()).hexdigest()[:12]
+    return f"{table.name}.{path_digest}.{key}.{suffix}"
 
 
-def state_of(files: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """Return what changes with files: names, sizes and times."""
+def file_states(files: Sequence[Path]) -> list[tuple[str, int, int]]:
+    """Return the name, size and modification time of each file: they differ after a change."""
     stats = [(file.name, file.stat()) for file in files]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]

@@ -1,4 +1,4 @@
-"""All devices of a task: their ids at hand, their data loaded when visited."""
+"""All devices of a task: their ids in memory, their data loaded on access."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -7,11 +7,11 @@ from partita.data.arrow import Ids
 from partita.protocol import DeviceId
 
 Splits = Mapping[str, Any]
-"""A device's data by split: `train`, `test`, perhaps `validation`; see `examples_of`."""
+"""A device's data by split: `train`, `test` and optionally `validation`; see `examples_of`."""
 
 
 class Devices(Mapping[DeviceId, Splits]):
-    """A mapping from device id to data that holds only the ids; `load` brings one device's data.
+    """A lazy mapping from device id to data: it holds the ids, and `load` returns one device's data.
 
     >>> devices = Devices((f"{i:07}" for i in range(1_000_000)), load=lambda device: {"train": [device]})
     >>> devices["0000007"], devices.ids[999_999]
@@ -36,9 +36,9 @@ class Devices(Mapping[DeviceId, Splits]):
 
 
 def devices_of(devices: Mapping[DeviceId, Splits]) -> Devices:
-    """Return any mapping of devices with its ids by position."""
+    """Return any mapping of devices as `Devices`."""
     if isinstance(devices, Devices):
         return devices
     if wrong := [device for device in devices if not isinstance(device, str)]:
-        raise TypeError(f"Device ids must be texts, got {wrong[0]!r}: {type(wrong[0]).__name__}.")
+        raise TypeError(f"Device ids must be strings, got {wrong[0]!r}: {type(wrong[0]).__name__}.")
     return Devices(devices, devices.__getitem__)

@@ -1,4 +1,4 @@
-"""The examples of one split of one device, taken in batches by position."""
+"""The examples of one split of one device, batched by position."""
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 Batch = Any
-"""What a task's loss takes: a tuple of tensors by default, else whatever the data gives."""
+"""The batch that a task's loss receives: a tuple of tensors by default, else whatever the data returns."""
 
 
 @runtime_checkable
 class Examples(Protocol):
-    """Examples that can be counted and taken in batches."""
+    """A number of examples that can be batched by position."""
 
     def __len__(self) -> int:
-        """Return how many examples there are."""
+        """Return the number of examples."""
         ...
 
     def batch_at(self, positions: Tensor) -> Batch:
@@ -28,14 +28,14 @@ class Examples(Protocol):
 
 @dataclass(frozen=True)
 class TensorExamples:
-    """Examples whose fields are tensors: example i is row i of each."""
+    """Examples as a tuple of tensors: example i is row i of each."""
 
     tensors: tuple[Tensor, ...]
 
     def __post_init__(self) -> None:
         lengths = [len(tensor) for tensor in self.tensors]
         if len(set(lengths)) != 1:
-            raise ValueError(f"All tensors of a split must have as many rows, got {lengths}.")
+            raise ValueError(f"All tensors of a split must have the same number of rows, got {lengths}.")
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -47,7 +47,7 @@ class TensorExamples:
 
 @dataclass(frozen=True)
 class ItemExamples:
-    """Examples of a list or a map-style `torch.utils.data.Dataset`, collated as a DataLoader does."""
+    """Examples in a list or a map-style `torch.utils.data.Dataset`, collated as in a DataLoader."""
 
     items: Sequence[Any]
 
@@ -61,7 +61,7 @@ class ItemExamples:
 
 @dataclass(frozen=True)
 class NamedExamples:
-    """Examples whose fields are tensors by name: a batch is a dict of their rows."""
+    """Examples as a dict of tensors: a batch is a dict of their rows."""
 
     fields: Mapping[str, Tensor]
 
@@ -74,7 +74,7 @@ class NamedExamples:
 
 
 def examples_of(split: Any) -> Examples:
-    """Return a split's data as examples, whatever of the kinds that `Task` takes it is."""
+    """Return a split's data, of any kind that `Task` accepts, as examples."""
     if isinstance(split, tuple) and split and all(isinstance(field, Tensor | ndarray) for field in split):
         return TensorExamples(tuple(torch.as_tensor(field) for field in split))
     if isinstance(split, Mapping) and split:
@@ -98,12 +98,12 @@ def in_order(examples: Examples, batch_size: int) -> Iterator[tuple[Batch, int]]
 
 
 def shuffled(examples: Examples, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
-    """Yield batches without end: epochs of fresh permutations, the last batch of each as short as it is."""
+    """Yield batches without end: each epoch is a new permutation, and keeps its last, shorter batch."""
     while True:
         for positions in torch.randperm(len(examples), generator=generator).split(batch_size):
             yield examples.batch_at(positions)
 
 
 def batches_per_epoch(examples: Examples, batch_size: int) -> int:
-    """Return how many batches one epoch has."""
+    """Return the number of batches in one epoch."""
     return -(-len(examples) // batch_size)

@@ -1,4 +1,4 @@
-"""The index of a table: where each device's rows stand, built once and kept beside the table."""
+"""The index of a table: where each device's rows are, cached on disk; and the selection of devices."""
 
 import contextlib
 import hashlib
@@ -14,129 +14,197 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partita.data.cache import cache_folder, kept_name, state_of
-from partita.data.sides import SIDES, Sides
+from partita.data.cache import cache_folder, cache_name, file_states
+from partita.data.splits import SPLITS, SplitRule
+from partita.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
 _FORMAT = 2
-"""Another number, and indexes are built anew."""
+"""The version of the file format: an index with another one is rebuilt."""
+_SETTINGS = ("device", "split", "test", "validation")
+"""The options that an index depends on."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Where each device's rows stand."""
+    """Where each device's rows are, sorted by device id."""
 
     ids: pa.Array
-    """Whose rows they are, in the order of ids."""
+    """The device ids."""
     starts: np.ndarray
-    """The number of the first row of each."""
+    """The number of each device's first row."""
     counts: np.ndarray
-    """How many rows of each side there are, a column each in the order of `SIDES`."""
+    """The number of rows of each device (row) in each split (column), in the order of `SPLITS`."""
 
-    def taken(self, mask: np.ndarray) -> "Index":
-        """Return the index of some devices."""
+    def select(self, mask: np.ndarray) -> "Index":
+        """Return the index of the devices where `mask` is true."""
         return Index(self.ids.filter(pa.array(mask)), self.starts[mask], self.counts[mask])
 
-    def on(self, side: str) -> np.ndarray:
-        """Return how many rows of a side each device has."""
-        return self.counts[:, SIDES.index(side)]
+    def counts_in(self, split: str) -> np.ndarray:
+        """Return the number of rows of each device in a split."""
+        return self.counts[:, SPLITS.index(split)]
 
 
-def build_index(batches: Iterable[tuple[pa.Array, np.ndarray]], sides: Sides) -> Index:
-    """Return the index of a whole table, from the ids and the sides of its rows, a batch after the other."""
+def build_index(batches: Iterable[tuple[pa.Array, np.ndarray]], rule: SplitRule) -> Index:
+    """Return the index of a whole table in the table's order.
+
+    Args:
+        batches: the device ids and the splits of the rows, batch by batch.
+        rule: the split rule; by time, it assigns the splits here, from the number of rows.
+    """
     ids: list[pa.Array] = []
     starts: list[np.ndarray] = []
     counts: list[np.ndarray] = []
     first = 0
-    for names, places in batches:
-        begins = _begins(names)
-        on = np.stack([places == place for place in range(len(SIDES))], axis=1).astype(np.int64)
+    for names, splits in batches:
+        begins = _run_starts(names)
+        in_split = np.stack([splits == code for code in range(len(SPLITS))], axis=1).astype(np.int64)
         ids.append(names.take(pa.array(begins)))
         starts.append(begins + first)
-        counts.append(np.add.reduceat(on, begins))
+        counts.append(np.add.reduceat(in_split, begins))
         first += len(names)
     names = pa.concat_arrays(ids)
-    # A device whose rows a batch's end has cut has two entries: they are one.
-    begins = _begins(names)
-    whole = np.add.reduceat(np.concatenate(counts), begins)
-    if sides.by_time:
-        whole = np.array([np.bincount(sides.by_age(int(rows)), minlength=len(SIDES)) for rows in whole[:, 0]])
-    return Index(names.take(pa.array(begins)), np.concatenate(starts)[begins], whole)
+    # A device whose rows span two batches has two entries: merge them.
+    begins = _run_starts(names)
+    merged = np.add.reduceat(np.concatenate(counts), begins)
+    if rule.by_time:
+        by_age = [rule.assign_by_age(int(rows)) for rows in merged[:, 0]]
+        merged = np.array([np.bincount(splits, minlength=len(SPLITS)) for splits in by_age])
+    return Index(names.take(pa.array(begins)), np.concatenate(starts)[begins], merged)
 
 
-def in_order(index: Index) -> Index:
-    """Return an index in the order of ids."""
-    places = pa.table({"id": index.ids, "place": np.arange(len(index.ids))}).sort_by("id")["place"]
-    order = places.to_numpy()
+def sort_index(index: Index) -> Index:
+    """Return an index sorted by device id."""
+    positions = pa.table({"id": index.ids, "position": np.arange(len(index.ids))}).sort_by("id")["position"]
+    order = positions.to_numpy()
     return Index(index.ids.take(pa.array(order)), index.starts[order], index.counts[order])
 
 
-def _begins(names: pa.Array) -> np.ndarray:
-    """Return the places at which another name begins."""
+def _run_starts(names: pa.Array) -> np.ndarray:
+    """Return the positions at which a run of equal names begins."""
     codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return np.concatenate([[0], np.flatnonzero(codes[1:] != codes[:-1]) + 1])
 
 
-class KeptIndex:
-    """A table's index on disk: beside the table, or in the user's cache folder where that cannot be written.
+class IndexCache:
+    """The file of a table's index: beside the table, or in the user's cache folder if that is read-only.
 
     Args:
         path: the table, a file or a folder.
-        files: the files that it is made of; a change of one makes the index another.
-        sides: which sides rows are on; another index for other sides.
+        files: the files that it consists of; a change of one invalidates the index.
+        rule: the split rule; other rules have other indexes.
     """
 
-    def __init__(self, path: Path, files: Sequence[Path], sides: Sides) -> None:
-        settings = [*(getattr(sides.options, name) for name in _SETTINGS), sides.columns]
+    def __init__(self, path: Path, files: Sequence[Path], rule: SplitRule) -> None:
+        settings = [*(getattr(rule.options, name) for name in _SETTINGS), rule.columns]
         path = path.resolve()
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-        self._places = [
+        self._paths = [
             path.with_name(f"{path.name}.{key}.index"),
-            cache_folder() / kept_name(path, of=key, ending="index"),
+            cache_folder() / cache_name(path, key=key, suffix="index"),
         ]
-        self._about = json.dumps([_FORMAT, settings, state_of(files)]).encode()
+        self._about = json.dumps([_FORMAT, settings, file_states(files)]).encode()
 
-    def get(self, build: Callable[[], Index]) -> Index:
-        """Return the index that is kept, or build it and keep it."""
-        for place in self._places:
-            known = self._load(place)
-            if known is not None:
-                return known
-        index = build()
-        self._save(index)
-        return index
+    def load(self) -> Index | None:
+        """Return the cached index, None if there is none that is valid."""
+        found = (self._load(path) for path in self._paths)
+        return next((index for index in found if index is not None), None)
 
-    def _load(self, place: Path) -> Index | None:
+    def _load(self, path: Path) -> Index | None:
         try:
-            table = pq.read_table(place)
+            table = pq.read_table(path)
         except (OSError, pa.ArrowInvalid):
             return None
         if (table.schema.metadata or {}).get(b"about") != self._about:
             return None
-        counts = np.stack([table[side].to_numpy() for side in SIDES], axis=1)
+        counts = np.stack([table[split].to_numpy() for split in SPLITS], axis=1)
         return Index(table["device"].combine_chunks(), table["start"].to_numpy(), counts)
 
-    def _save(self, index: Index) -> None:
+    def save(self, index: Index) -> None:
+        """Write the index to the first place that can be written."""
         columns: Mapping[str, Any] = {
             "device": index.ids,
             "start": index.starts,
-            **{side: index.on(side) for side in SIDES},
+            **{split: index.counts_in(split) for split in SPLITS},
         }
         table = pa.table(columns).replace_schema_metadata({"about": self._about})
-        for place in self._places:
-            scratch = place.with_name(f"{place.name}.{os.getpid()}.tmp")
+        for path in self._paths:
+            scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
             try:
-                place.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 pq.write_table(table, scratch, compression="zstd")
-                scratch.replace(place)
+                scratch.replace(path)
             except OSError:
                 with contextlib.suppress(OSError):
                     scratch.unlink(missing_ok=True)
                 continue
             return
-        logger.warning("The index of `%s` can be kept nowhere: it is built anew each time.", self._places[0])
+        logger.warning("The index `%s` cannot be written: it is built again each time.", self._paths[0])
 
 
-_SETTINGS = ("device", "split", "test", "validation")
-"""The options that an index depends on."""
+def select_devices(
+    index: Index, rule: SplitRule, path: Path, same_content: Callable[[int, int], bool]
+) -> Index:
+    """Return the index of the devices with enough rows, or of a fixed sample of them, as the options say.
+
+    Args:
+        index: the index of all devices.
+        rule: the split rule, with the table's options.
+        path: the table.
+        same_content: returns whether any two rows between two row numbers have the same content.
+
+    Raises:
+        ConfigError: no device or too few devices are left, or one has no training or no test rows.
+    """
+    options = rule.options
+    if not ((index.counts_in("train") > 0) & (index.counts_in("test") > 0)).any():
+        why = _why_none_has_both(index, rule, same_content)
+        raise ConfigError(f"No device of `{path}` has both training and test rows: {why}")
+    for split, minimum in (("train", options.min_train_examples), ("test", options.min_test_examples)):
+        empty = np.flatnonzero(index.counts_in(split) == 0)
+        if len(empty) and not minimum:
+            raise ConfigError(
+                f"Device {index.ids[int(empty[0])].as_py()!r} of `{path}` has no {split} rows, the first of "
+                f"{len(empty)} such devices: `min_{split}_examples = 1` leaves them out."
+            )
+    index = index.select(
+        (index.counts_in("train") >= options.min_train_examples)
+        & (index.counts_in("test") >= options.min_test_examples)
+    )
+    if not len(index.ids):
+        raise ConfigError(
+            f"No device of `{path}` has at least {options.min_train_examples} training rows and "
+            f"{options.min_test_examples} test rows."
+        )
+    if options.devices > len(index.ids):
+        raise ConfigError(f"`devices` must be at most {len(index.ids)} for `{path}`, got {options.devices}.")
+    return _sample(index, options.devices) if options.devices else index
+
+
+def _why_none_has_both(index: Index, rule: SplitRule, same_content: Callable[[int, int], bool]) -> str:
+    """Return why no device has both training and test rows, judging by the device with the most rows."""
+    largest = int(index.counts.sum(axis=1).argmax())
+    start, rows = int(index.starts[largest]), int(index.counts[largest].sum())
+    if rule.split_column:
+        return f"see its column `{rule.split_column}`."
+    if not rule.options.test:
+        return "`test` is 0."
+    if rows == 1:
+        return "each device has one row."
+    if rule.key_column and not rule.by_time:
+        return f"its column `{rule.key_column}` decides, and rows with equal values are in the same split."
+    if rule.by_content and same_content(start, start + rows):
+        return (
+            "rows with the same content are in the same split. Add a column `id` to distinguish them, or a "
+            "column `split`."
+        )
+    return f"the largest device has {rows} rows. Add a column `split`."
+
+
+def _sample(index: Index, devices: int) -> Index:
+    """Return the devices whose ids have the smallest digests: adding devices changes the sample little."""
+    digests = [hashlib.sha256(device.encode()).digest() for device in index.ids.to_pylist()]
+    mask = np.zeros(len(digests), bool)
+    mask[sorted(range(len(digests)), key=digests.__getitem__)[:devices]] = True
+    return index.select(mask)

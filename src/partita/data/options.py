@@ -1,64 +1,81 @@
-"""How a table is read: which columns say what, who is on which side, which devices are taken."""
+"""The keys of `[task]` that say how a table is read."""
 
 import difflib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """How a table is read: which columns say what, who is on which side, which devices are taken."""
+    """How a table is read: the roles of its columns, the splits, and the selection of devices."""
 
     device: str = "device"
-    """The column that says whose a row is."""
+    """The column of device ids."""
     split: str = ""
-    """The column that says `train`, `validation` or `test`; left out: `split` where the table has it, else
-    `hash`. With `hash` the rows themselves tell their sides, with `time` a device's newest rows are test."""
+    """The column with `train`, `validation` or `test`. Default: `split` if the table has it, else `hash`.
+    With `hash`, a hash of the row decides; with `time`, the newest rows of each device are test rows."""
     id: str = ""
-    """The column that names a row, for `hash`; left out: `id` where there is, else its content names it."""
+    """The column of row ids, for `hash`. Default: `id` if the table has it, else all of the row's content."""
     group: str = ""
-    """The column whose equal values stay on one side, such as a patient; left out: `group` where there is."""
+    """The column of groups, such as patients: rows of one group are in one split. Default: `group`, if the
+    table has it."""
     time: str = "time"
-    """The column by which rows are new or old, for `time`."""
+    """The column of times, for `time`."""
     test: float = 0.2
-    """With `hash` and `time`, the share of rows that are held out for testing."""
+    """The share of test rows, for `hash` and `time`."""
     validation: float = 0.0
-    """The share of training rows that are held out for tuning."""
-    least_train: int = 0
-    """The least training examples of a device that is taken; 0: a device without any is an error."""
-    least_test: int = 0
-    """The least test examples of a device that is taken; 0: a device without any is an error."""
-    most: int = 0
-    """The most training examples of a device, its first ones; 0: all."""
+    """The share of training rows held out for validation."""
+    min_train_examples: int = 0
+    """Devices with fewer training examples are left out. 0: a device without any is an error."""
+    min_test_examples: int = 0
+    """Devices with fewer test examples are left out. 0: a device without any is an error."""
+    max_examples: int = 0
+    """The maximum number of training examples per device: the first ones are used. 0: all."""
     devices: int = 0
-    """How many devices are taken, a fixed sample; 0: all."""
+    """The number of devices, a fixed sample of all. 0: all."""
     sort: bool = False
-    """Sort a table whose rows are not grouped by device, once, to a copy in the user's cache folder."""
+    """If rows are not grouped by device, sort the table once, into a copy in the user's cache folder."""
     skip_bad: bool = False
-    """Leave out rows that cannot be used, and count them."""
+    """Skip and count rows that cannot be used, instead of stopping with an error."""
 
     def __post_init__(self) -> None:
         for name in ("test", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 0 and below 1, got {getattr(self, name)!r}.")
-        for name in ("least_train", "least_test", "most", "devices"):
+        for name in ("min_train_examples", "min_test_examples", "max_examples", "devices"):
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must be 0 or above, got {getattr(self, name)!r}.")
 
 
-_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_KINDS = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def options_of(given: Mapping[str, Any]) -> TableOptions:
-    """Return a table's options from the keys of a config that a task has no use for itself."""
+def options_of(values: Mapping[str, Any], task_keys: Sequence[str] = ()) -> TableOptions:
+    """Return a table's options from those keys of `[task]` that are not the task's own.
+
+    Args:
+        values: the values by key.
+        task_keys: the task's own keys, suggested along with the table's for a key that does not exist.
+
+    Raises:
+        ValueError: a key does not exist, or its value is of the wrong type.
+    """
     kinds = get_type_hints(TableOptions)
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else f" Known: {', '.join(kinds)}."
+            keys = [*task_keys, *kinds]
+            near = difflib.get_close_matches(name, keys, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else f" The keys: {', '.join(keys)}."
             raise ValueError(f"There is no key `{name}`.{hint}")
         kind = bool if isinstance(value, bool) else type(value)
         if kind is not kinds[name] and not (kinds[name] is float and kind is int):
-            raise ValueError(f"`{name}` must be {_WORDS[kinds[name]]}, got {value!r}.")
-    return TableOptions(**given)
+            raise ValueError(f"`{name}` must be {_KINDS[kinds[name]]}, got {value!r}.")
+    return TableOptions(**values)
+
+
+def keys_of(task: Callable[..., Any]) -> list[str]:
+    """Return the names of a task function's own keys, without those of its table."""
+    parameters = inspect.signature(task).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]

@@ -1,23 +1,30 @@
-"""Writing tables by device: small row groups, so that one device's rows are read without many others'."""
+"""Writing tables by device in small row groups: one device's rows are read without many others."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from partita.errors import ConfigError
+
+ColumnKind = Literal["image", "audio", "text", "label", "number"]
+"""The content of a column: media as `{bytes, path}`, strings, classes from 0 on, real numbers."""
+ProgressFn = Callable[[int, int], None]
+"""A progress callback: called with the amount of work done and the total."""
+
 _MEDIA = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-_TYPES = {
+_TYPES: dict[ColumnKind, pa.DataType] = {
     "image": _MEDIA,
     "audio": _MEDIA,
     "text": pa.string(),
     "label": pa.int64(),
     "number": pa.float64(),
 }
-_FEATURES = {
+_FEATURES: dict[ColumnKind, Mapping[str, str]] = {
     "image": {"_type": "Image"},
     "audio": {"_type": "Audio"},
     "text": {"dtype": "string", "_type": "Value"},
@@ -25,16 +32,29 @@ _FEATURES = {
     "number": {"dtype": "float64", "_type": "Value"},
 }
 ROWS = 2048
+"""The maximum number of rows in a row group."""
 BYTES = 4_000_000
-"""The most rows, and about the most bytes, of a row group."""
+"""About the maximum number of bytes in a row group."""
 
 
-def schema_of(columns: Mapping[str, str]) -> pa.Schema:
-    """Return the schema of a table with `device`, `split` and content, which `datasets` opens as well."""
-    kinds = {"device": "text", "split": "text", **columns}
+def no_progress(done: int, total: int) -> None:
+    """Ignore the progress."""
+
+
+def check_new(out: Path) -> None:
+    """Raise a `ConfigError` if `out` cannot be a new file: it exists, or its folder does not."""
+    if out.exists():
+        raise ConfigError(f"`{out}` exists already: give another name, or remove it.")
+    if not out.parent.is_dir():
+        raise ConfigError(f"There is no folder `{out.parent}` to write `{out.name}` in.")
+
+
+def schema_of(columns: Mapping[str, ColumnKind]) -> pa.Schema:
+    """Return the schema of a table with `device`, `split` and content; `datasets` can open it, too."""
+    kinds: dict[str, ColumnKind] = {"device": "text", "split": "text", **columns}
     features = {name: _FEATURES[kind] for name, kind in kinds.items()}
-    about = {"huggingface": json.dumps({"info": {"features": features}})}
-    return pa.schema([(name, _TYPES[kind]) for name, kind in kinds.items()], metadata=about)
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    return pa.schema([(name, _TYPES[kind]) for name, kind in kinds.items()], metadata=metadata)
 
 
 class TableWriter:
@@ -43,7 +63,7 @@ class TableWriter:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
         self._writer = pq.ParquetWriter(path, schema, compression="zstd")
-        self._waiting: list[pa.Table] = []
+        self._pending: list[pa.Table] = []
         self._rows = 0
         self._bytes = 0
 
@@ -71,18 +91,18 @@ class TableWriter:
             part = table.slice(begin, step)
             if self._rows and (self._rows + len(part) > ROWS or self._bytes + part.nbytes > BYTES):
                 self._flush()
-            self._waiting.append(part)
+            self._pending.append(part)
             self._rows += len(part)
             self._bytes += part.nbytes
 
     def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting).combine_chunks())
-        self._waiting, self._rows, self._bytes = [], 0, 0
+        if self._pending:
+            self._writer.write_table(pa.concat_tables(self._pending).combine_chunks())
+        self._pending, self._rows, self._bytes = [], 0, 0
 
 
 def copy_tables(paths: Iterable[Path], out: Path) -> None:
-    """Write the row groups of several tables of one schema to one, a row group at a time."""
+    """Write the rows of several tables with one schema to one table, a row group at a time."""
     remaining = list(paths)
     with TableWriter(out, pq.read_schema(remaining[0])) as writer:
         for path in remaining:

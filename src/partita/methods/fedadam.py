@@ -18,12 +18,12 @@ _SERVER_LR = 0.01
 
 
 def _from_scratch(budget: Budget) -> Mapping[str, Any]:
-    """Return all rounds, and settings of another server optimizer replaced by Adam's."""
-    others: dict[str, Any] = {}
+    """Return all rounds as pretraining, without the settings of another server optimizer."""
+    settings: dict[str, Any] = {"pretrain.rounds": budget.rounds}
     if budget.pretrain["server_optimizer"] != _SERVER:
-        others = {f"pretrain.{key}": None for key in budget.pretrain if key.startswith("server_")}
-        others |= {"pretrain.server_lr": _SERVER_LR}
-    return {**others, "pretrain.rounds": budget.rounds}
+        settings |= {f"pretrain.{key}": None for key in budget.pretrain if key.startswith("server_")}
+        settings["pretrain.server_lr"] = _SERVER_LR
+    return settings
 
 
 METHOD = NamedMethod(

@@ -36,7 +36,7 @@ class Method:
     weights: Weights = "examples"
     """Weight of a device in the mean: its number of training `examples`, or `equal` for all devices."""
     proximal: float = 0.0
-    """Strength mu of a proximal term (mu / 2) ||u - u_sent||^2, which keeps u near the server's."""
+    """Strength mu of the proximal term (mu / 2) ||u - u_sent||^2, which keeps u near the server's."""
     optimizer: OptimizerFn = SGD
     """Optimizer of the device, created anew in each visit."""
 

@@ -110,4 +110,6 @@ class NamedMethod:
             return {}
         stars = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         given = ("personal", "shared", "carried")
+        if not {"personal", "shared"} <= arguments.keys():
+            return {}  # Not an update: building the run says so.
         return {name: p for name, p in arguments.items() if name not in given and p.kind not in stars}

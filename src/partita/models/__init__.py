@@ -1,1 +1,1 @@
-"""Networks, each naming its input part, its output part and where it takes adapters."""
+"""Networks; each names its input part, its output part and its adapters."""

@@ -1,4 +1,4 @@
-"""The generalized additive model: a shared model and a personal one answer together.
+"""The generalized additive model: the sum or the mixture of a shared and a personal model.
 
 Federated Residual Learning
     A. Agarwal, J. Langford, C.-Y. Wei. 2020.
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 
 class Additive(nn.Module):
-    """The sum of what a shared and a personal model give: each fits what the other leaves over.
+    """The sum of a shared and a personal model: each fits the residual of the other.
 
     For a representation that both use, put a shared layer in front: `nn.Sequential(encoder, Additive(...))`.
 
     Args:
         shared: any module.
-        personal: any module that gives the same shape.
+        personal: any module with the same output shape.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"additive": ("personal.*",)}
@@ -35,15 +35,15 @@ class Additive(nn.Module):
 
 
 class Mixture(nn.Module):
-    """A mixture of the classes' distributions by a shared and a personal model, whose shares are learned.
+    """A mixture of the class distributions of a shared and a personal model, with a learned weight.
 
-    The distribution is theta p + (1 - theta) p_i with theta in (0, 1). It is given as log probabilities,
-    so that `cross_entropy` can take it as it takes scores. Theta is the device's own.
+    The distribution is theta p + (1 - theta) p_i with theta in (0, 1). The output is log probabilities, which
+    `cross_entropy` accepts like scores. Theta is personal.
 
     Args:
-        shared: any module that gives scores of classes in its last dimension.
-        personal: another one, for as many classes.
-        theta: with which share of the shared model to begin.
+        shared: any module whose output has class scores in its last dimension.
+        personal: another such module, for the same classes.
+        theta: the initial weight of the shared model.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"additive": ("personal.*", "balance")}
@@ -58,7 +58,7 @@ class Mixture(nn.Module):
 
     @property
     def theta(self) -> Tensor:
-        """The share of the shared model."""
+        """The weight of the shared model."""
         return torch.sigmoid(self.balance)
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""GroupNorm with the numbers of groups that the paper's networks have."""
+"""GroupNorm with the numbers of groups of the paper's networks."""
 
 import math
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """Return a GroupNorm of 8 channels a group, from 128 channels on 16, and of at most 32 groups.
+    """Return a GroupNorm with 8 channels per group, 16 from 128 channels on, and at most 32 groups.
 
     >>> [group_norm(channels).num_groups for channels in (16, 64, 128, 256, 512, 2048)]
     [2, 8, 8, 16, 32, 32]

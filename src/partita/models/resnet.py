@@ -1,10 +1,10 @@
-"""ResNets with GroupNorm, for small images and for large ones.
+"""ResNets with GroupNorm, for small and for large images.
 
 Deep Residual Learning for Image Recognition
     K. He, X. Zhang, S. Ren, J. Sun. CVPR 2016.
     https://arxiv.org/abs/1512.03385
 
-GroupNorm in BatchNorm's place, since statistics of a batch do not suit devices whose data differ:
+GroupNorm replaces BatchNorm, whose batch statistics do not suit devices with different data:
 
 The Non-IID Data Quagmire of Decentralized Machine Learning
     K. Hsieh, A. Phanishayee, O. Mutlu, P. Gibbons. ICML 2020.
@@ -33,17 +33,17 @@ _STEMS = ("small", "large")
 
 
 class ResNet(nn.Module):
-    """A residual network that classifies images; as it is, the paper's for 28x28 characters.
+    """A residual network for image classification; the defaults are the paper's for 28x28 characters.
 
-    Its names are torchvision's, with `norm` for `bn`.
+    Its parameters have torchvision's names, with `norm` for `bn`.
 
     Args:
-        depth: 10, 18 or 34 (two 3x3 convolutions a block), 50, 101 or 152 (a 3x3 one between two of 1x1).
-        classes: how many classes there are.
-        channels: of an image; 1 for gray, 3 for color.
-        width: a factor of the numbers of channels inside.
-        stem: `small`, a 3x3 convolution, for images of about 28x28; `large`, a 7x7 one of stride 2 and max
-            pooling, for about 224x224.
+        depth: 10, 18 or 34 (basic blocks), 50, 101 or 152 (bottleneck blocks).
+        classes: the number of classes.
+        channels: the number of channels of an image: 1 for gray, 3 for color.
+        width: a factor for the numbers of channels of all layers.
+        stem: `small`, a 3x3 convolution, for images of about 28x28; `large`, a 7x7 convolution of stride 2
+            and max pooling, for about 224x224.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {r"\bbn(\d)": r"norm\1"}
@@ -63,7 +63,7 @@ class ResNet(nn.Module):
         if stem not in _STEMS:
             raise ValueError(f"`stem` must be one of {', '.join(_STEMS)}, got {stem!r}.")
         if not 1 / 64 <= width < float("inf"):
-            raise ValueError(f"`width` must leave at least one of 64 channels, got {width!r}.")
+            raise ValueError(f"`width` must be finite and at least 1/64, one of 64 channels, got {width!r}.")
         widths = [round(width * base) for base in (64, 128, 256, 512)]
         self._adapted = "conv2" if depth >= 50 else "conv[12]"
         self.conv1, self.pool = _stem(channels, widths[0], stem)
@@ -109,14 +109,14 @@ def _stem(channels: int, width: int, stem: str) -> tuple[nn.Conv2d, nn.Module]:
 
 
 def _shortcut(entering: int, leaving: int, stride: int) -> nn.Sequential | None:
-    """Return what brings a block's input to the shape of its output, None where it has it."""
+    """Return the layers that bring a block's input to the shape of its output, None if it has that shape."""
     if stride == 1 and entering == leaving:
         return None
     return nn.Sequential(nn.Conv2d(entering, leaving, 1, stride=stride, bias=False), group_norm(leaving))
 
 
 class _Basic(nn.Module):
-    """Two 3x3 convolutions and a shortcut past them."""
+    """A basic block: two 3x3 convolutions and a shortcut."""
 
     expansion = 1
 
@@ -135,7 +135,7 @@ class _Basic(nn.Module):
 
 
 class _Bottleneck(nn.Module):
-    """A 3x3 convolution between two of 1x1 that narrow and widen, and a shortcut past them."""
+    """A bottleneck block: a 3x3 convolution between two 1x1 convolutions, and a shortcut."""
 
     expansion = 4
 

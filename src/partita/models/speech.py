@@ -1,4 +1,4 @@
-"""A transformer that writes down speech, trained with CTC.
+"""A transformer for speech recognition with CTC.
 
 End-to-End ASR: from Supervised to Semi-Supervised Learning with Modern Architectures
     G. Synnaeve, Q. Xu, J. Kahn, T. Likhomanenko, E. Grave, V. Pratap, A. Sriram, V. Liptchinsky,
@@ -17,17 +17,17 @@ from partita.models.transformer import SUBLAYERS, blocks
 
 
 class SpeechTransformer(nn.Module):
-    """Two convolutions that keep every fourth frame, then transformer blocks; as it is, the paper's.
+    """Two convolutions that subsample frames by 4, then transformer blocks; the defaults are the paper's.
 
-    Places among frames are told by fixed sines and cosines.
+    Positions are encoded by fixed sines and cosines.
 
     Args:
-        features: numbers to a frame of sound.
-        outputs: how many pieces of text there are, the blank included.
-        dim: numbers to a frame inside.
-        layers: how many blocks.
-        heads: attention heads in a block.
-        hidden: numbers to a frame inside a block's feed-forward part.
+        features: the number of features per frame of audio.
+        outputs: the number of tokens, the blank included.
+        dim: the dimension of the model.
+        layers: the number of blocks.
+        heads: the number of attention heads per block.
+        hidden: the dimension of a block's feed-forward layer.
     """
 
     def __init__(
@@ -56,39 +56,39 @@ class SpeechTransformer(nn.Module):
             "adapter": Adapters(after=SUBLAYERS),
         }
 
-    def forward(self, sound: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log probabilities (utterance, frame, piece) and how many frames of each utterance count.
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log probabilities (utterance, frame, token), and the number of frames of each utterance.
 
         Args:
-            sound: frames (utterance, frame, feature), shorter utterances filled up at their ends.
-            lengths: how many frames each utterance has; what is after them has no effect.
+            features: the features (utterance, frame, feature), shorter utterances padded at their ends.
+            lengths: the number of frames of each utterance; padding has no effect.
         """
-        if not ((lengths >= 1) & (lengths <= sound.shape[1])).all():
+        if not ((lengths >= 1) & (lengths <= features.shape[1])).all():
             raise ValueError(
-                f"Lengths must be from 1 to {sound.shape[1]}, the number of frames, got {lengths.tolist()}."
+                f"`lengths` must be from 1 to {features.shape[1]} frames, got {lengths.tolist()}."
             )
-        frames = sound.transpose(1, 2)
-        frames = frames.masked_fill(_beyond(lengths, frames.shape[2])[:, None], 0.0)
+        frames = features.transpose(1, 2)
+        frames = frames.masked_fill(_padding(lengths, frames.shape[2])[:, None], 0.0)
         for convolution in self.convolutions:
             frames = torch.relu(convolution(frames))
             lengths = (lengths + 1) // 2
-            frames = frames.masked_fill(_beyond(lengths, frames.shape[2])[:, None], 0.0)
+            frames = frames.masked_fill(_padding(lengths, frames.shape[2])[:, None], 0.0)
         frames = frames.transpose(1, 2)
-        frames = frames + _places(frames.shape[1], frames.shape[2]).to(frames)
-        beyond = _beyond(lengths, frames.shape[1])
+        frames = frames + _positions(frames.shape[1], frames.shape[2]).to(frames)
+        padding = _padding(lengths, frames.shape[1])
         for block in self.blocks:
-            frames = block(frames, src_key_padding_mask=beyond)
+            frames = block(frames, src_key_padding_mask=padding)
         return self.head(frames).log_softmax(dim=-1), lengths
 
 
-def _beyond(lengths: Tensor, most: int) -> Tensor:
-    """Return which frames (utterance, frame) are after an utterance's end."""
-    return torch.arange(most, device=lengths.device) >= lengths[:, None]
+def _padding(lengths: Tensor, frames: int) -> Tensor:
+    """Return a mask (utterance, frame) of the frames after each utterance's end."""
+    return torch.arange(frames, device=lengths.device) >= lengths[:, None]
 
 
-def _places(count: int, dim: int) -> Tensor:
-    """Return sines and cosines (place, number) of wavelengths from 2 pi to 20,000 pi."""
-    place = torch.arange(count).unsqueeze(1)
+def _positions(count: int, dim: int) -> Tensor:
+    """Return sines and cosines (position, dimension) of wavelengths from 2 pi to 20,000 pi."""
+    position = torch.arange(count).unsqueeze(1)
     rates = torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim))
-    waves = torch.stack([torch.sin(place * rates), torch.cos(place * rates)], dim=2)
+    waves = torch.stack([torch.sin(position * rates), torch.cos(position * rates)], dim=2)
     return waves.flatten(1)[:, :dim]

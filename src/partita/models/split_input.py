@@ -1,4 +1,4 @@
-"""The split-input model: a part of the features goes through layers that are the device's own.
+"""The split-input model: some of the features go through personal layers.
 
 Federated User Representation Learning
     D. Bui, K. Malik, J. Goetz, H. Liu, S. Moon, A. Kumar, K. G. Shin. 2019.
@@ -13,29 +13,34 @@ from torch import Tensor, nn
 
 
 class SplitInput(nn.Module):
-    """Shared layers for the first features, personal ones for the rest, and a model on top of both.
+    """Shared layers for the first features, personal layers for the others, and shared layers on top.
 
-    Private features so meet nothing but personal layers before they are mixed with others.
+    Private features pass through personal layers only, before they are combined with the others.
 
     Args:
-        shared: from the first features to some numbers.
-        personal: from the other features to some numbers.
-        top: from both, one after the other, to the output; it is shared.
-        at: how many features are the first ones.
+        shared: a module for the first features.
+        personal: a module for the other features.
+        top: a module for the concatenated outputs of both.
+        shared_features: the number of first features, which go through `shared`.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"input": ("personal.*",)}
 
-    def __init__(self, shared: nn.Module, personal: nn.Module, top: nn.Module, *, at: int) -> None:
+    def __init__(
+        self, shared: nn.Module, personal: nn.Module, top: nn.Module, *, shared_features: int
+    ) -> None:
         super().__init__()
         self.shared = shared
         self.personal = personal
         self.top = top
-        self.at = at
+        self.shared_features = shared_features
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the output for features in the last dimension."""
-        if not 0 < self.at < inputs.shape[-1]:
-            raise ValueError(f"`at` must be between 0 and {inputs.shape[-1]}, the features, got {self.at}.")
-        first, rest = self.shared(inputs[..., : self.at]), self.personal(inputs[..., self.at :])
-        return self.top(torch.cat([first, rest], dim=-1))
+        count, features = self.shared_features, inputs.shape[-1]
+        if not 0 < count < features:
+            raise ValueError(
+                f"`shared_features` must be between 0 and {features}, the number of features, got {count}."
+            )
+        shared, personal = self.shared(inputs[..., :count]), self.personal(inputs[..., count:])
+        return self.top(torch.cat([shared, personal], dim=-1))

@@ -1,4 +1,4 @@
-"""Beginning from a file of pretrained tensors: names mapped, and an account of what became of each."""
+"""Loading pretrained tensors into a model: names are mapped, and a report lists what was loaded."""
 
 import math
 import re
@@ -14,96 +14,97 @@ from partita.partition import Partition
 from partita.partition.selection import tensors_of
 
 _SHOWN = 3
+"""Names listed for each reason."""
 
 
 @runtime_checkable
 class HasOtherNames(Protocol):
-    """A model whose tensors have other names in files that people have of it."""
+    """A model whose tensors have other names in common files of pretrained weights."""
 
     @property
     def other_names(self) -> Mapping[str, str]:
-        """Regular expressions for those names, and what they are here."""
+        """Regular expressions for those names, and their replacements."""
         ...
 
 
 @dataclass(frozen=True)
-class Account:
-    """What became of the tensors of a file and of a model that began from it."""
+class LoadReport:
+    """The tensors of a file and of a model that were loaded, and those that were not."""
 
     loaded: Mapping[str, str]
-    """The model's names, each with the name in the file that it was loaded from."""
+    """The loaded tensors: the model's name, and the name in the file."""
     new: Mapping[str, str]
-    """The model's names that keep their initial values, and why."""
-    left_over: Mapping[str, str]
-    """Names in the file that the model has no use for, and why."""
+    """The model's tensors that keep their initial values, and why."""
+    unused: Mapping[str, str]
+    """The tensors of the file that were not loaded, and why."""
 
     def lines(self) -> list[str]:
-        """Return what was loaded, what is new and what was left over, a line each."""
-        kinds = {"new": self.new, "left over": self.left_over}
-        return [f"{len(self.loaded)} loaded", *(f"{len(n)} {kind}{_some(n)}" for kind, n in kinds.items())]
+        """Return a line each on the loaded, new and unused tensors."""
+        kinds = {"new": self.new, "unused": self.unused}
+        return [f"{len(self.loaded)} loaded", *(f"{len(n)} {kind}{_reasons(n)}" for kind, n in kinds.items())]
 
     def __str__(self) -> str:
         return ", ".join(self.lines())
 
 
-def load_start(model: nn.Module, tensors: Params, names: Mapping[str, str] | None = None) -> Account:
-    """Copy tensors into a model where name and shape are its own, in place, and return what became of each.
+def load_start(model: nn.Module, tensors: Params, names: Mapping[str, str] | None = None) -> LoadReport:
+    """Copy tensors into a model, in place, where names and shapes match, and report what was loaded.
 
     Args:
-        model: the model to begin.
-        tensors: a file's tensors by name.
-        names: regular expressions to replace in the file's names, one after the other, and by what; names
-            that are not the model's after that are looked for by its own `other_names`.
+        model: the model.
+        tensors: the tensors of a file, by name.
+        names: regular expressions and their replacements, applied in order to the names in the file. A name
+            that is still unknown to the model is mapped by the model's own `other_names`.
 
     Raises:
-        ValueError: nothing fits, or two tensors of the file would be the same one of the model.
+        ValueError: no tensor matches, or two tensors of the file match the same one of the model.
     """
     own, first_of = tensors_of(model), _first_names(model)
     loaded: dict[str, str] = {}
-    left_over: dict[str, str] = {}
-    misfits: dict[str, str] = {}
+    unused: dict[str, str] = {}
+    mismatches: dict[str, str] = {}
     for given, tensor in sorted(tensors.items()):
         name = _name_in(model, _renamed(given, names or {}))
         if name not in own:
-            left_over[given] = "no such name in the model"
+            unused[given] = "no such name in the model"
             continue
         first = first_of[name]
-        misfit = _misfit(tensor, own[name])
-        if misfit:
-            misfits[first] = left_over[given] = misfit
+        mismatch = _mismatch(tensor, own[name])
+        if mismatch:
+            mismatches[first] = unused[given] = mismatch
         elif first in loaded and not torch.equal(tensor, tensors[loaded[first]]):
-            raise ValueError(f"`{loaded[first]}` and `{given}` of the file would both be `{first}`.")
+            raise ValueError(f"`{loaded[first]}` and `{given}` of the file both match `{first}`.")
         else:
             loaded.setdefault(first, given)
-    new = {name: misfits.get(name, "not in the file") for name in own if first_of[name] == name}
-    account = Account(loaded, {n: why for n, why in new.items() if n not in loaded}, left_over)
+    new = {name: mismatches.get(name, "not in the file") for name in own if first_of[name] == name}
+    report = LoadReport(loaded, {n: why for n, why in new.items() if n not in loaded}, unused)
     if not loaded:
-        raise ValueError(f"No tensor of the file fits {type(model).__name__}: {account}.")
+        raise ValueError(f"No tensor of the file matches {type(model).__name__}: {report}.")
     with torch.no_grad():
         for name, given in loaded.items():
             own[name].copy_(tensors[given])
-    return account
+    return report
 
 
 def _name_in(model: nn.Module, name: str) -> str:
-    """Return a name of the model: this one where it is, else what the model calls it elsewhere."""
+    """Return the model's name for a name in the file: itself, or mapped by the model's `other_names`."""
     other_names = model.other_names if isinstance(model, HasOtherNames) else {}
     if name in tensors_of(model) or not isinstance(other_names, Mapping):
         return name
     return _renamed(name, other_names)
 
 
-def _misfit(given: Tensor, own: Tensor) -> str:
-    """Return why a tensor of the file cannot be one of the model, nothing where it can."""
+def _mismatch(given: Tensor, own: Tensor) -> str:
+    """Return why a tensor of the file cannot be loaded, an empty string if it can."""
     if given.shape != own.shape:
-        return f"{_shape(given)} in the file, {_shape(own)} here"
+        return f"{_shape(given)} in the file, {_shape(own)} in the model"
     if given.is_floating_point() != own.is_floating_point() or given.is_complex():
-        return f"{given.dtype} in the file, {own.dtype} here".replace("torch.", "")
+        return f"{given.dtype} in the file, {own.dtype} in the model".replace("torch.", "")
     return "" if math.isfinite(largest_of(given.float())) else "not finite in the file"
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
-    """Return the first name of every tensor of a model, by any of its names."""
+    """Return the first name of each of a model's tensors, by each of its names."""
     own = tensors_of(model)
     by_id = {id(own[name]): name for name in Partition(model).names("shared")}
     return {name: by_id.get(id(tensor), name) for name, tensor in own.items()}
@@ -119,18 +120,18 @@ def _renamed(name: str, rules: Mapping[str, str]) -> str:
 
 
 def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "one number"
+    return "x".join(map(str, tensor.shape)) or "scalar"
 
 
-def _some(names: Mapping[str, str]) -> str:
-    """Return the first names of each reason, in brackets."""
+def _reasons(names: Mapping[str, str]) -> str:
+    """Return the first few names for each reason, in parentheses."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in names.items():
         by_reason.setdefault(reason, []).append(name)
-    told = [f"{_listed(group)}: {reason}" for reason, group in by_reason.items()]
-    return f" ({'; '.join(told)})" if told else ""
+    groups = [f"{_listed(group)}: {reason}" for reason, group in by_reason.items()]
+    return f" ({'; '.join(groups)})" if groups else ""
 
 
-def _listed(names: Mapping[str, object] | list[str]) -> str:
+def _listed(names: list[str]) -> str:
     more = ", ..." if len(names) > _SHOWN else ""
-    return ", ".join(f"`{name}`" for name in list(names)[:_SHOWN]) + more
+    return ", ".join(f"`{name}`" for name in names[:_SHOWN]) + more

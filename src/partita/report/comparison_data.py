@@ -45,9 +45,10 @@ class ComparisonData:
         variants = [variant for variant in self.results.outcomes if variant != self.reference]
         if self.reference not in self.results.outcomes:
             return variants
-        alone = [variant for variant in variants if self.results.methods[variant[0]].trains_alone]
-        lowest = -max((abs(self.change(one)) for one in variants if one not in alone), default=math.inf)
-        return [one for one in variants if one not in alone or self.change(one) >= lowest]
+        alone = [variant for variant in variants if self.comparison.methods[variant[0]].trains_alone]
+        others = [abs(self.change(variant)) for variant in variants if variant not in alone]
+        lowest = -max(others, default=math.inf)
+        return [variant for variant in variants if variant not in alone or self.change(variant) >= lowest]
 
     @property
     def methods(self) -> list[str]:

@@ -37,8 +37,7 @@ def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -
         results = collect(comparison, failed)
         tables = comparison_tables(results)
         write_tables(tables, folder)
-        papers = [registry.find(registry.DEFAULT).citation]
-        papers += [method.citation for method in results.methods.values()]
+        papers = [registry.find(registry.DEFAULT).citation, *results.citations.values()]
         replace_file(folder / "references.bib", references(papers).encode())
         for cell in first_seed(comparison.cells):
             if tuned := comparison.trials_of(cell):
@@ -70,7 +69,7 @@ def _methods(results: Results) -> Table:
         rounds, sent, seconds = (statistics.fmean(column) for column in zip(*costs, strict=True))
         is_baseline = variant[0] == results.baseline and not model.is_served
         rows.append([
-            Cited(model.title, citation.key if (citation := results.methods[variant[0]].citation) else ""),
+            Cited(model.title, citation.key if (citation := results.citations[variant[0]]) else ""),
             variant[1],
             max(outcome.kept for outcome in runs.values()),
             mean,
@@ -113,9 +112,11 @@ def _baseline(results: Results, variant: Variant) -> MetricsBySeed:
 
 
 def _partial(results: Results) -> Table:
-    """Return the partial methods of the paper side by side, a row for each personal part."""
-    finished = {method for method, _ in results.outcomes}
-    known = [m for m, own in results.methods.items() if own.in_partial_table and m in finished]
+    """Return the paper's table of methods for one and the same personal part, a row per part."""
+    compared = {variant[0] for variant in results.outcomes}
+    known = [
+        name for name, method in registry.every().items() if method.in_partial_table and name in compared
+    ]
     rows: list[list[Entry]] = []
     for partition in dict.fromkeys(part for method, part in results.outcomes if method in known):
         found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}
@@ -263,7 +264,7 @@ def _marked(means: Sequence[MeanStd], results: Results) -> list[MeanStd]:
 def _costs(results: Results, variant: Variant, seed: int, outcome: Outcome) -> tuple[float, float, float]:
     """Return rounds, bytes and seconds of a run, including those of the pretraining that it begins from."""
     start = results.of(START).get(seed)
-    both = [outcome, start] if results.methods[variant[0]].begins_pretrained and start else [outcome]
+    both = [outcome, start] if variant in results.begin_pretrained and start else [outcome]
     return sum(o.rounds for o in both), sum(o.sent for o in both), sum(o.seconds for o in both)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from partita.methods import registry
+from partita.methods.named import NamedMethod
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.server import registry as servers
@@ -55,18 +56,23 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
 
 def _finetuned_alone(method: str, values: Mapping[str, Any]) -> str:
     """Return the title of a model that is finetuned without a round of personalization before."""
-    found = registry.find_or_none(method)
-    if found and not found.trains_rounds:
-        return found.title
+    named = _named(method)
+    if named and not named.trains_rounds:
+        return named.title
     is_full = values.get("partition", {}).get("personal") == "full"
     return method_title(registry.BASELINE if is_full else registry.PARTIAL_BASELINE)
 
 
 def method_title(method: str) -> str:
-    """Return the title of a method that a config names; of code that is missing, the last part of its path.
+    """Return the title of a method that a config names; of an import path, its last part.
 
     >>> method_title("fedalt"), method_title("my.module:Update")
     ('FedAlt', 'Update')
     """
-    found = registry.find_or_none(method)
-    return found.title if found else method.rpartition(":")[2]
+    named = _named(method)
+    return named.title if named else method.rpartition(":")[2]
+
+
+def _named(method: str) -> NamedMethod | None:
+    """Return a method that is known by name; own code by import path is not loaded."""
+    return None if ":" in method else registry.find_or_none(method)

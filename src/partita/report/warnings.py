@@ -1,6 +1,6 @@
 """Warnings about a finished run: devices that failed, devices without a metric, bad rows skipped."""
 
-from partita.data.skipped import skipped_text
+from partita.data.rows import skipped_text
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 

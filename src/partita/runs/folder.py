@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from partita.data.arrow import Table, read_table
-from partita.data.skipped import LeftOut, read_skipped
+from partita.data.rows import SkippedRow, read_skipped
 from partita.device.store import DiskStore
 from partita.errors import ConfigError
 from partita.params import from_bytes
@@ -155,9 +155,9 @@ class RunFolder:
         largest = max(files, key=lambda file: file.stat().st_size, default=None)
         return sum(t.numel() for t in from_bytes(largest.read_bytes()).values()) if largest else 0
 
-    def skipped(self) -> list[LeftOut]:
+    def skipped(self) -> list[SkippedRow]:
         """Return the bad rows that the run left out."""
-        return read_skipped(self.path)
+        return read_skipped(self.skipped_file)
 
     @property
     def baseline(self) -> "RunFolder | None":

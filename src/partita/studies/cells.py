@@ -11,7 +11,7 @@ from typing import Any
 
 from partita.config.changes import dotted, with_values
 from partita.config.reading import config_of, did_you_mean, to_values
-from partita.config.schema import SERVER_PREFIX, CompareConfig, Config, PersonalizeConfig
+from partita.config.schema import SERVER, CompareConfig, Config, PersonalizeConfig
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.named import Budget, Citation, NamedMethod
@@ -127,7 +127,7 @@ def _without_method(values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(section, Mapping):
         return dict(values)
     general = {field.name for field in fields(PersonalizeConfig)} - {"method", "options"}
-    kept = {key: v for key, v in section.items() if key in general or key.startswith(SERVER_PREFIX)}
+    kept = {key: value for key, value in section.items() if key in general or key.startswith(SERVER)}
     return {**values, "personalize": kept}
 
 

@@ -26,7 +26,7 @@ from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.studies import run as runner
-from partita.studies.cells import START, STATELESS, Cell, base_of, cells_of, check, named, titles_of
+from partita.studies.cells import START, Cell, base_of, cells_of, check, named, titles_of
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tune import check_trial
 from partita.tasks.build import build_model
@@ -45,13 +45,11 @@ class ComparedMethod:
 
     title: str
     citation: Citation | None
-    """Its paper."""
+    """Its paper, if it has one."""
     begins_pretrained: bool
     """Whether its runs begin from the pretrained model of their seed."""
-    trains_alone: bool = False
+    trains_alone: bool
     """Whether its devices never exchange anything."""
-    in_partial_table: bool = False
-    """Whether it is a column of the paper's table of methods for one and the same personal part."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +105,7 @@ class Comparison:
         """Return the reason why a cell failed, empty if it did not."""
         with contextlib.suppress(FileNotFoundError):
             return self.failure_file(cell).read_text()
-        begins_pretrained = self.methods[cell.method].begins_pretrained
-        return "its start failed" if begins_pretrained and self.why_failed(self.start_of(cell)) else ""
+        return "its start failed" if cell.begins_pretrained and self.why_failed(self.start_of(cell)) else ""
 
     def failed(self) -> dict[str, str]:
         """Return the reasons why cells failed, by name."""
@@ -194,33 +191,32 @@ def reopen(folder: Path) -> Comparison:
 
 
 def _method_from(values: Mapping[str, Any]) -> ComparedMethod:
-    """Return a method as it is recorded."""
-    citation = values["citation"]
-    return ComparedMethod(**{**values, "citation": Citation(**citation) if citation else None})
+    citation = values["citation"] and Citation(**values["citation"])
+    return ComparedMethod(**{**values, "citation": citation})
 
 
 def _methods(config: Config, cells: Sequence[Cell]) -> dict[str, ComparedMethod]:
-    """Return the methods of some cells; pretraining and its continuation by their server optimizers."""
-    compared = [cell.method for cell in first_seed(cells) if cell.method != START]
-    titles = titles_of(compared)
-    papers = {method: named(method).citation for method in compared}
-    for method, stage in ((START, config.pretrain), (registry.REFERENCE, config.personalize)):
-        titles[method] = servers.title_of(stage.server_optimizer)
-        papers[method] = registry.citations().get(servers.cites_of(stage.server_optimizer))
+    """Return the methods of some cells; those without a personal part by their server optimizer."""
+    titles = titles_of([cell.method for cell in cells if cell.method != START])
+    citations = {cell.method: cell.citation for cell in cells}
+    papers = registry.citations()
+    first, later = config.pretrain.server_optimizer, config.personalize.server_optimizer
+    again = servers.title_of(later)
+    citations[registry.REFERENCE] = papers.get(servers.cites_of(later))
     if config.pretrain.rounds:
-        titles[registry.REFERENCE] += ", continued"
+        titles |= {START: servers.title_of(first), registry.REFERENCE: f"{again}, continued"}
+        citations[START] = papers.get(servers.cites_of(first))
     else:
-        titles[START], papers[START] = "Start", None
-    methods = {START: ComparedMethod(title=titles[START], citation=papers[START], begins_pretrained=False)}
-    for method in compared:
-        methods[method] = ComparedMethod(
-            title=titles[method],
-            citation=papers[method],
-            begins_pretrained=named(method).from_scratch is None,
-            trains_alone=named(method).trains_alone,
-            in_partial_table=named(method).in_partial_table and not method.endswith(STATELESS),
+        titles |= {START: "Start", registry.REFERENCE: again}
+    return {
+        cell.method: ComparedMethod(
+            title=titles[cell.method],
+            citation=citations[cell.method],
+            begins_pretrained=cell.begins_pretrained,
+            trains_alone=cell.method != START and named(cell.method).trains_alone,
         )
-    return methods
+        for cell in cells
+    }
 
 
 def cells_in(values: Mapping[str, Any], beside: Path) -> list[Cell]:

@@ -15,7 +15,7 @@ from partita.config.tasks import build_task
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.models.parts import partition_names
-from partita.models.start import Account
+from partita.models.start import LoadReport
 from partita.tasks.build import build_model
 from partita.training.costs import CostModel, Costs, cost_model_of
 
@@ -28,7 +28,7 @@ class Description:
     """Name of its class."""
     devices: int
     """Number of devices."""
-    start: Account | None
+    start: LoadReport | None
     """How the file to start from was loaded, where there is one."""
     partitions: Mapping[str, Costs]
     """Costs of every named partition and the config's own; an `error` where one does not fit this model."""

@@ -6,10 +6,11 @@ from typing import Any
 
 from partita.errors import RunFailed
 from partita.methods import registry
+from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START, base_of, baseline_of
-from partita.studies.comparison import ComparedMethod, Comparison, first_seed
+from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics, Direction
 
 Variant = tuple[str, str]
@@ -50,22 +51,20 @@ class Results:
     seeds: int
     outcomes: Mapping[Variant, Mapping[int, Outcome]]
     """By variant and seed."""
-    methods: Mapping[str, ComparedMethod]
-    """Title, paper and kind of each method."""
+    titles: Mapping[str, str]
+    citations: Mapping[str, Citation | None]
+    """The paper of each method."""
     baseline: str
     notes: Sequence[str]
     """The cells that failed or lack a metric on some devices, and why."""
+    begin_pretrained: frozenset[Variant]
+    """The variants whose runs begin from the pretrained model of their seed."""
     reference: str
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
     tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
     """The values that each variant was tuned to."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
-
-    @property
-    def titles(self) -> dict[str, str]:
-        """The title of each method."""
-        return {name: method.title for name, method in self.methods.items()}
 
     def of(self, method: str, partition: str = "") -> Mapping[int, Outcome]:
         """Return the results of a method, by seed."""
@@ -97,15 +96,20 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         resume = f"No run is finished: resume with `partita compare --resume {comparison.folder}`."
         raise RunFailed(" ".join(["There is nothing to compare.", *(notes or [resume])]))
     config = base_of(comparison.values)
+    methods = comparison.methods
     return Results(
         metric=summary["metric"],
         direction=summary["direction"],
         split=summary["split"],
         seeds=config.compare.seeds,
         outcomes=outcomes,
-        methods=comparison.methods,
+        titles={name: method.title for name, method in methods.items()},
+        citations={name: method.citation for name, method in methods.items()},
         baseline=baseline_of(config.compare),
         notes=notes,
+        begin_pretrained=frozenset(
+            cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
+        ),
         reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
         runs=runs,

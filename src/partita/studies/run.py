@@ -19,7 +19,7 @@ from partita.config.provenance import COMMAND, changed_code, find_code, made_wit
 from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
 from partita.config.tasks import data_files
-from partita.data.skipped import skipped_text
+from partita.data.rows import skipped_text
 from partita.device.store import DiskStore
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed
@@ -149,7 +149,7 @@ def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
     inner.path.mkdir(exist_ok=True)
     _write_config(nested, run.folder.path, inner)
     built = build(nested, run.folder.path)
-    if built.start and (built.start.new or built.start.left_over):
+    if built.start and (built.start.new or built.start.unused):
         raise RunFailed(f"The baseline cannot start from the pretrained model: {built.start}.")
     own = Prepared(nested, built, inner)
     with _journal(own) as journal:
@@ -169,7 +169,7 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
     )
     store = DiskStore(folder.personal_folder)
     try:
-        built.task.skipped.keep_in(folder.path)
+        built.task.skipped.log_to(folder.skipped_file)
         _write_costs(run)
         with (
             Watchers(boards, then=watch) as watchers,

@@ -1,1 +1,1 @@
-"""What is learned: data, model, loss and metrics together."""
+"""Tasks: data, model, loss and metrics together."""

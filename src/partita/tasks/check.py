@@ -1,4 +1,4 @@
-"""A look at a task before a run: a few examples of its first device, so that mistakes show at once."""
+"""A check of a task before a run, on a few examples of its first device."""
 
 import contextlib
 import logging
@@ -22,8 +22,8 @@ def check_task(task: Task, personalization: Personalization, *, seed: int) -> No
     """Try the data, the loss and the predictions on a few examples of the first device.
 
     Raises:
-        TypeError: one of them is not of the kind that a task needs.
-        ValueError: the loss is not one number, or has no gradient; or the partition does not fit the model.
+        TypeError: the data, the loss or the predictions have the wrong type.
+        ValueError: the loss is not a scalar or has no gradient, or the partition does not fit the model.
     """
     device = task.devices.ids[0]
     with seeded(derive_seed(seed, "check")), contextlib.suppress(CannotDo):
@@ -36,10 +36,10 @@ def check_task(task: Task, personalization: Personalization, *, seed: int) -> No
                 batch, _ = next(in_order(examples, 8))
                 loss = task.loss(model, batch)
                 _check_loss(loss)
-                _mind_unused(loss, partition.of(model).personal)
+                _warn_of_unused(loss, partition.of(model).personal)
                 _check_predictions(task.predict(model, batch))
         except Exception as error:
-            error.add_note(f"When the task was tried on a few examples of device {device!r}.")
+            error.add_note(f"This happened in a check of the task with examples of device {device!r}.")
             raise
 
 
@@ -59,18 +59,18 @@ def _check_loss(loss: Any) -> None:
     if loss.numel() != 1:
         raise ValueError(f"`loss` must return the mean over a batch, got the shape {tuple(loss.shape)}.")
     if not loss.requires_grad:
-        raise ValueError("`loss` must have a gradient, got a tensor that is detached from the model.")
+        raise ValueError("`loss` must return a tensor with a gradient, got a detached one.")
 
 
-def _mind_unused(loss: Tensor, personal: Params) -> None:
-    """Warn of personal tensors that have no effect on the loss: they would never be personalised."""
+def _warn_of_unused(loss: Tensor, personal: Params) -> None:
+    """Log a warning if personal tensors have no effect on the loss: they would never be trained."""
     moving = {name: tensor for name, tensor in personal.items() if tensor.requires_grad}
     if not moving:
         return
     gradients = torch.autograd.grad(loss, list(moving.values()), allow_unused=True)
     unused = [name for name, gradient in zip(moving, gradients, strict=True) if gradient is None]
     if unused:
-        logger.warning("Personal tensors without effect on the loss: %s.", ", ".join(unused[:5]))
+        logger.warning("These personal tensors have no effect on the loss: %s.", ", ".join(unused[:5]))
 
 
 def _check_predictions(predicted: Any) -> None:

@@ -1,4 +1,4 @@
-"""The quickstart's task: handwritten digits by the form on which they were written.
+"""The quickstart's task: handwritten digits by form.
 
 scikit-learn's digits are 1,797 images of 8x8 from 14 forms, filled in by 13 people (E. Alpaydin and
 C. Kaynak, Optical Recognition of Handwritten Digits, 1998). Each form is a device.
@@ -17,14 +17,14 @@ from partita.tasks.metrics import accuracy
 from partita.tasks.task import Task
 
 FORMS = (0, 130, 256, 386, 516, 646, 776, 906, 1029, 1157, 1287, 1415, 1545, 1667, 1797)
-"""The rows at which the forms begin, and the end."""
+"""The first row of each form, and the number of rows."""
 
 
 def digits(*, test_share: float = 0.3) -> Task:
-    """Return the task of reading digits, a device for each form.
+    """Return a task of digit classification, with a device for each form.
 
     Args:
-        test_share: how much of each form is held out for testing.
+        test_share: the share of test images of each form.
     """
     if not 0 < test_share < 1:
         raise ValueError(f"`test_share` must be between 0 and 1, got {test_share!r}.")
@@ -45,9 +45,9 @@ def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _split(images: Tensor, labels: Tensor, test_share: float) -> dict[str, tuple[Tensor, Tensor]]:
-    """Hold out the images whose digests come first: which ones depends on nothing but the images."""
+    """Return the splits of a form: test images are those with the smallest digests."""
     digests = [hashlib.sha256(image.numpy().tobytes()).digest() for image in images]
     order = sorted(range(len(digests)), key=digests.__getitem__)
-    held_out = round(test_share * len(order))
-    rows = {"train": sorted(order[held_out:]), "test": sorted(order[:held_out])}
-    return {name: (images[chosen], labels[chosen]) for name, chosen in rows.items()}
+    tests = round(test_share * len(order))
+    splits = {"train": sorted(order[tests:]), "test": sorted(order[:tests])}
+    return {name: (images[rows], labels[rows]) for name, rows in splits.items()}

@@ -1,4 +1,4 @@
-"""Telling what is in a picture, from a table of pictures and labels by device."""
+"""Image classification, from a table of images and labels by device."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,16 +12,16 @@ from PIL import Image
 from torch import Tensor, nn
 
 from partita.data.examples import Batch
-from partita.data.options import options_of
-from partita.data.rows import BadRow, Rows, value_in
+from partita.data.options import keys_of, options_of
+from partita.data.rows import BadRow, Rows, value_of
 from partita.data.table import DeviceTable
 from partita.models.resnet import ResNet
 from partita.tasks.metrics import accuracy
 from partita.tasks.task import Task
 
 _MODES = {1: "L", 3: "RGB"}
-_WIDE = ("I", "F")
-"""Pillow's pictures of 32 bits to a pixel: nothing says which number is white."""
+_WIDE_MODES = ("I", "F")
+"""Pillow's modes with 32 bits per pixel: the value of white is unknown."""
 
 
 def image(
@@ -36,17 +36,17 @@ def image(
     label: str = "label",
     **table: Any,
 ) -> Task:
-    """Return the task of telling the class of pictures.
+    """Return a task of image classification.
 
     Args:
-        data: a Parquet table with a column of pictures and one of labels, by device.
-        size: the height and width that pictures are brought to.
+        data: a Parquet table by device, with a column of images and one of labels.
+        size: the height and width that images are resized to.
         channels: 1 for gray, 3 for color.
-        classes: how many classes there are; 0: as many as the largest label says.
-        crop_from: in training, pictures of this size are cut to `size` at random; 0: they are not.
-        flip: whether half of the pictures are mirrored in training.
-        image: the column of pictures.
-        label: the column of labels, whole numbers from 0 on.
+        classes: the number of classes. 0: one more than the largest label.
+        crop_from: in training, images are resized to this size and cropped to `size` at random. 0: no crop.
+        flip: whether images are flipped horizontally at random in training.
+        image: the column of images.
+        label: the column of labels: whole numbers from 0 on.
         table: how the table is read, see `TableOptions`.
     """
     if channels not in _MODES:
@@ -55,11 +55,11 @@ def image(
         raise ValueError(f"`size` must be at least 1, and at most `crop_from`, got {size} and {crop_from}.")
     if classes < 0:
         raise ValueError(f"`classes` must be 0 or above, got {classes}.")
-    source = DeviceTable(Path(data), options_of(table), (image, label))
+    source = DeviceTable(Path(data), options_of(table, _KEYS), (image, label))
     classes = classes or source.classes(label)
     options = {"classes": classes, "channels": channels, "stem": "small" if size < 96 else "large"}
-    view = partial(_viewed, size=size, flip=flip)
-    read = _Reader(
+    augment = partial(_augment, size=size, flip=flip)
+    parser = _Parser(
         image=image,
         label=label,
         size=size,
@@ -69,18 +69,21 @@ def image(
     )
     return Task(
         model=partial(ResNet, depth=10, width=0.25, **options),
-        loss=partial(_loss, view=view),
+        loss=partial(_loss, augment=augment),
         metrics={"accuracy": accuracy},
-        devices=source.devices(read),
-        predict=partial(_predict, view=view),
+        devices=source.devices(parser),
+        predict=partial(_predict, augment=augment),
         model_options=options,
         skipped=source.skipped,
     )
 
 
+_KEYS = keys_of(image)
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Reader:
-    """Makes examples of rows: pictures as bytes, and labels."""
+class _Parser:
+    """Makes examples of rows: images as bytes, and labels."""
 
     image: str
     label: str
@@ -90,73 +93,73 @@ class _Reader:
     classes: int
 
     def __call__(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        size = self.training_size if rows.side == "train" else self.size
-        read = rows.used(lambda row: (self._pixels(row, size), self._label(row)))
-        images = np.zeros((len(read), self.channels, size, size), np.uint8)
-        for image, (pixels, _) in zip(images, read, strict=True):
+        size = self.training_size if rows.split == "train" else self.size
+        parsed = rows.parse(lambda row: (self._pixels(row, size), self._label(row)))
+        images = np.zeros((len(parsed), self.channels, size, size), np.uint8)
+        for image, (pixels, _) in zip(images, parsed, strict=True):
             image[:] = pixels
-        return torch.from_numpy(images), torch.tensor([label for _, label in read], dtype=torch.long)
+        return torch.from_numpy(images), torch.tensor([label for _, label in parsed], dtype=torch.long)
 
     def _pixels(self, row: Any, size: int) -> np.ndarray:
-        """Return a picture as bytes (channel, height, width)."""
-        content = value_in(row, self.image, dict).get("bytes")
+        """Return an image as bytes (channel, height, width)."""
+        content = value_of(row, self.image, dict).get("bytes")
         try:
-            picture = Image.open(BytesIO(content or b""))
-            picture.load()
-            if picture.mode in _WIDE:
-                raise BadRow(f"`{self.image}` has 32 bits to a pixel, give 8 or 16")
-            picture = _on_white(_eight_bits(picture)).convert(_MODES[self.channels])
+            decoded = Image.open(BytesIO(content or b""))
+            decoded.load()
+            if decoded.mode in _WIDE_MODES:
+                raise BadRow(f"`{self.image}` must have 8 or 16 bits per pixel, got 32")
+            decoded = _on_white(_eight_bits(decoded)).convert(_MODES[self.channels])
         except BadRow:
             raise
         except Exception as error:
-            raise BadRow(f"`{self.image}` is not a picture that can be decoded") from error
-        if picture.size != (size, size):
-            picture = picture.resize((size, size), Image.Resampling.BILINEAR)
-        return np.asarray(picture).reshape(size, size, self.channels).transpose(2, 0, 1)
+            raise BadRow(f"`{self.image}` cannot be decoded as an image") from error
+        if decoded.size != (size, size):
+            decoded = decoded.resize((size, size), Image.Resampling.BILINEAR)
+        return np.asarray(decoded).reshape(size, size, self.channels).transpose(2, 0, 1)
 
     def _label(self, row: Any) -> int:
-        label = value_in(row, self.label, int)
+        label = value_of(row, self.label, int)
         if not 0 <= label < self.classes:
             raise BadRow(f"`{self.label}` must be from 0 to {self.classes - 1}, got {label}")
         return label
 
 
-def _eight_bits(picture: Image.Image) -> Image.Image:
-    """Return a picture with 16 bits to a pixel, which would be cut off at 255, with 8."""
-    if not picture.mode.startswith("I;16"):
-        return picture
-    return Image.fromarray((np.asarray(picture).astype(np.uint32) // 257).astype(np.uint8))
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Return an image with 8 bits per pixel; Pillow would clip one of 16 bits at 255."""
+    if not image.mode.startswith("I;16"):
+        return image
+    return Image.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8))
 
 
-def _on_white(picture: Image.Image) -> Image.Image:
-    """Return a picture with transparent places on white: what is under them need not mean anything."""
-    if not picture.has_transparency_data:
-        return picture
-    white = Image.new("RGBA", picture.size, "white")
-    return Image.alpha_composite(white, picture.convert("RGBA"))
+def _on_white(image: Image.Image) -> Image.Image:
+    """Return an image with its transparent pixels on white: their own colors can be arbitrary."""
+    if not image.has_transparency_data:
+        return image
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA"))
 
 
-def _viewed(images: Tensor, *, size: int, flip: bool, training: bool) -> Tensor:
-    """Return pictures as numbers from 0 to 1 of the model's size: cut and mirrored at random in training."""
+def _augment(images: Tensor, *, size: int, flip: bool, training: bool) -> Tensor:
+    """Return images in [0, 1] of the model's size: in training, randomly cropped and flipped."""
     images = images.float().div(255)
-    side = images.shape[-1]
-    if training and side > size:
-        places = torch.randint(side - size + 1, (len(images), 2)).tolist()
-        cuts = zip(images, places, strict=True)
-        images = torch.stack([i[:, top : top + size, left : left + size] for i, (top, left) in cuts])
-    elif side > size:
+    given = images.shape[-1]
+    if training and given > size:
+        corners = torch.randint(given - size + 1, (len(images), 2)).tolist()
+        crops = zip(images, corners, strict=True)
+        images = torch.stack([i[:, top : top + size, left : left + size] for i, (top, left) in crops])
+    elif given > size:
         images = nn.functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
     if training and flip:
-        mirrored = torch.rand(len(images)) < 0.5
-        images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+        flipped = torch.rand(len(images)) < 0.5
+        images = torch.where(flipped[:, None, None, None], images.flip(-1), images)
     return images
 
 
-def _loss(model: nn.Module, batch: Batch, *, view: Any) -> Tensor:
+def _loss(model: nn.Module, batch: Batch, *, augment: Any) -> Tensor:
     images, labels = batch
-    return nn.functional.cross_entropy(model(view(images, training=model.training)), labels)
+    return nn.functional.cross_entropy(model(augment(images, training=model.training)), labels)
 
 
-def _predict(model: nn.Module, batch: Batch, *, view: Any) -> tuple[Tensor, Tensor]:
+def _predict(model: nn.Module, batch: Batch, *, augment: Any) -> tuple[Tensor, Tensor]:
     images, labels = batch
-    return model(view(images, training=False)), labels
+    return model(augment(images, training=False)), labels

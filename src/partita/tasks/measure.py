@@ -1,4 +1,4 @@
-"""Measuring one model on one device: the loss, and metrics on the whole of its predictions."""
+"""Measuring one model on one device: the loss, and metrics over all of its predictions."""
 
 import math
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from partita.tasks.metrics import Metric, Undefined
 from partita.tasks.task import Task
 
 _BATCH_SIZE = 256
-"""Fixed, since another one may give other bits."""
+"""The batch size is fixed: another one may give other bits."""
 
 
 def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
     """Return the number of examples, the loss and every metric of the task, in eval mode.
 
-    The parameters take no gradient, but gradients are not switched off: a loss may take some of its own.
-    What is undefined is None, and `reason` says why.
+    Parameters require no gradient, but autograd stays enabled: a loss may compute gradients of its own. An
+    undefined value is None, and `reason` gives the reason.
     """
     model.eval().requires_grad_(False)
     losses: list[float] = []
@@ -35,7 +35,7 @@ def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
     with torch.no_grad():
         values: dict[str, float | None] = {"loss": sum(losses) / len(examples)}
         reasons: list[str] = []
-        whole = _joined(predictions), _joined(targets)
+        whole = _concatenate(predictions), _concatenate(targets)
         for name, metric in task.metrics.items():
             values[name], reason = _value(name, metric, *whole)
             reasons += reason
@@ -62,7 +62,7 @@ def _value(name: str, metric: Metric, predictions: Any, targets: Any) -> tuple[f
     return float(value), []
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _concatenate(parts: Sequence[Any]) -> Any:
     if all(isinstance(part, Tensor) for part in parts):
         return torch.cat(list(parts))
     return [item for part in parts for item in part]

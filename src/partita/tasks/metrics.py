@@ -1,4 +1,4 @@
-"""Numbers computed on a device's whole predictions, each with a direction."""
+"""Metrics over all predictions of a device, each with a direction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from torch import Tensor
 
 Direction = Literal["up", "down"]
 MetricFn = Callable[[Any, Any], float | Tensor | None]
-"""From all predictions and targets of a device to a value; None, NaN or `Undefined` where it has none."""
+"""Computes a metric from all predictions and targets of a device; None, NaN or `Undefined`: no value."""
 
 
 class Undefined(Exception):
-    """Raised by a metric that has no value on a device; the message says why."""
+    """Raised by a metric that has no value on a device; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number computed from all of a device's predictions and targets at once."""
+    """A function of all predictions and targets of a device, and the direction in which it is better."""
 
     compute: MetricFn
     direction: Direction = "up"
@@ -29,7 +29,7 @@ class Metric:
 
 
 def accuracy(predictions: Tensor, targets: Tensor) -> float:
-    """Return the share of rows whose largest score is at the target.
+    """Return the share of examples whose largest score is that of the target class.
 
     >>> import torch
     >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))

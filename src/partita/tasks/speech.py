@@ -1,4 +1,4 @@
-"""Writing down what is said, from a table of sounds and texts by device."""
+"""Speech recognition with CTC, from a table of audio and transcripts by device."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,139 +12,148 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch
-from partita.data.options import options_of
-from partita.data.rows import BadRow, Rows, value_in
+from partita.data.options import keys_of, options_of
+from partita.data.rows import BadRow, Rows, value_of
 from partita.data.table import DeviceTable
 from partita.errors import needed
 from partita.models.speech import SpeechTransformer
 from partita.tasks.metrics import Metric, Undefined
-from partita.tasks.pieces import Pieces, characters, given_subwords, subwords
 from partita.tasks.task import Task
+from partita.tasks.tokenizer import Tokenizer, characters, load_subwords, train_subwords
 
 _BLANK = 0
-_LEAST_RATE = 4000
-"""Samples a second: with fewer there is no room for the features' bands."""
-Reading = tuple[Tensor, Tensor]
-"""The features of an utterance (frame, number) and its text in pieces."""
+_MIN_RATE = 4000
+"""The minimum sampling rate in Hz: with a lower one the mel filters do not fit."""
 
 
 def speech(
     *,
     data: str,
-    pieces: int = 0,
-    vocabulary: str = "",
+    tokens: int = 0,
+    tokenizer: str = "",
     features: int = 40,
-    longest: float = 35.0,
+    max_seconds: float = 35.0,
     audio: str = "audio",
     text: str = "text",
     **table: Any,
 ) -> Task:
-    """Return the task of writing down utterances.
+    """Return a task of speech recognition.
 
     Args:
-        data: a Parquet table with a column of sounds and one of texts, by device.
-        pieces: how many pieces texts are made of, learned from the training texts by byte-pair encoding; 0:
-            their characters.
-        vocabulary: a sentencepiece model to use instead, as a model that was trained with it needs.
-        features: how many log-mel numbers there are to a frame of 10 ms.
-        longest: the most seconds that an utterance may have.
-        audio: the column of sounds.
-        text: the column of what is said.
+        data: a Parquet table by device, with a column of audio and one of transcripts.
+        tokens: the number of subword tokens, learned from the training transcripts by byte-pair encoding. 0:
+            the tokens are characters.
+        tokenizer: a sentencepiece model file to use instead, such as the one a pretrained model needs.
+        features: the number of log-mel features per frame of 10 ms.
+        max_seconds: the maximum length of an utterance; longer ones are bad rows.
+        audio: the column of audio.
+        text: the column of transcripts.
         table: how the table is read, see `TableOptions`.
     """
-    if features < 1 or not longest > 0 or pieces < 0:
+    if features < 1 or not max_seconds > 0 or tokens < 0:
         raise ValueError(
-            f"`features` and `longest` must be above 0, and `pieces` not below, got {features}, {longest} "
-            f"and {pieces}."
+            "`features` and `max_seconds` must be above 0 and `tokens` at least 0, got "
+            f"{features}, {max_seconds} and {tokens}."
         )
-    source = DeviceTable(Path(data), options_of(table), (audio, text))
-    alphabet = given_subwords(Path(vocabulary)) if vocabulary else _learnt(source, text, pieces)
-    options = {"features": features, "outputs": len(alphabet) + 1}
+    source = DeviceTable(Path(data), options_of(table, keys_of(speech)), (audio, text))
+    converter = load_subwords(Path(tokenizer)) if tokenizer else _train_tokenizer(source, text, tokens)
+    options = {"features": features, "outputs": len(converter) + 1}
+    parser = _Parser(audio=audio, text=text, tokenizer=converter, features=features, max_seconds=max_seconds)
     return Task(
         model=partial(SpeechTransformer, dim=64, layers=2, heads=2, hidden=128, **options),
         loss=_loss,
         metrics={"wer": Metric(word_error_rate, "down")},
-        devices=source.devices(
-            _Reader(audio=audio, text=text, alphabet=alphabet, features=features, longest=longest)
-        ),
-        predict=partial(_predict, alphabet=alphabet),
+        devices=source.devices(parser),
+        predict=partial(_predict, tokenizer=converter),
         weight=lambda texts: sum(len(text.split()) for text in texts),
         model_options=options,
         skipped=source.skipped,
     )
 
 
-def word_error_rate(said: Sequence[str], texts: Sequence[str]) -> float:
-    """Return the words that are wrong, missing or too many, as a share of the words of the texts.
+def word_error_rate(predictions: Sequence[str], texts: Sequence[str]) -> float:
+    """Return the word error rate: substitutions, deletions and insertions per word of the transcripts.
 
     >>> word_error_rate(["one two", "three"], ["one three", "three"])
     0.3333333333333333
     """
     if not any(text.split() for text in texts):
         raise Undefined("the device's texts have no words")
-    return needed("jiwer", by="the speech task", extra="speech").wer(list(texts), list(said))
+    return needed("jiwer", by="the speech task", extra="speech").wer(list(texts), list(predictions))
 
 
-def _learnt(source: DeviceTable, column: str, pieces: int) -> Pieces:
-    """Return the pieces of all training texts."""
+def _train_tokenizer(source: DeviceTable, column: str, tokens: int) -> Tokenizer:
+    """Return a tokenizer for all training transcripts."""
     texts: list[str] = []
     for device in source.ids:
-        rows = source.rows_of(device, content=(column,)).get("train")
-        texts += rows.used(partial(_text, column=column)) if rows else []
-    return subwords(texts, pieces) if pieces else characters(texts)
+        rows = source.rows_of(device, columns=(column,)).get("train")
+        texts += rows.parse(partial(_text, column=column)) if rows else []
+    return train_subwords(texts, tokens) if tokens else characters(texts)
 
 
 def _text(row: Mapping[str, Any], *, column: str) -> str:
-    return " ".join(value_in(row, column, str).split())
+    return " ".join(value_of(row, column, str).split())
+
+
+@dataclass(frozen=True)
+class _Utterance:
+    """One example."""
+
+    features: Tensor
+    """Log-mel features (frame, feature)."""
+    tokens: Tensor
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reader:
-    """Makes examples of rows: features of sound, and texts in pieces."""
+class _Parser:
+    """Makes examples of rows: log-mel features and tokens."""
 
     audio: str
     text: str
-    alphabet: Pieces
+    tokenizer: Tokenizer
     features: int
-    longest: float
+    max_seconds: float
 
     def __call__(self, rows: Rows) -> "_Utterances":
-        return _Utterances(rows.used(self._read))
+        return _Utterances(rows.parse(self._parse))
 
-    def _read(self, row: Mapping[str, Any]) -> tuple[Tensor, Tensor, str]:
+    def _parse(self, row: Mapping[str, Any]) -> _Utterance:
         text = _text(row, column=self.text)
-        numbers = torch.tensor(self.alphabet.encode(text), dtype=torch.long)
-        frames = log_mel(*_sound(row, self.audio, self.longest), features=self.features, column=self.audio)
-        if not len(numbers):
-            raise BadRow(f"`{self.text}` has nothing that is in the pieces")
-        # CTC needs a frame of the output, every fourth of the input, a piece, and one between equal ones.
-        least = len(numbers) + int((numbers[1:] == numbers[:-1]).sum())
-        if (len(frames) + 3) // 4 < least:
+        tokens = torch.tensor(self.tokenizer.encode(text), dtype=torch.long)
+        samples, rate = _decode(row, self.audio, self.max_seconds)
+        frames = log_mel(samples, rate, features=self.features, column=self.audio)
+        if not len(tokens):
+            raise BadRow(f"`{self.text}` has no character that the tokenizer knows")
+        # CTC needs an output frame, which is 4 input frames, for each token and between equal tokens.
+        needed_frames = len(tokens) + int((tokens[1:] == tokens[:-1]).sum())
+        if (len(frames) + 3) // 4 < needed_frames:
             raise BadRow(
-                f"`{self.audio}` has {len(frames)} frames of 10 ms, too short for a text of {least} pieces"
+                f"`{self.audio}` has {len(frames)} frames of 10 ms, too few for a transcript of "
+                f"{len(tokens)} tokens, which needs {4 * needed_frames - 3}"
             )
-        return frames, numbers, text
+        return _Utterance(frames, tokens, text)
 
 
-def _sound(row: Mapping[str, Any], column: str, longest: float) -> tuple[np.ndarray, int]:
-    """Return the samples of an utterance, one channel, and how many there are to a second."""
+def _decode(row: Mapping[str, Any], column: str, max_seconds: float) -> tuple[np.ndarray, int]:
+    """Return the samples of an utterance, averaged over channels, and the sampling rate."""
     soundfile = needed("soundfile", by="the speech task", extra="speech")
-    content = value_in(row, column, dict).get("bytes")
+    content = value_of(row, column, dict).get("bytes")
     try:
         samples, rate = soundfile.read(BytesIO(content or b""), dtype="float32", always_2d=True)
     except Exception as error:
-        raise BadRow(f"`{column}` is not sound that can be decoded") from error
-    if rate < _LEAST_RATE:
-        raise BadRow(f"`{column}` has {rate} samples a second, fewer than {_LEAST_RATE}")
-    if len(samples) > longest * rate:
-        raise BadRow(f"`{column}` has {len(samples) / rate:.1f} s, more than {longest:g}")
+        raise BadRow(f"`{column}` cannot be decoded as audio") from error
+    if rate < _MIN_RATE:
+        raise BadRow(f"`{column}` must have a sampling rate of at least {_MIN_RATE} Hz, got {rate}")
+    if len(samples) > max_seconds * rate:
+        raise BadRow(f"`{column}` has {len(samples) / rate:.1f} s, more than `max_seconds` = {max_seconds:g}")
     if not np.isfinite(samples).all():
-        raise BadRow(f"`{column}` has samples that are no numbers")
+        raise BadRow(f"`{column}` has samples that are not finite")
     return samples.mean(axis=1), rate
 
 
 def log_mel(samples: np.ndarray, rate: int, *, features: int, column: str = "audio") -> Tensor:
-    """Return log-mel features (frame, number) of windows of 25 ms, each normed over the utterance."""
+    """Return log-mel features (frame, feature) of 25 ms windows, normalized over the utterance."""
     fbank = needed("kaldi_native_fbank", by="the speech task", extra="speech")
     options = fbank.FbankOptions()
     options.frame_opts.samp_freq = rate
@@ -163,45 +172,45 @@ def log_mel(samples: np.ndarray, rate: int, *, features: int, column: str = "aud
 
 @dataclass(frozen=True)
 class _Utterances:
-    """Utterances of one device, filled up to the longest of a batch."""
+    """The utterances of one split of a device, padded to the longest of a batch."""
 
-    readings: list[tuple[Tensor, Tensor, str]]
+    utterances: list[_Utterance]
 
     def __len__(self) -> int:
-        return len(self.readings)
+        return len(self.utterances)
 
     def batch_at(self, positions: Tensor) -> dict[str, Any]:
         """Return the utterances at `positions`."""
-        chosen = [self.readings[place] for place in positions.tolist()]
+        selected = [self.utterances[position] for position in positions.tolist()]
         pad = nn.utils.rnn.pad_sequence
         return {
-            "sound": pad([frames for frames, _, _ in chosen], batch_first=True),
-            "lengths": torch.tensor([len(frames) for frames, _, _ in chosen]),
-            "pieces": pad([pieces for _, pieces, _ in chosen], batch_first=True),
-            "piece_lengths": torch.tensor([len(pieces) for _, pieces, _ in chosen]),
-            "texts": [text for _, _, text in chosen],
+            "features": pad([utterance.features for utterance in selected], batch_first=True),
+            "lengths": torch.tensor([len(utterance.features) for utterance in selected]),
+            "tokens": pad([utterance.tokens for utterance in selected], batch_first=True),
+            "token_lengths": torch.tensor([len(utterance.tokens) for utterance in selected]),
+            "texts": [utterance.text for utterance in selected],
         }
 
 
 def _loss(model: nn.Module, batch: Batch) -> Tensor:
-    scores, frames = model(batch["sound"], batch["lengths"])
+    scores, frames = model(batch["features"], batch["lengths"])
     return nn.functional.ctc_loss(
-        scores.transpose(0, 1), batch["pieces"], frames, batch["piece_lengths"], blank=_BLANK
+        scores.transpose(0, 1), batch["tokens"], frames, batch["token_lengths"], blank=_BLANK
     )
 
 
-def _predict(model: nn.Module, batch: Batch, *, alphabet: Pieces) -> tuple[list[str], list[str]]:
-    scores, frames = model(batch["sound"], batch["lengths"])
+def _predict(model: nn.Module, batch: Batch, *, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    scores, frames = model(batch["features"], batch["lengths"])
     best = scores.argmax(dim=-1)
-    said = [alphabet.decode(greedy(row[:length].tolist())) for row, length in zip(best, frames, strict=True)]
-    return said, batch["texts"]
+    paths = [row[:length].tolist() for row, length in zip(best, frames, strict=True)]
+    return [tokenizer.decode(collapse(path)) for path in paths], batch["texts"]
 
 
-def greedy(best: Sequence[int]) -> list[int]:
-    """Return what CTC reads from the best piece of each frame: repetitions are one, blanks are none.
+def collapse(path: Sequence[int]) -> list[int]:
+    """Return the tokens of a CTC path, the best token of each frame: merge repetitions, then drop blanks.
 
-    >>> greedy([0, 3, 3, 0, 3, 5, 5, 0])
+    >>> collapse([0, 3, 3, 0, 3, 5, 5, 0])
     [3, 3, 5]
     """
-    kept = [piece for piece, before in zip(best, [None, *best], strict=False) if piece != before]
-    return [piece for piece in kept if piece != _BLANK]
+    merged = [token for token, before in zip(path, [None, *path], strict=False) if token != before]
+    return [token for token in merged if token != _BLANK]

@@ -1,4 +1,4 @@
-"""Tasks whose optimum is known: least squares in a shared and a personal part, mixtures of two classes."""
+"""Synthetic tasks with a known optimum: least squares in u and v_i, and a mixture of two Gaussians."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from partita.tasks.task import Task
 
 
 def synthetic(*, form: str = "quadratic", **settings: Any) -> Task:
-    """Return a task made of random numbers: `quadratic` or `mixture`, with the settings of that function."""
+    """Return a synthetic task: `form` is `quadratic` or `mixture`, with the keys of that function."""
     forms = {"quadratic": quadratic, "mixture": mixture}
     if form not in forms:
         raise ValueError(f"`form` must be one of {', '.join(forms)}, got {form!r}.")
@@ -33,16 +33,16 @@ def quadratic(
     spread: float = 1.0,
     seed: int = 1,
 ) -> Task:
-    """Return a task of least squares: a number that is linear in u and in v_i, with noise.
+    """Return a task of least squares: targets are linear in u and v_i, plus noise.
 
     Args:
-        devices: how many devices there are.
-        examples: how many training examples each has, and as many for testing.
+        devices: the number of devices.
+        examples: the number of training examples of each device, and of test examples.
         shared: the dimension of u.
         personal: the dimension of v_i.
         noise: the standard deviation of the noise.
         spread: the standard deviation of the true v_i over devices.
-        seed: the same numbers for the same seed.
+        seed: the seed of the data.
     """
     _check(devices, examples, shared, personal, spreads=(noise, spread))
     u = torch.randn(shared, generator=_generator(seed, "u"))
@@ -73,27 +73,27 @@ def mixture(
     spread: float = 1.0,
     seed: int = 1,
 ) -> Task:
-    """Return a task of two classes around centers in common, which each device has moved to another place.
+    """Return a task of two Gaussian classes, which each device shifts by a vector of its own.
 
-    With unit noise the best boundary has the direction between the centers, which all devices share, and a
-    threshold of its own on each; it is right with the probability Phi(distance / 2).
+    The best boundary has the same direction on all devices, that between the centers, and a threshold of its
+    own on each; with unit noise its accuracy is Phi(distance / 2).
 
     Args:
-        devices: how many devices there are.
-        examples: how many training examples each has, and as many for testing.
-        dimension: of an input.
-        distance: between the two centers.
-        spread: the standard deviation of what a device moves its examples by.
-        seed: the same numbers for the same seed.
+        devices: the number of devices.
+        examples: the number of training examples of each device, and of test examples.
+        dimension: the dimension of an input.
+        distance: the distance between the two centers.
+        spread: the standard deviation of the devices' shifts.
+        seed: the seed of the data.
     """
     _check(devices, examples, dimension, spreads=(distance, spread))
-    center = _centre(dimension, distance, seed)
+    center = _center(dimension, distance, seed)
 
     def data(device: DeviceId) -> dict[str, tuple[Tensor, Tensor]]:
         generator = _generator(seed, device)
-        moved = spread * torch.randn(dimension, generator=generator)
+        shift = spread * torch.randn(dimension, generator=generator)
         labels = torch.randint(2, (2 * examples,), generator=generator)
-        inputs = moved + (2 * labels - 1).float()[:, None] * center
+        inputs = shift + (2 * labels - 1).float()[:, None] * center
         return _halves(inputs + torch.randn(2 * examples, dimension, generator=generator), labels)
 
     return Task(
@@ -110,22 +110,22 @@ def best_boundary(
 ) -> tuple[Tensor, dict[DeviceId, Tensor]]:
     """Return u and every v_i of the best boundary of a `mixture` with these settings.
 
-    With centers at -c and c, moved by m, the log odds of an input x are 2 c . (x - m).
+    With centers at -c and c, shifted by m, the log odds of an input x are 2 c . (x - m).
     """
-    u = 2 * _centre(dimension, distance, seed)
-    moves = {
+    u = 2 * _center(dimension, distance, seed)
+    shifts = {
         name: spread * torch.randn(dimension, generator=_generator(seed, name)) for name in _names(devices)
     }
-    return u, {name: -(u @ moved).view(1) for name, moved in moves.items()}
+    return u, {name: -(u @ shift).view(1) for name, shift in shifts.items()}
 
 
-def _centre(dimension: int, distance: float, seed: int) -> Tensor:
+def _center(dimension: int, distance: float, seed: int) -> Tensor:
     direction = torch.randn(dimension, generator=_generator(seed, "direction"))
     return 0.5 * distance * direction / direction.norm()
 
 
 class Quadratic(nn.Module):
-    """A number that is linear in u, for the first inputs, and in v, for the others."""
+    """A linear model: the weights are u for the first inputs and v for the others."""
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"output": ("v",)}
 
@@ -135,12 +135,12 @@ class Quadratic(nn.Module):
         self.v = nn.Parameter(torch.zeros(personal))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return a number for each row."""
+        """Return a prediction for each row."""
         return inputs @ torch.cat([self.u, self.v])
 
 
 class Boundary(nn.Module):
-    """Scores of two classes: a direction u, and a threshold v."""
+    """A linear classifier of two classes: a direction u and a threshold v."""
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"output": ("v",)}
 
@@ -156,28 +156,28 @@ class Boundary(nn.Module):
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a quadratic task: its optimum, and the constants of its smoothness."""
+class Optimum:
+    """The optimum of a quadratic task, and its smoothness constants."""
 
     shared: Tensor
     """u at the optimum."""
     personal: Mapping[DeviceId, Tensor]
     """v_i at the optimum."""
     value: float
-    """The average over devices of F_i there, by training examples."""
+    """The average over devices of F_i at the optimum, weighted by training examples."""
     smoothness_shared: float
-    """L_u: the largest eigenvalue of any F_i's second derivatives in u."""
+    """L_u: the largest eigenvalue of the Hessian in u, over all F_i."""
     smoothness_personal: float
-    """L_v: the same in v_i."""
+    """L_v: the same for v_i."""
     coupling: float
-    """L_uv: the largest norm of any F_i's mixed second derivatives."""
+    """L_uv: the largest norm of the mixed second derivatives, over all F_i."""
 
 
-def known(task: Task) -> Known:
-    """Return the optimum and the constants of a quadratic task, in closed form."""
+def find_optimum(task: Task) -> Optimum:
+    """Return the optimum and the smoothness constants of a quadratic task, in closed form."""
     split = len(dict(task.model().named_parameters())["u"])
     parts = {device: _moments(task.devices[device]["train"], split) for device in task.devices}
-    # Each v_i is the best for its u; what is left is a quadratic in u alone.
+    # With each v_i at its optimum for u, a quadratic in u alone remains.
     left = sum(p.uu - p.uv @ torch.linalg.solve(p.vv, p.uv.T) for p in parts.values())
     right = sum(p.uy - p.uv @ torch.linalg.solve(p.vv, p.vy) for p in parts.values())
     assert isinstance(left, Tensor)
@@ -186,7 +186,7 @@ def known(task: Task) -> Known:
     v = {device: torch.linalg.solve(p.vv, p.vy - p.uv.T @ u) for device, p in parts.items()}
     total = sum(p.value(u, v[device]) for device, p in parts.items())
     rows = sum(p.rows for p in parts.values())
-    return Known(
+    return Optimum(
         u.float(),
         {device: own.float() for device, own in v.items()},
         float(total) / rows,
@@ -198,7 +198,7 @@ def known(task: Task) -> Known:
 
 @dataclass(frozen=True)
 class _Moments:
-    """Sums over a device's training examples, in double precision."""
+    """Second moments summed over a device's training examples, in double precision."""
 
     uu: Tensor
     uv: Tensor
@@ -257,4 +257,4 @@ def _check(*sizes: int, spreads: tuple[float, ...]) -> None:
     if min(sizes) < 1:
         raise ValueError(f"All sizes must be at least 1, got {min(sizes)}.")
     if not all(math.isfinite(spread) and spread >= 0 for spread in spreads):
-        raise ValueError(f"Spreads must be finite numbers, 0 or above, got {spreads}.")
+        raise ValueError(f"Distances and standard deviations must be finite and 0 or above, got {spreads}.")

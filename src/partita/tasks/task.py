@@ -1,4 +1,4 @@
-"""A task: the data by device, the model, the loss and what to measure."""
+"""A task: data by device, model, loss and metrics."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,48 +7,49 @@ from torch import Tensor, nn
 
 from partita.data.devices import Devices, Splits, devices_of
 from partita.data.examples import Batch
-from partita.data.skipped import Skipped
+from partita.data.rows import SkippedRows
 from partita.protocol import DeviceId
 from partita.tasks.metrics import Metric, MetricFn
 
 LossFn = Callable[[nn.Module, Batch], Tensor]
-"""From a model and a batch to the mean loss over that batch; may be a whole training step of your own."""
+"""Returns the mean loss of a model over a batch; it may be a whole training step of your own."""
 WeightFn = Callable[[Any], int]
-"""From all targets of a device to how much it counts in a mean over devices."""
+"""Returns the weight of a device in means over devices, from all its targets."""
 PredictFn = Callable[[nn.Module, Batch], tuple[Any, Any]]
-"""From a model and a batch to predictions and targets: tensors or lists with an entry an example."""
+"""Returns predictions and targets for a batch: tensors or lists with one entry per example."""
 
 COLUMNS = ("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "reason")
-"""What a table of measurements has besides further metrics, whose names must differ from these."""
+"""The columns of a table of measurements; further metrics must have other names."""
 
 
-def first_predicts_second(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
-    """Return the model's output for the batch's first field, and its second field as the target."""
+def default_predict(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
+    """Return the model's output for the first field of a batch, and the second field as targets."""
     if not (isinstance(batch, tuple | list) and len(batch) == 2):
-        raise TypeError(f"A batch that is not a pair needs `predict`, got a batch of {type(batch).__name__}.")
+        kind = type(batch).__name__
+        raise TypeError(f"A task whose batches are not pairs needs `predict`, got a batch of {kind}.")
     inputs, targets = batch
     return model(inputs), targets
 
 
 class Task:
-    """What is learned: any `nn.Module`, a loss, metrics, and data by device.
+    """A task to learn: any `nn.Module`, a loss, metrics, and data by device.
 
     Args:
-        model: builds the model, freshly initialized from torch's random numbers.
-        loss: `loss(model, batch)` is the mean loss over a batch, a tensor with a gradient; it may be a whole
-            training step of your own.
-        metrics: by name, the first one the headline; `metric(predictions, targets)` of a whole device is a
-            number. A bare function is better when higher; `Metric(function, "down")` when lower.
-        devices: each device's splits by id, `{"ann": {"train": (inputs, targets), "test": ...}}`: a dict, or
-            `Devices` where data is loaded when visited. A split is a tuple or a dict of tensors or arrays,
-            a list of examples, a map-style Dataset, or anything with `__len__` and `batch_at(positions)`.
-        predict: `predict(model, batch)` is a pair of predictions and targets, tensors or lists with an entry
-            an example; without it, the batch's first field goes in and its second is the target.
-        weight: how much a device counts in means over devices, from all its targets; without it, as its
-            examples.
-        skipped: grows by every bad row of the data that was left out; a table's own, `DeviceTable.skipped`.
-        model_options: what a model that a config names is given where it takes it and the config does not
-            say: the number of classes, say.
+        model: a function that builds the model, initialized from torch's random numbers.
+        loss: `loss(model, batch)` returns the mean loss over a batch, a tensor with a gradient; it may be a
+            whole training step of your own.
+        metrics: metrics by name, the first being the headline metric. `metric(predictions, targets)` gets all
+            predictions of a device. For a plain function higher is better; use `Metric(function, "down")`
+            where lower is better.
+        devices: the splits of each device by id, `{"ann": {"train": (inputs, targets), "test": ...}}`: a
+            dict, or `Devices` to load data on access. A split is a tuple or a dict of tensors or arrays, a
+            list of examples, a map-style Dataset, or any object with `__len__` and `batch_at(positions)`.
+        predict: `predict(model, batch)` returns predictions and targets, tensors or lists with one entry per
+            example. Default: the batch is a pair of inputs and targets.
+        weight: the weight of a device in means over devices, from all its targets. Default: their number.
+        model_options: arguments for a model named in a config, used where the model has such an argument and
+            the config does not set it, such as the number of classes.
+        skipped: the bad rows of the data skipped so far, such as `DeviceTable.skipped`; grows in place.
     """
 
     def __init__(
@@ -58,17 +59,17 @@ class Task:
         loss: LossFn,
         metrics: Mapping[str, Metric | MetricFn],
         devices: Mapping[DeviceId, Splits],
-        predict: PredictFn = first_predicts_second,
+        predict: PredictFn = default_predict,
         weight: WeightFn = len,
         model_options: Mapping[str, Any] | None = None,
-        skipped: Skipped | None = None,
+        skipped: SkippedRows | None = None,
     ) -> None:
         if isinstance(model, nn.Module):
-            raise TypeError("`model` must be a function that builds the model, got the model itself.")
+            raise TypeError("`model` must be a function that builds the model, got a model.")
         if not metrics:
             raise ValueError("`metrics` must name at least one metric, got none.")
         if taken := sorted(set(COLUMNS) & set(metrics)):
-            raise ValueError(f"A metric cannot be called {taken[0]!r}: a column has that name.")
+            raise ValueError(f"A metric cannot be called {taken[0]!r}: `devices.parquet` has that column.")
         if not devices:
             raise ValueError("`devices` must hold at least one device, got none.")
         self.model = model
@@ -80,19 +81,19 @@ class Task:
         self.predict = predict
         self.weight = weight
         self.model_options: Mapping[str, Any] = model_options or {}
-        self.skipped = Skipped() if skipped is None else skipped
+        self.skipped = SkippedRows() if skipped is None else skipped
 
     @property
     def headline(self) -> str:
-        """The name of the metric that comes first."""
+        """The name of the headline metric, the first one."""
         return next(iter(self.metrics))
 
     def with_model(self, model: Callable[[], nn.Module]) -> "Task":
-        """Return the same task for another model."""
+        """Return the same task with another model."""
         return self._with(model, self.devices)
 
     def with_devices(self, devices: Devices) -> "Task":
-        """Return the same task on other data."""
+        """Return the same task with other data."""
         return self._with(self.model, devices)
 
     def _with(self, model: Callable[[], nn.Module], devices: Devices) -> "Task":

@@ -1,7 +1,7 @@
-"""Telling the next word, from a table of texts by device."""
+"""Next-word prediction, from a table of texts by device."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch
-from partita.data.options import options_of
-from partita.data.rows import Rows, value_in
+from partita.data.options import keys_of, options_of
+from partita.data.rows import Rows, value_of
 from partita.data.table import DeviceTable
 from partita.errors import ConfigError
 from partita.models.transformer import NextWordTransformer
@@ -19,44 +19,48 @@ from partita.tasks.metrics import Undefined
 from partita.tasks.task import Task
 
 SPECIAL = ("<pad>", "<oov>", "<bos>", "<eos>")
-"""Filling, words that are not in the vocabulary, the beginning and the end of a text."""
+"""The special tokens: padding, a word out of vocabulary, the beginning and the end of a text."""
 PAD, OOV, BOS, EOS = range(len(SPECIAL))
 
 
 def text(
     *,
     data: str,
-    words: int = 10_000,
+    vocabulary_size: int = 10_000,
     vocabulary: str = "",
-    length: int = 20,
-    lower: bool = True,
+    max_length: int = 20,
+    lowercase: bool = True,
     text: str = "text",
     **table: Any,
 ) -> Task:
-    """Return the task of telling the next word of texts.
+    """Return a task of next-word prediction.
 
     Args:
-        data: a Parquet table with a column of texts, by device; words are what stands between spaces.
-        words: how many words are told apart, the most frequent ones of the training texts.
-        vocabulary: a file of words to use instead, one a line and the most frequent first; what stands after
-            a space in a line, such as a count, is left out.
-        length: how many words a model sees: a text is its beginning, its words and its end, cut after them.
-        lower: whether upper and lower case are one.
+        data: a Parquet table by device, with a column of texts; words are separated by spaces.
+        vocabulary_size: the number of words in the vocabulary, without special tokens: the most frequent ones
+            of the training texts.
+        vocabulary: a file of words to use instead, one per line, the most frequent first; anything after a
+            space in a line, such as a count, is ignored.
+        max_length: the maximum number of input tokens, the beginning-of-text token included; longer texts are
+            truncated.
+        lowercase: whether texts are converted to lower case.
         text: the column of texts.
         table: how the table is read, see `TableOptions`.
     """
-    if words < 1 or length < 1:
-        raise ValueError(f"`words` and `length` must be at least 1, got {words} and {length}.")
-    source = DeviceTable(Path(data), options_of(table), (text,))
-    split = partial(_words, column=text, lower=lower)
-    known = _given(Path(vocabulary), lower=lower) if vocabulary else _counted(source, split)
-    places = {word: place for place, word in enumerate(known[:words], start=len(SPECIAL))}
-    options = {"vocabulary": len(SPECIAL) + len(places), "length": length}
+    if vocabulary_size < 1 or max_length < 1:
+        raise ValueError(
+            f"`vocabulary_size` and `max_length` must be at least 1, got {vocabulary_size} and {max_length}."
+        )
+    source = DeviceTable(Path(data), options_of(table, _KEYS), (text,))
+    parse = partial(_words, column=text, lowercase=lowercase)
+    words = _read_words(Path(vocabulary), lowercase=lowercase) if vocabulary else _count_words(source, parse)
+    tokens = {word: token for token, word in enumerate(words[:vocabulary_size], start=len(SPECIAL))}
+    options = {"vocabulary_size": len(SPECIAL) + len(tokens), "max_length": max_length}
     return Task(
         model=partial(NextWordTransformer, dim=64, layers=2, heads=2, hidden=256, **options),
         loss=_loss,
         metrics={"accuracy": word_accuracy},
-        devices=source.devices(partial(_examples, split=split, places=places, length=length)),
+        devices=source.devices(partial(_examples, parse=parse, tokens=tokens, max_length=max_length)),
         predict=_predict,
         weight=lambda targets: int((targets >= len(SPECIAL)).sum()),
         model_options=options,
@@ -64,60 +68,71 @@ def text(
     )
 
 
+_KEYS = keys_of(text)
+
+
 def word_accuracy(predictions: Tensor, targets: Tensor) -> float:
-    """Return the share of words told right, among those in the vocabulary.
+    """Return the share of correctly predicted words, among those in the vocabulary.
 
     >>> word_accuracy(torch.tensor([[4, 5, 3]]), torch.tensor([[4, 6, 3]]))
     0.5
     """
-    known = targets >= len(SPECIAL)
-    if not known.any():
+    in_vocabulary = targets >= len(SPECIAL)
+    if not in_vocabulary.any():
         raise Undefined("no word of the device is in the vocabulary")
-    return (predictions == targets)[known].double().mean().item()
+    return (predictions == targets)[in_vocabulary].double().mean().item()
 
 
-def _words(row: Mapping[str, Any], *, column: str, lower: bool) -> list[str]:
-    content = value_in(row, column, str)
-    return (content.lower() if lower else content).split()
+def _words(row: Mapping[str, Any], *, column: str, lowercase: bool) -> list[str]:
+    content = value_of(row, column, str)
+    return (content.lower() if lowercase else content).split()
 
 
-def _counted(source: DeviceTable, split: Any) -> list[str]:
-    """Return the words of all training texts, the most frequent first, equal ones by the alphabet."""
+def _count_words(source: DeviceTable, parse: Callable[[Mapping[str, Any]], list[str]]) -> list[str]:
+    """Return the words of all training texts, the most frequent first, ties in alphabetical order."""
     counts: Counter[str] = Counter()
     for device in source.ids:
         rows = source.rows_of(device).get("train")
-        for found in rows.used(split) if rows else ():
-            counts.update(found)
+        for words in rows.parse(parse) if rows else ():
+            counts.update(words)
     return sorted(counts, key=lambda word: (-counts[word], word))
 
 
-def _given(file: Path, *, lower: bool) -> list[str]:
+def _read_words(file: Path, *, lowercase: bool) -> list[str]:
+    """Return the words of a vocabulary file."""
     try:
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cannot read the vocabulary `{file}`: {error}.") from None
-    lines = (content.lower() if lower else content).splitlines()
+    lines = (content.lower() if lowercase else content).splitlines()
     return list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
 
 
-def _examples(rows: Rows, *, split: Any, places: Mapping[str, int], length: int) -> tuple[Tensor, Tensor]:
-    """Return the words that go in and those that should come out, each a row of `length` numbers."""
-    tokens = [_tokens(found, places, length + 1) for found in rows.used(split)]
-    numbers = torch.tensor(tokens, dtype=torch.long).view(-1, length + 1)
-    return numbers[:, :-1], numbers[:, 1:]
+def _examples(
+    rows: Rows,
+    *,
+    parse: Callable[[Mapping[str, Any]], list[str]],
+    tokens: Mapping[str, int],
+    max_length: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the input tokens and the next tokens, each of shape (text, `max_length`)."""
+    sequences = [_sequence(words, tokens, max_length + 1) for words in rows.parse(parse)]
+    table = torch.tensor(sequences, dtype=torch.long).view(-1, max_length + 1)
+    return table[:, :-1], table[:, 1:]
 
 
-def _tokens(found: Iterable[str], places: Mapping[str, int], length: int) -> list[int]:
-    whole = [BOS, *(places.get(word, OOV) for word in found), EOS][:length]
-    return whole + [PAD] * (length - len(whole))
+def _sequence(words: Iterable[str], tokens: Mapping[str, int], length: int) -> list[int]:
+    """Return the tokens of a text, truncated or padded to `length`."""
+    sequence = [BOS, *(tokens.get(word, OOV) for word in words), EOS][:length]
+    return sequence + [PAD] * (length - len(sequence))
 
 
 def _loss(model: nn.Module, batch: Batch) -> Tensor:
-    words, following = batch
-    scores = model(words)
-    return nn.functional.cross_entropy(scores.flatten(0, 1), following.flatten(), ignore_index=PAD)
+    inputs, targets = batch
+    scores = model(inputs)
+    return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=PAD)
 
 
 def _predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    words, following = batch
-    return model(words).argmax(dim=-1), following
+    inputs, targets = batch
+    return model(inputs).argmax(dim=-1), targets

@@ -1,4 +1,4 @@
-"""AudioMNIST: its folders, and recordings joined to utterances."""
+"""AudioMNIST: its folders, and recordings joined into utterances."""
 
 import hashlib
 import io
@@ -12,15 +12,15 @@ import pytest
 import soundfile
 
 from partita.data.importers.audiomnist import AudioMnist
-from partita.data.importers.importing import Imported, import_source
+from partita.data.importers.source import Imported, import_source
 from partita.errors import ConfigError
 
 RATE = 8_000
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
-def sound_of(digit: int, repetition: int) -> np.ndarray:
-    """Return samples that tell the recording: never 0, each recording of another value and length."""
+def samples_of(digit: int, repetition: int) -> np.ndarray:
+    """Return samples that identify a recording by their value and number; none is 0."""
     value = 1 + 100 * digit + repetition
     return np.full(20 + value % 50, value, np.int16)
 
@@ -34,16 +34,16 @@ def write_speaker(folder: Path, speaker: str, *, repetitions: int = 5, digits: i
     for digit in range(digits):
         for repetition in range(repetitions):
             path = folder / speaker / f"{digit}_{speaker}_{repetition}.wav"
-            write_wav(path, sound_of(digit, repetition))
+            write_wav(path, samples_of(digit, repetition))
 
 
 def imported(source: AudioMnist, out: Path) -> tuple[Imported, list[dict]]:
-    told = import_source(source, out, tick=lambda done, total: None, about="x")
-    return told, pq.read_table(out).to_pylist()
+    result = import_source(source, out, progress=lambda done, total: None, about="x")
+    return result, pq.read_table(out).to_pylist()
 
 
-def pieces_of(row: dict) -> list[np.ndarray]:
-    """Return the recordings of an utterance, having seen 0.1 s of silence between each two."""
+def recordings_of(row: dict) -> list[np.ndarray]:
+    """Return the recordings of an utterance, after a check of the 0.1 s of silence between each two."""
     buffer = io.BytesIO(row["audio"]["bytes"])
     about = soundfile.info(buffer)
     assert (about.format, about.subtype, about.channels, about.samplerate) == ("FLAC", "PCM_16", 1, RATE)
@@ -62,12 +62,12 @@ def test_every_recording_is_in_one_utterance_with_its_words(tmp_path: Path) -> N
 
     used = Counter()
     for row in rows:
-        pieces = pieces_of(row)
-        recordings = [divmod(int(piece[0]) - 1, 100) for piece in pieces]
+        audio = recordings_of(row)
+        recordings = [divmod(int(samples[0]) - 1, 100) for samples in audio]
         used.update(recordings)
         assert row["text"].split() == [WORDS[digit] for digit, _ in recordings]
-        for piece, recording in zip(pieces, recordings, strict=True):
-            np.testing.assert_array_equal(piece, sound_of(*recording))
+        for samples, recording in zip(audio, recordings, strict=True):
+            np.testing.assert_array_equal(samples, samples_of(*recording))
     assert used == Counter({(digit, repetition): 1 for digit in range(10) for repetition in range(5)})
 
 
@@ -82,20 +82,20 @@ def test_utterances_have_two_to_five_digits_and_only_the_last_may_have_one(tmp_p
     last = {len(own[-1]) for own in texts}
     assert inner == {2, 3, 4, 5}
     assert last <= {1, 2, 3, 4, 5}
-    assert len({tuple(map(tuple, own)) for own in texts}) == 10, "each speaker has an order of their own"
+    assert len({tuple(map(tuple, own)) for own in texts}) == 10, "each speaker has another order"
 
 
-def test_devices_are_speakers_and_paths_say_which_utterance(tmp_path: Path) -> None:
+def test_devices_are_speakers_and_paths_number_the_utterances(tmp_path: Path) -> None:
     write_speaker(tmp_path / "in", "07")
     write_speaker(tmp_path / "in", "60")
     (tmp_path / "in" / "notes").mkdir()
     (tmp_path / "in" / "audioMNIST_meta.txt").write_text("{}")
 
-    told, rows = imported(AudioMnist(path=tmp_path / "in"), tmp_path / "out.parquet")
+    result, rows = imported(AudioMnist(path=tmp_path / "in"), tmp_path / "out.parquet")
 
-    assert list(told.survey.devices) == ["speaker07", "speaker60"]
-    assert told.lines() == [f"Kept 2 devices with {len(rows)} rows."]
-    for device in told.survey.devices:
+    assert list(result.survey.devices) == ["speaker07", "speaker60"]
+    assert result.lines() == [f"Kept 2 devices with {len(rows)} rows."]
+    for device in result.survey.devices:
         paths = [row["audio"]["path"] for row in rows if row["device"] == device]
         assert paths == [f"{device}-{number:03}.flac" for number in range(len(paths))]
 
@@ -148,19 +148,21 @@ def test_speakers_with_one_utterance_are_dropped(tmp_path: Path) -> None:
 
 def test_recordings_of_different_rates_are_refused(tmp_path: Path) -> None:
     write_speaker(tmp_path / "in", "01")
-    write_wav(tmp_path / "in/01/4_01_2.wav", sound_of(4, 2), rate=16_000)
+    write_wav(tmp_path / "in/01/4_01_2.wav", samples_of(4, 2), rate=16_000)
 
-    with pytest.raises(ConfigError, match=r"others of device 'speaker01' (8000|16000): .* the same rate"):
+    with pytest.raises(
+        ConfigError, match=r"others of device 'speaker01' (8000|16000) Hz: .* must have the same"
+    ):
         imported(AudioMnist(path=tmp_path / "in"), tmp_path / "out.parquet")
 
 
-@pytest.mark.parametrize("content", [b"", b"RIFF, but no more of it"])
+@pytest.mark.parametrize("content", [b"", b"RIFF and nothing else"])
 def test_a_recording_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
     write_speaker(tmp_path / "in", "01")
     (tmp_path / "in/01/4_01_2.wav").write_bytes(content)
 
     with pytest.raises(
-        ConfigError, match=r"4_01_2.wav` is no audio that can be read: .* \(device 'speaker01'\)\.$"
+        ConfigError, match=r"The audio file `.*4_01_2.wav` cannot be read: .* \(device 'speaker01'\)\.$"
     ):
         imported(AudioMnist(path=tmp_path / "in"), tmp_path / "out.parquet")
 
@@ -170,10 +172,10 @@ def test_a_recording_that_cannot_be_read_is_refused(tmp_path: Path, content: byt
     [
         (np.ones((30, 2), np.int16), "PCM_16", "must be PCM_16 with 1 channel, got PCM_16 with 2 channels"),
         (np.full(30, 0.5), "FLOAT", "must be PCM_16 with 1 channel, got FLOAT with 1 channels"),
-        (np.ones(0, np.int16), "PCM_16", "holds no audio"),
+        (np.ones(0, np.int16), "PCM_16", "has no samples"),
     ],
 )
-def test_a_recording_of_another_kind_is_refused(
+def test_a_recording_in_another_format_is_refused(
     tmp_path: Path, samples: np.ndarray, subtype: str, wrong: str
 ) -> None:
     write_speaker(tmp_path / "in", "01")
@@ -184,28 +186,32 @@ def test_a_recording_of_another_kind_is_refused(
 
 
 @pytest.mark.parametrize("name", ["4_02_2.wav", "44_01_2.wav", "four.wav"])
-def test_a_recording_of_another_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_recording_with_another_name_is_refused(tmp_path: Path, name: str) -> None:
     write_speaker(tmp_path, "01")
-    write_wav(tmp_path / "01" / name, sound_of(4, 2))
+    write_wav(tmp_path / "01" / name, samples_of(4, 2))
 
     with pytest.raises(ConfigError, match=f"must be named `<digit>_01_<repetition>.wav`, got `{name}`"):
         AudioMnist(path=tmp_path).survey(lambda done, total: None)
 
 
 def test_a_folder_without_speakers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no speakers' folders: give the one with `01` to `60` in it"):
+    with pytest.raises(
+        ConfigError, match="has no folders of speakers: give the folder that has `01` to `60` in it"
+    ):
         AudioMnist(path=tmp_path).survey(lambda done, total: None)
     with pytest.raises(ConfigError, match="There is no folder `.*nowhere`"):
         AudioMnist(path=tmp_path / "nowhere").survey(lambda done, total: None)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_share_that_leaves_a_side_empty_is_refused(share: float) -> None:
+def test_a_share_that_leaves_a_split_empty_is_refused(share: float) -> None:
     with pytest.raises(ConfigError, match="`test_share` must be between 0 and 1"):
         AudioMnist(path=Path(), test_share=share)
 
 
-def test_soundfile_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_soundfile_is_an_error_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_speaker(tmp_path, "01")
     monkeypatch.setitem(sys.modules, "soundfile", None)
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from partita.data.importers.gldv2 import Gldv2
-from partita.data.importers.importing import Imported, import_source
+from partita.data.importers.source import Imported, import_source
 from partita.errors import ConfigError
 
 
@@ -30,7 +30,7 @@ def write_table(folder: Path, *rows: str, header: str = "user_id,image_id,class"
 
 
 def write_users(folder: Path, sizes: dict[str, int]) -> None:
-    """Write a table of users with so many images each, in the usual folders; the class is the number."""
+    """Write a table of users with their numbers of images, in the public layout; the class is the number."""
     rows = []
     for user, size in sizes.items():
         for number in range(size):
@@ -41,8 +41,8 @@ def write_users(folder: Path, sizes: dict[str, int]) -> None:
 
 
 def imported(source: Gldv2, out: Path) -> tuple[Imported, list[dict]]:
-    told = import_source(source, out, tick=lambda done, total: None, about="x")
-    return told, pq.read_table(out).to_pylist()
+    result = import_source(source, out, progress=lambda done, total: None, about="x")
+    return result, pq.read_table(out).to_pylist()
 
 
 def test_a_table_with_images_becomes_rows_by_device(tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_a_table_with_images_becomes_rows_by_device(tmp_path: Path) -> None:
         add_image(tmp_path / "in" / name[0] / name[1] / name[2], name, shade)
     first = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:2]
 
-    told, rows = imported(Gldv2(path=tmp_path / "in", least=2), tmp_path / "out.parquet")
+    result, rows = imported(Gldv2(path=tmp_path / "in", min_examples=2), tmp_path / "out.parquet")
 
-    assert told.rows == 4
+    assert result.rows == 4
     assert rows == [
         {
             "device": "17",
@@ -66,31 +66,33 @@ def test_a_table_with_images_becomes_rows_by_device(tmp_path: Path) -> None:
     ]
 
 
-def test_devices_of_fifty_images_are_kept_and_half_of_them_rounded_down_are_tests(tmp_path: Path) -> None:
+def test_devices_of_fifty_images_are_kept_and_half_of_these_rounded_down_are_test_images(
+    tmp_path: Path,
+) -> None:
     write_users(tmp_path / "in", {"9": 51, "10": 50, "8": 49, "7": 1})
 
-    told, rows = imported(Gldv2(path=tmp_path / "in"), tmp_path / "out.parquet")
+    result, rows = imported(Gldv2(path=tmp_path / "in"), tmp_path / "out.parquet")
 
-    sides = [(row["device"], row["split"]) for row in rows]
-    assert list(told.survey.devices) == ["10", "9"]
-    assert told.lines() == [
+    splits = [(row["device"], row["split"]) for row in rows]
+    assert list(result.survey.devices) == ["10", "9"]
+    assert result.lines() == [
         "Kept 2 devices with 101 rows.",
         "Dropped 2: fewer than 50 images.",
         "2 devices: the paper has 823.",
     ]
-    assert [device for device, _ in sides] == ["10"] * 50 + ["9"] * 51
-    assert (sides.count(("10", "test")), sides.count(("10", "train"))) == (25, 25)
-    assert (sides.count(("9", "test")), sides.count(("9", "train"))) == (25, 26)
+    assert [device for device, _ in splits] == ["10"] * 50 + ["9"] * 51
+    assert (splits.count(("10", "test")), splits.count(("10", "train"))) == (25, 25)
+    assert (splits.count(("9", "test")), splits.count(("9", "train"))) == (25, 26)
 
 
-def test_the_paper_is_compared_with_for_its_own_filter_only(tmp_path: Path) -> None:
+def test_the_paper_is_only_compared_for_its_own_filter(tmp_path: Path) -> None:
     write_users(tmp_path, {"1": 4})
 
     assert Gldv2(path=tmp_path).survey(lambda done, total: None).paper == 823
-    assert Gldv2(path=tmp_path, least=4).survey(lambda done, total: None).paper is None
+    assert Gldv2(path=tmp_path, min_examples=4).survey(lambda done, total: None).paper is None
 
 
-def test_images_in_any_folders_are_found_and_the_usual_place_comes_first(tmp_path: Path) -> None:
+def test_images_in_any_folder_are_found_and_the_public_layout_comes_first(tmp_path: Path) -> None:
     write_table(tmp_path, "u,abc1,0", "u,abd2,1", "u,x,2")
     add_image(tmp_path / "a" / "b" / "c", "abc1", 10)
     add_image(tmp_path / "0", "abc1", 99)
@@ -98,48 +100,48 @@ def test_images_in_any_folders_are_found_and_the_usual_place_comes_first(tmp_pat
     add_image(tmp_path / "images" / "train" / "a", "other", 98)
     add_image(tmp_path, "x", 12)
 
-    rows = list(Gldv2(path=tmp_path, least=2).rows("u"))
+    rows = list(Gldv2(path=tmp_path, min_examples=2).rows("u"))
 
     assert [row["image"]["bytes"] for row in rows] == [jpeg(10), jpeg(11), jpeg(12)]
 
 
-def test_columns_may_stand_in_any_order_and_after_a_byte_order_mark(tmp_path: Path) -> None:
+def test_columns_may_be_in_any_order_and_after_a_byte_order_mark(tmp_path: Path) -> None:
     write_table(tmp_path, "5,a0,ann", "6,a1,ann", header="\ufeffclass,image_id,user_id")
     add_image(tmp_path, "a0", 0)
     add_image(tmp_path, "a1", 1)
 
-    rows = list(Gldv2(path=tmp_path, least=2).rows("ann"))
+    rows = list(Gldv2(path=tmp_path, min_examples=2).rows("ann"))
 
     assert [row["label"] for row in rows] == [5, 6]
 
 
-def test_a_missing_image_is_named_with_row_and_device(tmp_path: Path) -> None:
+def test_a_missing_image_is_an_error_with_row_and_device(tmp_path: Path) -> None:
     write_table(tmp_path, "ann,a0,1", "ann,a1,2")
     add_image(tmp_path, "a0", 0)
 
     with pytest.raises(ConfigError) as caught:
-        imported(Gldv2(path=tmp_path, least=2), tmp_path / "out.parquet")
+        imported(Gldv2(path=tmp_path, min_examples=2), tmp_path / "out.parquet")
 
     table = tmp_path / "federated_train.csv"
     assert str(caught.value) == (
-        f"There is no image `a1.jpg` below `{tmp_path}` (row 3 of `{table}`, device 'ann')."
+        f"There is no image `a1.jpg` in `{tmp_path}` or its subfolders (row 3 of `{table}`, device 'ann')."
     )
     assert not (tmp_path / "out.parquet").exists()
 
 
-def test_an_import_goes_on_once_the_missing_image_is_there(tmp_path: Path) -> None:
+def test_an_import_resumes_once_the_missing_image_exists(tmp_path: Path) -> None:
     write_table(tmp_path, "ann,a0,1", "ann,a1,2")
     add_image(tmp_path, "a0", 0)
     with pytest.raises(ConfigError, match="no image `a1.jpg`"):
-        imported(Gldv2(path=tmp_path, least=2), tmp_path / "out.parquet")
+        imported(Gldv2(path=tmp_path, min_examples=2), tmp_path / "out.parquet")
     add_image(tmp_path, "a1", 1)
 
-    told, _ = imported(Gldv2(path=tmp_path, least=2), tmp_path / "out.parquet")
+    result, _ = imported(Gldv2(path=tmp_path, min_examples=2), tmp_path / "out.parquet")
 
-    assert told.rows == 2
+    assert result.rows == 2
 
 
-def test_a_missing_table_is_named(tmp_path: Path) -> None:
+def test_a_missing_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Cannot read `.*federated_train.csv`: No such file or directory."):
         Gldv2(path=tmp_path).survey(lambda done, total: None)
 
@@ -147,7 +149,7 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "row", "wrong"),
     [
-        ("user_id,class", "1,2", "lacks the column `image_id`; its header is `user_id,class`"),
+        ("user_id,class", "1,2", "has no column `image_id`; its header is `user_id,class`"),
         ("user_id,image_id,class", "1,a0", r"`class` must be .*, got '' \(row 2 of .*, device '1'\)"),
         ("user_id,image_id,class", "1,a0,cat", r"`class` must be .*, got 'cat' \(row 2 of .*, device '1'\)"),
         ("user_id,image_id,class", "1,a0,-3", r"`class` must be .*, got '-3' \(row 2 of .*, device '1'\)"),
@@ -155,14 +157,14 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
         ("user_id,image_id,class", ",a0,4", r"needs `user_id` and `image_id`, got '' and 'a0'"),
     ],
 )
-def test_a_bad_table_is_refused(tmp_path: Path, header: str, row: str, wrong: str) -> None:
+def test_an_invalid_table_is_refused(tmp_path: Path, header: str, row: str, wrong: str) -> None:
     write_table(tmp_path, row, header=header)
 
     with pytest.raises(ConfigError, match=wrong):
         Gldv2(path=tmp_path).survey(lambda done, total: None)
 
 
-def test_a_table_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_table_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "federated_train.csv").write_bytes(b"user_id,image_id,class\n\xff\xfe,a,1\n")
 
     with pytest.raises(ConfigError, match="federated_train.csv` is not a CSV file"):
@@ -170,5 +172,5 @@ def test_a_table_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_device_needs_two_images() -> None:
-    with pytest.raises(ConfigError, match="`least` must be at least 2, .*, got 1"):
-        Gldv2(path=Path(), least=1)
+    with pytest.raises(ConfigError, match="`min_examples` must be at least 2, .*, got 1"):
+        Gldv2(path=Path(), min_examples=1)

@@ -1,4 +1,4 @@
-"""Data sets of the `datasets` library, made here and imported without a network."""
+"""Data sets of the `datasets` library, created and imported without a network."""
 
 import io
 import sys
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Array2D, Audio, ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
-from PIL import Image as Picture
+from PIL import Image as PillowImage
 
 from partita.data.importers.hub import import_hub
 from partita.errors import ConfigError
@@ -27,31 +27,31 @@ FEATURES = Features(
 
 def png(shade: int) -> bytes:
     file = io.BytesIO()
-    Picture.new("L", (2, 2), shade).save(file, "PNG")
+    PillowImage.new("L", (2, 2), shade).save(file, "PNG")
     return file.getvalue()
 
 
-def pictures(writers: str, first: int) -> Dataset:
-    """A row for each letter, which is the writer; shades count from `first`."""
+def images(writers: str, first: int) -> Dataset:
+    """Return a row for each letter, which is the writer; shades are numbered from `first`."""
     rows = [
         {
-            "image": {"bytes": png(first + place), "path": None},
-            "label": place % 2,
+            "image": {"bytes": png(first + number), "path": None},
+            "label": number % 2,
             "writer": writer,
-            "note": None if place == 0 else f"n{first + place}",
+            "note": None if number == 0 else f"n{first + number}",
         }
-        for place, writer in enumerate(writers)
+        for number, writer in enumerate(writers)
     ]
     return Dataset.from_list(rows, features=FEATURES)
 
 
 def three_splits() -> DatasetDict:
-    parts = {"train": pictures("bab", 0), "validation": pictures("a", 10), "test": pictures("ba", 20)}
+    parts = {"train": images("bab", 0), "validation": images("a", 10), "test": images("ba", 20)}
     return DatasetDict(parts)
 
 
 def write_stored(folder: Path, rows: list[dict[str, Any]], features: Features) -> str:
-    """Write rows just as given: the library would look into media before it wrote them."""
+    """Write rows as given: the library would decode media before writing them."""
     folder.mkdir()
     pq.write_table(pa.Table.from_pylist(rows, features.arrow_schema), folder / "train.parquet")
     return str(folder)
@@ -118,10 +118,10 @@ def test_columns_have_the_types_of_our_tables_and_datasets_opens_them(tmp_path: 
 def test_media_are_never_decoded(tmp_path: Path) -> None:
     # Neither an image nor a recording: decoding either would fail.
     media = {
-        "image": {"bytes": b"no image", "path": "x.png"},
-        "sound": {"bytes": b"no sound", "path": "y.wav"},
+        "image": {"bytes": b"not an image", "path": "x.png"},
+        "audio": {"bytes": b"not audio", "path": "y.wav"},
     }
-    features = Features({"who": Value("string"), "image": Image(), "sound": Audio()})
+    features = Features({"who": Value("string"), "image": Image(), "audio": Audio()})
     source = write_stored(tmp_path / "data", [{"who": "a", **media}], features)
 
     import_hub(source, tmp_path / "out.parquet", device="who", cache=str(tmp_path / "cache"))
@@ -129,7 +129,7 @@ def test_media_are_never_decoded(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "out.parquet") == [{"device": "a", **media}]
 
 
-def test_files_that_are_only_named_are_stored_in_the_table(tmp_path: Path) -> None:
+def test_files_stored_by_path_are_copied_into_the_table(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(9))
     rows = [{"who": "x", "image": {"bytes": None, "path": str(tmp_path / "a.png")}}]
     source = write_stored(tmp_path / "data", rows, Features({"who": Value("string"), "image": Image()}))
@@ -139,7 +139,7 @@ def test_files_that_are_only_named_are_stored_in_the_table(tmp_path: Path) -> No
     assert rows_of(tmp_path / "out.parquet") == [{"device": "x", "image": {"bytes": png(9), "path": "a.png"}}]
 
 
-def test_a_file_that_is_named_and_gone_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_one_line_error(tmp_path: Path) -> None:
     rows = [{"who": "x", "image": {"bytes": None, "path": str(tmp_path / "gone.png")}}]
     source = write_stored(tmp_path / "data", rows, Features({"who": Value("string"), "image": Image()}))
 
@@ -150,26 +150,26 @@ def test_a_file_that_is_named_and_gone_is_told_in_one_line(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "data"]
 
 
-def test_a_data_set_of_nothing_but_train_has_no_split_column(tmp_path: Path) -> None:
-    DatasetDict({"train": pictures("ba", 0)}).save_to_disk(str(tmp_path / "dict"))
-    pictures("ba", 0).save_to_disk(str(tmp_path / "alone"))
+def test_a_data_set_with_only_train_has_no_split_column(tmp_path: Path) -> None:
+    DatasetDict({"train": images("ba", 0)}).save_to_disk(str(tmp_path / "dict"))
+    images("ba", 0).save_to_disk(str(tmp_path / "single"))
 
-    for name in ("dict", "alone"):
+    for name in ("dict", "single"):
         import_hub(str(tmp_path / name), tmp_path / f"{name}.parquet", device="writer")
 
         assert [row["device"] for row in rows_of(tmp_path / f"{name}.parquet")] == ["a", "b"]
         assert "split" not in pq.read_schema(tmp_path / f"{name}.parquet").names
 
 
-def test_strange_splits_are_listed_and_one_can_be_picked(tmp_path: Path) -> None:
-    parts = {"train": pictures("a", 0), "unsupervised": pictures("cb", 5)}
+def test_other_splits_are_listed_and_one_can_be_selected(tmp_path: Path) -> None:
+    parts = {"train": images("a", 0), "unsupervised": images("cb", 5)}
     DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
 
     with pytest.raises(
-        ConfigError, match="has the splits train, unsupervised: pick .* 'unsupervised' is none of"
+        ConfigError, match="has the splits train, unsupervised: select .* 'unsupervised' is none of"
     ):
         import_hub(str(tmp_path / "saved"), tmp_path / "out.parquet", device="writer")
-    with pytest.raises(ConfigError, match="has no split 'dev'. It has: train, unsupervised.$"):
+    with pytest.raises(ConfigError, match="has no split 'dev'. Its splits: train, unsupervised.$"):
         import_hub(str(tmp_path / "saved"), tmp_path / "out.parquet", device="writer", split="dev")
     import_hub(str(tmp_path / "saved"), tmp_path / "out.parquet", device="writer", split="unsupervised")
 
@@ -181,7 +181,7 @@ def test_strange_splits_are_listed_and_one_can_be_picked(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "wanted"),
+    ("kind", "values", "expected"),
     [
         (Value("int32"), [10, 9, -1], ["-1", "10", "9"]),
         (ClassLabel(names=["zoe", "adam", "mia"]), [0, 1, 2], ["adam", "mia", "zoe"]),
@@ -189,7 +189,7 @@ def test_strange_splits_are_listed_and_one_can_be_picked(tmp_path: Path) -> None
         (Value("float64"), [0.5, 2.5, 1.5], ["0.5", "1.5", "2.5"]),
     ],
 )
-def test_ids_become_texts(tmp_path: Path, kind: Any, values: list[Any], wanted: list[str]) -> None:
+def test_ids_become_strings(tmp_path: Path, kind: Any, values: list[Any], expected: list[str]) -> None:
     made = Dataset.from_dict(
         {"who": values, "n": [0, 1, 2]}, features=Features({"who": kind, "n": Value("int64")})
     )
@@ -197,12 +197,12 @@ def test_ids_become_texts(tmp_path: Path, kind: Any, values: list[Any], wanted: 
 
     import_hub(str(tmp_path / "saved"), tmp_path / "out.parquet", device="who")
 
-    assert [row["device"] for row in rows_of(tmp_path / "out.parquet")] == wanted
+    assert [row["device"] for row in rows_of(tmp_path / "out.parquet")] == expected
 
 
 # The library leaves the file open.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_csv_file_will_do(tmp_path: Path) -> None:
+def test_a_csv_file_is_imported(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("who,text\nb,one\na,two\nb,three\n")
 
     import_hub(
@@ -229,8 +229,8 @@ def test_arrays_are_stored_as_lists(tmp_path: Path) -> None:
 
 
 def test_many_batches_keep_every_row_in_order(tmp_path: Path) -> None:
-    whose = [str(number % 7) for number in range(1050)]
-    Dataset.from_dict({"who": whose, "n": list(range(1050))}).save_to_disk(str(tmp_path / "saved"))
+    devices = [str(number % 7) for number in range(1050)]
+    Dataset.from_dict({"who": devices, "n": list(range(1050))}).save_to_disk(str(tmp_path / "saved"))
 
     import_hub(str(tmp_path / "saved"), tmp_path / "out.parquet", device="who")
 
@@ -241,10 +241,10 @@ def test_many_batches_keep_every_row_in_order(tmp_path: Path) -> None:
 def test_without_devices_rows_stay_in_their_order_with_their_splits(tmp_path: Path) -> None:
     three_splits().save_to_disk(str(tmp_path / "saved"))
 
-    told = import_hub(str(tmp_path / "saved"), tmp_path / "out.parquet").lines()
+    lines = import_hub(str(tmp_path / "saved"), tmp_path / "out.parquet").lines()
 
     found = rows_of(tmp_path / "out.parquet")
-    assert told[0].startswith("Wrote 6 rows without devices: `partita import dirichlet`")
+    assert lines[0].startswith("Wrote 6 rows without devices: `partita import dirichlet`")
     assert [(row["split"], row["writer"]) for row in found] == [
         *(("train", "b"), ("train", "a"), ("train", "b")),
         *(("validation", "a"), ("test", "b"), ("test", "a")),
@@ -252,7 +252,7 @@ def test_without_devices_rows_stay_in_their_order_with_their_splits(tmp_path: Pa
     assert "device" not in found[0]
 
 
-def test_a_row_of_no_device_is_named(tmp_path: Path) -> None:
+def test_a_row_without_a_device_is_an_error_with_its_location(tmp_path: Path) -> None:
     parts = {
         "train": Dataset.from_dict({"who": ["a"]}),
         "test": Dataset.from_dict({"who": ["a"] * 150 + [None]}),
@@ -265,7 +265,7 @@ def test_a_row_of_no_device_is_named(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
-def test_a_label_of_minus_one_is_no_device(tmp_path: Path) -> None:
+def test_a_label_of_minus_one_is_a_missing_device(tmp_path: Path) -> None:
     features = Features({"who": ClassLabel(names=["a", "b"])})
     Dataset.from_dict({"who": [1, -1]}, features=features).save_to_disk(str(tmp_path / "saved"))
 
@@ -276,13 +276,13 @@ def test_a_label_of_minus_one_is_no_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "device", "message"),
     [
-        ({"who": ["a"], "n": [1]}, "writer", "has no column 'writer'. It has: who, n.$"),
-        ({"who": [["a"]]}, "who", "`who` of .* must hold texts or numbers, it holds list"),
+        ({"who": ["a"], "n": [1]}, "writer", "has no column 'writer'. Its columns: who, n.$"),
+        ({"who": [["a"]]}, "who", "`who` of .* must hold strings or numbers, got list"),
         ({"device": ["a"], "n": [1]}, "", "has a column `device`: import it with `device=device`"),
         ({"who": ["a"], "device": ["b"]}, "who", "has a column `device` already"),
     ],
 )
-def test_columns_that_will_not_do_are_refused(
+def test_invalid_columns_are_refused(
     tmp_path: Path, columns: dict[str, Any], device: str, message: str
 ) -> None:
     kinds = {
@@ -300,14 +300,14 @@ def test_columns_that_will_not_do_are_refused(
 
 
 def test_a_table_without_rows_is_refused_with_the_cause(tmp_path: Path) -> None:
-    # The library reads no files without rows, and says itself only that an error occurred.
+    # The library cannot read files without rows, and its own message does not give the cause.
     source = write_stored(tmp_path / "data", [], Features({"who": Value("string")}))
 
     with pytest.raises(ConfigError, match="cannot be loaded: BatchSize must be greater than 0"):
         import_hub(source, tmp_path / "out.parquet", device="who", cache=str(tmp_path / "cache"))
 
 
-def test_a_split_column_in_the_way_and_splits_that_differ_are_refused(tmp_path: Path) -> None:
+def test_an_existing_split_column_and_splits_with_different_columns_are_refused(tmp_path: Path) -> None:
     one = Dataset.from_dict({"who": ["a"], "split": ["x"]})
     DatasetDict({"train": one, "test": one}).save_to_disk(str(tmp_path / "taken"))
     other = Dataset.from_dict({"who": ["a"], "more": [1]})
@@ -319,7 +319,7 @@ def test_a_split_column_in_the_way_and_splits_that_differ_are_refused(tmp_path: 
         import_hub(str(tmp_path / "differ"), tmp_path / "out.parquet", device="who")
 
 
-def test_what_cannot_be_loaded_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_data_set_that_cannot_be_loaded_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "train.parquet").write_text("nonsense")
@@ -327,7 +327,7 @@ def test_what_cannot_be_loaded_is_told_in_one_line(tmp_path: Path) -> None:
 
     for name in ("empty", "bad", "notes.docx", "nothing"):
         with pytest.raises(
-            ConfigError, match=f"{name}' cannot be loaded: .* It must be a name on the hub"
+            ConfigError, match=f"{name}' cannot be loaded: .* It must be a name on the Hub"
         ) as error:
             import_hub(
                 str(tmp_path / name), tmp_path / "out.parquet", device="who", cache=str(tmp_path / "cache")
@@ -335,7 +335,7 @@ def test_what_cannot_be_loaded_is_told_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
-def test_a_hub_out_of_reach_is_told_in_one_line(tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         import_hub("someone/some-data", tmp_path / "out.parquet", device="who", cache=str(tmp_path / "cache"))
 
@@ -345,14 +345,14 @@ def test_a_hub_out_of_reach_is_told_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_table_that_is_there_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_an_existing_table_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "out.parquet").write_text("precious")
 
     with pytest.raises(ConfigError, match="out.parquet` exists already"):
         import_hub("no/such", tmp_path / "out.parquet", device="who")
 
 
-def test_a_missing_package_is_named_with_what_brings_it(
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)

@@ -8,9 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 
-from partita.data.importers.importing import Imported, import_source
 from partita.data.importers.librispeech import LibriSpeech
-from partita.data.importers.source import Survey
+from partita.data.importers.source import Imported, Survey, import_source
 from partita.errors import ConfigError
 
 RATE = 16_000
@@ -36,8 +35,8 @@ def write_speaker(subset: Path, speaker: str, chapters: dict[str, int]) -> None:
 
 
 def imported(subset: Path, out: Path) -> tuple[Imported, list[dict]]:
-    told = import_source(LibriSpeech(path=subset), out, tick=lambda done, total: None, about="x")
-    return told, pq.read_table(out).to_pylist()
+    result = import_source(LibriSpeech(path=subset), out, progress=lambda done, total: None, about="x")
+    return result, pq.read_table(out).to_pylist()
 
 
 def surveyed(subset: Path) -> Survey:
@@ -49,11 +48,11 @@ def test_a_subset_becomes_rows_by_speaker(tmp_path: Path) -> None:
     test = write_chapter(subset, "103", "1240", 1500, 1000)
     train = write_chapter(subset, "103", "1241", 4000, 3500)
 
-    told, rows = imported(subset, tmp_path / "out.parquet")
+    result, rows = imported(subset, tmp_path / "out.parquet")
 
     names = ["103-1240-0000", "103-1240-0001", "103-1241-0000", "103-1241-0001"]
     folders = [test, test, train, train]
-    assert told.lines() == ["Kept 1 device with 4 rows.", "1 devices: the paper has 902."]
+    assert result.lines() == ["Kept 1 device with 4 rows.", "1 devices: the paper has 902."]
     assert rows == [
         {
             "device": "103",
@@ -122,14 +121,14 @@ def test_rows_need_no_survey(tmp_path: Path) -> None:
     assert [row["split"] for row in rows] == ["train", "test"]
 
 
-def test_the_survey_tells_how_far_it_is(tmp_path: Path) -> None:
+def test_the_survey_reports_its_progress(tmp_path: Path) -> None:
     for speaker in ("1", "2", "3"):
         write_speaker(tmp_path, speaker, {"1": 80, "2": 20})
-    told = []
+    calls = []
 
-    LibriSpeech(path=tmp_path).survey(lambda done, total: told.append((done, total)))
+    LibriSpeech(path=tmp_path).survey(lambda done, total: calls.append((done, total)))
 
-    assert told == [(0, 3), (1, 3), (2, 3)]
+    assert calls == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_a_transcript_without_audio_is_refused(tmp_path: Path) -> None:
@@ -164,11 +163,11 @@ def test_a_chapter_without_transcripts_is_refused(tmp_path: Path) -> None:
     ("text", "wrong"),
     [
         (b"7-2-0000\n", r"'7-2-0000' has no text in row 1 of `.*7-2.trans.txt` \(device '7'\)"),
-        (b"7-2-0000 A\n7-2-0000 B\n", r"'7-2-0000' comes again in row 2 of `.*7-2.trans.txt` \(device '7'\)"),
-        (b"7-2-0000 \xff\xff\n", r"7-2.trans.txt` is not a text in UTF-8"),
+        (b"7-2-0000 A\n7-2-0000 B\n", r"'7-2-0000' is repeated in row 2 of `.*7-2.trans.txt` \(device '7'\)"),
+        (b"7-2-0000 \xff\xff\n", r"7-2.trans.txt` is not UTF-8 text"),
     ],
 )
-def test_bad_transcripts_are_refused(tmp_path: Path, text: bytes, wrong: str) -> None:
+def test_invalid_transcripts_are_refused(tmp_path: Path, text: bytes, wrong: str) -> None:
     write_speaker(tmp_path, "7", {"1": 8000, "2": 2000})
     (tmp_path / "7/2/7-2.trans.txt").write_bytes(text)
 
@@ -181,9 +180,7 @@ def test_audio_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) ->
     write_speaker(tmp_path, "7", {"1": 8000, "2": 2000})
     (tmp_path / "7/2/7-2-0000.flac").write_bytes(content)
 
-    with pytest.raises(
-        ConfigError, match=r"7-2-0000.flac` is no audio that can be read: [^.]* \(device '7'\)\.$"
-    ):
+    with pytest.raises(ConfigError, match=r"7-2-0000.flac` cannot be read: [^.]* \(device '7'\)\.$"):
         surveyed(tmp_path)
 
 
@@ -196,23 +193,27 @@ def test_audio_of_unknown_length_is_refused(tmp_path: Path) -> None:
     data[22:26] = bytes(4)
     path.write_bytes(data)
 
-    with pytest.raises(ConfigError, match=r"7-2-0000.flac` holds no audio, or does not say how much"):
+    with pytest.raises(ConfigError, match=r"7-2-0000.flac` has no samples, or does not state its length"):
         surveyed(tmp_path)
 
 
-def test_the_corpus_folder_is_refused_with_what_to_give(tmp_path: Path) -> None:
+def test_the_error_for_the_corpus_folder_names_a_subset(tmp_path: Path) -> None:
     write_speaker(tmp_path / "train-other-500", "7", {"1": 8000, "2": 2000})
 
-    with pytest.raises(ConfigError, match="give a subset's own, such as `LibriSpeech/train-other-500`"):
+    with pytest.raises(
+        ConfigError, match="give the folder of a subset, such as `LibriSpeech/train-other-500`"
+    ):
         surveyed(tmp_path)
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="There is no folder `.*nowhere`"):
         surveyed(tmp_path / "nowhere")
 
 
-def test_soundfile_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_soundfile_is_an_error_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_speaker(tmp_path, "7", {"1": 8000, "2": 2000})
     monkeypatch.setitem(sys.modules, "soundfile", None)
 

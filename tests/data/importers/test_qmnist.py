@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from partita.data.importers.importing import Imported, import_source
 from partita.data.importers.qmnist import Qmnist
-from partita.data.importers.source import Survey
+from partita.data.importers.source import Imported, Survey, import_source
 from partita.errors import ConfigError
 
 IMAGES = "qmnist-{}-images-idx3-ubyte"
@@ -39,7 +38,7 @@ def labels_of(entries: list[tuple[int, int]]) -> np.ndarray:
 def write_part(
     folder: Path, name: str, entries: list[tuple[int, int]], *, seed: int = 0, packed: bool = False
 ) -> np.ndarray:
-    """Write a pair of idx files with so many classes and writers; return the images."""
+    """Write a pair of idx files with these classes and writers, and return the images."""
     folder.mkdir(exist_ok=True)
     images = images_of(len(entries), seed)
     contents = {IMAGES: idx(8, images), LABELS: idx(12, labels_of(entries))}
@@ -50,12 +49,12 @@ def write_part(
 
 
 def imported(source: Qmnist, out: Path) -> tuple[Imported, list[dict]]:
-    told = import_source(source, out, tick=lambda done, total: None, about="x")
-    return told, pq.read_table(out).to_pylist()
+    result = import_source(source, out, progress=lambda done, total: None, about="x")
+    return result, pq.read_table(out).to_pylist()
 
 
 def surveyed(folder: Path) -> Survey:
-    return Qmnist(path=folder, least=2).survey(lambda done, total: None)
+    return Qmnist(path=folder, min_examples=2).survey(lambda done, total: None)
 
 
 def pixels_of(row: dict) -> np.ndarray:
@@ -74,9 +73,9 @@ def test_idx_files_become_rows_by_writer(tmp_path: Path, packed: bool) -> None:
     train = write_part(folder, "train", [(3, 12), (5, 345), (7, 12), (9, 12)], seed=1, packed=packed)
     test = write_part(folder, "test", [(0, 345), (1, 12)], seed=2, packed=packed)
 
-    told, rows = imported(Qmnist(path=folder, least=2), tmp_path / "out.parquet")
+    result, rows = imported(Qmnist(path=folder, min_examples=2), tmp_path / "out.parquet")
 
-    assert list(told.survey.devices) == ["writer0012", "writer0345"]
+    assert list(result.survey.devices) == ["writer0012", "writer0345"]
     assert [(row["device"], row["label"], row["image"]["path"]) for row in rows] == [
         ("writer0012", 3, "train-00000.png"),
         ("writer0012", 7, "train-00002.png"),
@@ -93,12 +92,12 @@ def test_idx_files_become_rows_by_writer(tmp_path: Path, packed: bool) -> None:
 def test_one_pair_of_files_is_enough(tmp_path: Path, name: str) -> None:
     write_part(tmp_path, name, [(1, 8), (2, 8)])
 
-    rows = list(Qmnist(path=tmp_path, least=2).rows("writer0008"))
+    rows = list(Qmnist(path=tmp_path, min_examples=2).rows("writer0008"))
 
     assert [row["image"]["path"] for row in rows] == [f"{name}-00000.png", f"{name}-00001.png"]
 
 
-def test_plain_files_are_mapped_not_read(tmp_path: Path) -> None:
+def test_plain_files_are_memory_mapped(tmp_path: Path) -> None:
     write_part(tmp_path, "train", [(1, 8), (2, 8)])
 
     (part,) = Qmnist(path=tmp_path)._parts
@@ -111,13 +110,13 @@ def test_writers_of_fifty_digits_over_both_parts_are_kept(tmp_path: Path) -> Non
     write_part(tmp_path / "in", "train", [(1, 2)] * 49 + [(1, 10_500)] * 30 + [(1, 3)] * 2)
     write_part(tmp_path / "in", "test", [(1, 10_500)] * 20, packed=True)
 
-    told, rows = imported(Qmnist(path=tmp_path / "in"), tmp_path / "out.parquet")
+    result, rows = imported(Qmnist(path=tmp_path / "in"), tmp_path / "out.parquet")
 
-    assert told.lines() == ["Kept 1 device with 50 rows.", "Dropped 2: fewer than 50 digits."]
+    assert result.lines() == ["Kept 1 device with 50 rows.", "Dropped 2: fewer than 50 digits."]
     assert {row["device"] for row in rows} == {"writer10500"}
 
 
-def test_a_digit_is_test_where_its_digest_is_below_the_share(tmp_path: Path) -> None:
+def test_a_digit_is_a_test_digit_if_its_digest_is_below_the_share(tmp_path: Path) -> None:
     images = write_part(tmp_path / "in", "train", [(1, 5)] * 200)
 
     _, rows = imported(Qmnist(path=tmp_path / "in"), tmp_path / "out.parquet")
@@ -137,7 +136,7 @@ def test_every_device_has_a_test_and_a_training_row(tmp_path: Path, share: float
     assert {row for row in range(5) if rows[row]["split"] == "test"} == set(smallest_first[:tests])
 
 
-def test_added_rows_leave_the_old_ones_where_they_were(tmp_path: Path) -> None:
+def test_added_rows_do_not_change_the_split_of_others(tmp_path: Path) -> None:
     write_part(tmp_path, "test", [(1, 5)] * 60, seed=3)
     before = list(Qmnist(path=tmp_path).rows("writer0005"))
     write_part(tmp_path, "train", [(1, 5)] * 60, seed=4)
@@ -154,13 +153,13 @@ def test_a_folder_without_idx_files_is_refused(tmp_path: Path) -> None:
         surveyed(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(("gone", "there"), [(LABELS, IMAGES), (IMAGES, LABELS)])
-def test_half_a_pair_is_refused(tmp_path: Path, gone: str, there: str) -> None:
+@pytest.mark.parametrize(("missing", "found"), [(LABELS, IMAGES), (IMAGES, LABELS)])
+def test_half_a_pair_is_refused(tmp_path: Path, missing: str, found: str) -> None:
     write_part(tmp_path, "train", [(1, 5)] * 2)
     write_part(tmp_path, "test", [(1, 5)] * 2)
-    (tmp_path / gone.format("test")).unlink()
+    (tmp_path / missing.format("test")).unlink()
 
-    with pytest.raises(ConfigError, match=f"has `{there.format('test')}` but no `{gone.format('test')}`"):
+    with pytest.raises(ConfigError, match=f"has `{found.format('test')}` but no `{missing.format('test')}`"):
         surveyed(tmp_path)
 
 
@@ -170,14 +169,17 @@ def test_half_a_pair_is_refused(tmp_path: Path, gone: str, there: str) -> None:
     [
         (lambda data: data[:-1], r"must have [\d,]+ bytes for 3 entries, got [\d,]+"),
         (lambda data: data + b"\0", r"must have [\d,]+ bytes for 3 entries, got [\d,]+"),
-        (lambda data: b"\0\0\x0d" + data[3:], r"its magic is 0000(0803|0c02), got 00000d0"),
-        (lambda data: data[:3] + b"\x01" + data[4:], r"its magic is 0000(0803|0c02), got 0000(08|0c)01"),
-        (lambda data: data[:6], r"its magic is .* in 6 bytes"),
-        (lambda data: b"", r"its magic is .*, got nothing in 0 bytes"),
+        (lambda data: b"\0\0\x0d" + data[3:], r"with the magic number 0000(0803|0c02), got 00000d0"),
+        (
+            lambda data: data[:3] + b"\x01" + data[4:],
+            r"with the magic number 0000(0803|0c02), got 0000(08|0c)01",
+        ),
+        (lambda data: data[:6], r"with the magic number .* in 6 bytes"),
+        (lambda data: b"", r"with the magic number .*, got nothing in 0 bytes"),
         (lambda data: data[:11] + b"\x1b" + data[12:], r"must hold entries of shape .*, got \(27"),
     ],
 )
-def test_a_damaged_idx_file_is_refused_by_name(
+def test_a_damaged_idx_file_is_an_error_with_its_name(
     tmp_path: Path, file: str, harm: Callable[[bytes], bytes], wrong: str
 ) -> None:
     write_part(tmp_path, "train", [(1, 5)] * 3)
@@ -188,8 +190,10 @@ def test_a_damaged_idx_file_is_refused_by_name(
         surveyed(tmp_path)
 
 
-@pytest.mark.parametrize("harm", [lambda data: data[:-20], lambda data: b"no gzip at all"])
-def test_a_damaged_gzip_file_is_refused_by_name(tmp_path: Path, harm: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize("harm", [lambda data: data[:-20], lambda data: b"not gzip at all"])
+def test_a_damaged_gzip_file_is_an_error_with_its_name(
+    tmp_path: Path, harm: Callable[[bytes], bytes]
+) -> None:
     write_part(tmp_path, "train", [(1, 5)] * 3, packed=True)
     path = tmp_path / f"{IMAGES.format('train')}.gz"
     path.write_bytes(harm(path.read_bytes()))
@@ -198,11 +202,11 @@ def test_a_damaged_gzip_file_is_refused_by_name(tmp_path: Path, harm: Callable[[
         surveyed(tmp_path)
 
 
-def test_as_many_labels_as_images_are_needed(tmp_path: Path) -> None:
+def test_images_and_labels_must_have_the_same_number(tmp_path: Path) -> None:
     write_part(tmp_path, "train", [(1, 5)] * 3)
     (tmp_path / LABELS.format("train")).write_bytes(idx(12, labels_of([(1, 5)] * 2)))
 
-    with pytest.raises(ConfigError, match="must have as many rows, got 3 images and 2 labels"):
+    with pytest.raises(ConfigError, match="must have the same number of rows, got 3 images and 2 labels"):
         surveyed(tmp_path)
 
 
@@ -210,7 +214,7 @@ def test_as_many_labels_as_images_are_needed(tmp_path: Path) -> None:
     ("entry", "given"),
     [((10, 6), "class 10 and writer 6 in row 1 of"), ((3, -2), "class 3 and writer -2 in row 1 of")],
 )
-def test_a_label_out_of_range_is_named_with_its_row(
+def test_a_label_out_of_range_is_an_error_with_its_row(
     tmp_path: Path, entry: tuple[int, int], given: str
 ) -> None:
     write_part(tmp_path, "train", [(1, 5), entry, (2, 5)])
@@ -220,7 +224,7 @@ def test_a_label_out_of_range_is_named_with_its_row(
 
 
 def test_options_out_of_range_are_refused() -> None:
-    with pytest.raises(ConfigError, match="`least` must be at least 2, .*, got 1"):
-        Qmnist(path=Path(), least=1)
+    with pytest.raises(ConfigError, match="`min_examples` must be at least 2, .*, got 1"):
+        Qmnist(path=Path(), min_examples=1)
     with pytest.raises(ConfigError, match="`test_share` must be between 0 and 1, got 1.0"):
         Qmnist(path=Path(), test_share=1.0)

@@ -1,1 +1,1 @@
-"""Public formats in, Parquet by device out."""
+"""Importers: public data sets in their own formats in, Parquet tables by device out."""

@@ -1,4 +1,4 @@
-"""AudioMNIST: spoken digits by speaker, joined to utterances of several.
+"""AudioMNIST: spoken digits by speaker, joined into utterances of several digits.
 
 AudioMNIST: Exploring Explainable Artificial Intelligence for audio analysis on a simple benchmark
     S. Becker, J. Vielhaben, M. Ackermann, K.-R. Müller, S. Lapuschkin, W. Samek. 2024.
@@ -16,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from partita.data.importers.source import Kind, Row, Survey, Tick
+from partita.data.importers.source import Row, Survey
+from partita.data.writing import ColumnKind, ProgressFn
 from partita.errors import ConfigError, needed
 from partita.protocol import DeviceId
 
 _WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-_SHORTEST, _LONGEST = 2, 5
-"""How many digits an utterance has."""
+_MIN_DIGITS, _MAX_DIGITS = 2, 5
+"""The minimum and the maximum number of digits in an utterance."""
 _SILENCE = 0.1
 """Seconds between two digits."""
 
@@ -36,30 +37,30 @@ class _Recording:
 
 @dataclass(frozen=True, kw_only=True)
 class AudioMnist:
-    """AudioMNIST's recordings, each in one utterance of 2 to 5 digits; the last of a speaker may be shorter.
+    """AudioMNIST with a device per speaker, whose recordings are joined into utterances of 2 to 5 digits.
 
-    Order and lengths are drawn for each speaker. The test set is the share of a speaker's utterances whose
-    texts and numbers have the smallest SHA-256 digests: at least one, and never all.
+    The order of the recordings and the lengths are drawn for each speaker; the last utterance may be shorter.
+    Test utterances are those with the smallest SHA-256 digests of text and number: at least one, never all.
     """
 
     path: Path
-    """The folder with the speakers' folders, `01` to `60`, of `<digit>_<speaker>_<repetition>.wav`."""
+    """The folder of the speakers' folders, `01` to `60`, with `<digit>_<speaker>_<repetition>.wav`."""
     seed: int = 1
-    """What the order and the lengths are drawn from, together with the speaker."""
+    """The seed for order and lengths, combined with the speaker."""
     test_share: float = 0.3
-    """How much of each device's utterances is its test set."""
+    """The share of test utterances of each device."""
 
     def __post_init__(self) -> None:
         if not 0 < self.test_share < 1:
             raise ConfigError(f"`test_share` must be between 0 and 1, got {self.test_share}.")
 
     @property
-    def columns(self) -> Mapping[str, Kind]:
-        """The utterance and its words."""
+    def columns(self) -> Mapping[str, ColumnKind]:
+        """The columns of content: the utterance and its words."""
         return {"audio": "audio", "text": "text"}
 
-    def survey(self, tick: Tick) -> Survey:
-        """Return which speakers have two utterances or more; reads the names of the files only."""
+    def survey(self, progress: ProgressFn) -> Survey:
+        """Return the speakers with at least two utterances; reads only the names of the files."""
         kept = [device for device in self._speakers if len(self._plan(device)) > 1]
         return Survey(sorted(kept), {"fewer than two utterances": len(self._speakers) - len(kept)})
 
@@ -79,14 +80,14 @@ class AudioMnist:
 
     @cached_property
     def _speakers(self) -> dict[DeviceId, Path]:
-        """The speakers' folders by device."""
+        """The speakers' folders, by device."""
         if not self.path.is_dir():
             raise ConfigError(f"There is no folder `{self.path}`.")
         inner = (path for path in self.path.iterdir() if path.is_dir())
         speakers = {f"speaker{path.name}": path for path in inner if re.fullmatch("[0-9]{2}", path.name)}
         if not speakers:
             raise ConfigError(
-                f"`{self.path}` has no speakers' folders: give the one with `01` to `60` in it."
+                f"`{self.path}` has no folders of speakers: give the folder that has `01` to `60` in it."
             )
         return speakers
 
@@ -98,64 +99,64 @@ class AudioMnist:
         generator.shuffle(recordings)
         plan: list[list[_Recording]] = []
         while recordings:
-            count = generator.randint(_SHORTEST, _LONGEST)
+            count = generator.randint(_MIN_DIGITS, _MAX_DIGITS)
             plan.append(recordings[:count])
             recordings = recordings[count:]
         return plan
 
 
 def _choose_tests(texts: Sequence[str], share: float) -> set[int]:
-    """Return the numbers of the utterances that are the test set."""
+    """Return the numbers of the test utterances."""
     digests = [hashlib.sha256(f"{text} {number}".encode()).digest() for number, text in enumerate(texts)]
     by_digest = sorted(range(len(texts)), key=digests.__getitem__)
     return set(by_digest[: min(max(round(share * len(texts)), 1), len(texts) - 1)])
 
 
 def _list_recordings(folder: Path) -> list[_Recording]:
-    """Return a speaker's recordings by digit and repetition."""
+    """Return a speaker's recordings, sorted by digit and repetition."""
     found = []
     for path in folder.glob("*.wav"):
         match = re.fullmatch(rf"([0-9])_{folder.name}_([0-9]+)\.wav", path.name)
         if match is None:
-            wanted = f"`<digit>_{folder.name}_<repetition>.wav`"
+            expected = f"`<digit>_{folder.name}_<repetition>.wav`"
             given = f"got `{path.name}` (device 'speaker{folder.name}')"
-            raise ConfigError(f"A recording in `{folder}` must be named {wanted}, {given}.")
+            raise ConfigError(f"A recording in `{folder}` must be named {expected}, {given}.")
         found.append(_Recording(path, int(match[1]), int(match[2])))
     return sorted(found, key=lambda recording: (recording.digit, recording.repetition, recording.path.name))
 
 
 def _join(recordings: Sequence[_Recording], rate: int | None, device: DeviceId) -> tuple[bytes, int]:
-    """Return an utterance as FLAC and its rate, which must be `rate` where that is known."""
+    """Return an utterance as FLAC, and its sampling rate, which must be `rate` unless that is None."""
     soundfile = needed("soundfile", by="`partita import audiomnist`", extra="import")
-    pieces: list[np.ndarray] = []
+    parts: list[np.ndarray] = []
     for recording in recordings:
         samples, own = _read_wav(recording.path, device)
         if rate is not None and own != rate:
             raise ConfigError(
-                f"`{recording.path}` has {own} samples a second, others of device {device!r} {rate}: "
-                "all of one speaker must have the same rate."
+                f"`{recording.path}` has a sampling rate of {own} Hz, others of device {device!r} {rate} Hz: "
+                "all recordings of a speaker must have the same."
             )
         rate = own
-        pieces += [np.zeros(round(_SILENCE * own), np.int16), samples]
+        parts += [np.zeros(round(_SILENCE * own), np.int16), samples]
     assert rate is not None, "an utterance has at least one recording"
     buffer = io.BytesIO()
-    soundfile.write(buffer, np.concatenate(pieces[1:]), rate, format="FLAC", subtype="PCM_16")
+    soundfile.write(buffer, np.concatenate(parts[1:]), rate, format="FLAC", subtype="PCM_16")
     return buffer.getvalue(), rate
 
 
 def _read_wav(path: Path, device: DeviceId) -> tuple[np.ndarray, int]:
-    """Return the samples of a recording and how many a second has."""
+    """Return the samples of a recording and its sampling rate."""
     soundfile = needed("soundfile", by="`partita import audiomnist`", extra="import")
     try:
         with soundfile.SoundFile(str(path)) as file:
-            # Samples of other kinds would be scaled or cut on their way to 16 bits.
+            # Other formats would be scaled or clipped in the conversion to 16 bits.
             if file.subtype != "PCM_16" or file.channels != 1:
                 given = f"{file.subtype} with {file.channels} channels"
                 raise ConfigError(f"`{path}` must be PCM_16 with 1 channel, got {given} (device {device!r}).")
             samples, rate = file.read(dtype="int16"), file.samplerate
     except soundfile.LibsndfileError as error:
         why = error.error_string.rstrip(".")
-        raise ConfigError(f"`{path}` is no audio that can be read: {why} (device {device!r}).") from None
+        raise ConfigError(f"The audio file `{path}` cannot be read: {why} (device {device!r}).") from None
     if not len(samples):
-        raise ConfigError(f"`{path}` holds no audio (device {device!r}).")
+        raise ConfigError(f"`{path}` has no samples (device {device!r}).")
     return samples, rate

@@ -1,4 +1,4 @@
-"""EMNIST by writer, as TensorFlow Federated has it: 62 classes of handwritten characters."""
+"""EMNIST by writer, in TensorFlow Federated's files: 62 classes of handwritten characters."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from partita.data.importers.source import Kind, Row, Survey, Tick
-from partita.data.importers.tff import check_least, choose_devices, open_examples, read_device
-from partita.data.importers.tff_examples import Examples, Layout, Side
+from partita.data.importers.source import Row, Survey
+from partita.data.importers.tff import check_minimums, choose_devices, open_examples, read_device
+from partita.data.importers.tff_examples import Examples, Layout, Split
+from partita.data.writing import ColumnKind, ProgressFn
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
@@ -30,43 +31,43 @@ _PAPER = 1114
 
 @dataclass(frozen=True, kw_only=True)
 class Emnist:
-    """EMNIST's writers with enough characters, a device each.
+    """EMNIST with a device per writer who has enough characters.
 
-    Images are gray PNG files of 28 by 28 pixels, 0 to 255 where the source has 0 to 1. They keep the
-    polarity of the source: the paper is white, 255, and the ink is dark, unlike MNIST's.
+    Images are gray PNG files of 28x28 pixels, with 0 to 255 for the source's 0 to 1. They keep the polarity
+    of the source: dark ink on white, unlike MNIST.
     """
 
     path: Path
-    """The folder of `fed_emnist_train.h5` and `fed_emnist_test.h5`, or the file `emnist_all.sqlite`."""
-    least_train: int = 100
-    """The least training examples of a device that is kept."""
-    least_test: int = 25
-    """The least test examples of a device that is kept."""
+    """The folder with `fed_emnist_train.h5` and `fed_emnist_test.h5`, or the file `emnist_all.sqlite`."""
+    min_train_examples: int = 100
+    """Devices with fewer training examples are dropped."""
+    min_test_examples: int = 25
+    """Devices with fewer test examples are dropped."""
 
     def __post_init__(self) -> None:
-        check_least(self.least_train, self.least_test)
+        check_minimums(self.min_train_examples, self.min_test_examples)
 
     @property
-    def columns(self) -> Mapping[str, Kind]:
-        """The content's columns: an image and its class, 0 to 61."""
+    def columns(self) -> Mapping[str, ColumnKind]:
+        """The columns of content: an image and its class, 0 to 61."""
         return {"image": "image", "label": "label"}
 
-    def survey(self, tick: Tick) -> Survey:
+    def survey(self, progress: ProgressFn) -> Survey:
         """Return the writers with enough examples."""
-        devices, dropped = choose_devices(self._examples, self._least, tick)
-        self._examples.keep(devices, tick)
+        devices, dropped = choose_devices(self._examples, self._minimums, progress)
+        self._examples.keep(devices, progress)
         return Survey(devices, dropped, paper=_PAPER if self == Emnist(path=self.path) else None)
 
     def rows(self, device: DeviceId) -> Iterator[Row]:
         """Yield a writer's characters."""
-        everything: Mapping[Side, None] = {"train": None, "test": None}
-        for side, where, example in read_device(self._examples, device, self._least, everything):
+        no_limit: Mapping[Split, None] = {"train": None, "test": None}
+        for split, where, example in read_device(self._examples, device, self._minimums, no_limit):
             image = {"bytes": _png(example["pixels"], where), "path": None}
-            yield {"split": side, "image": image, "label": _label(example["label"], where)}
+            yield {"split": split, "image": image, "label": _label(example["label"], where)}
 
     @property
-    def _least(self) -> Mapping[Side, int]:
-        return {"train": self.least_train, "test": self.least_test}
+    def _minimums(self) -> Mapping[Split, int]:
+        return {"train": self.min_train_examples, "test": self.min_test_examples}
 
     @cached_property
     def _examples(self) -> Examples:

@@ -1,16 +1,17 @@
 """Reading serialized `tf.train.Example` records, without TensorFlow and without protobuf.
 
-An Example is one field 1, the Features: fields 1, a map from names to Feature. A Feature is one of three
-lists: of bytes in field 1, of floats in field 2, of whole numbers in field 3. Nothing else is let through.
+An Example has one field, number 1: the Features. Features repeat field 1, the entries of a map from names to
+Feature. A Feature is one of three lists: bytes in field 1, floats in field 2, whole numbers in field 3. Any
+other field is an error.
 """
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
 
 Values = list[bytes] | list[float] | list[int]
-"""The values of a feature, all of one kind; an empty list where it has none."""
+"""The values of a feature, all of one type; an empty list if it has none."""
 _Field = tuple[int, int, int | bytes]
-"""A field's number, its wire type and its value: a number for a varint, else the bytes."""
+"""A field's number, its wire type and its value: an int for a varint, else bytes."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -22,8 +23,8 @@ def read_example(data: bytes) -> dict[str, Values]:
     {'x': [7, 8]}
 
     Raises:
-        ValueError: the bytes are no Example, or hold what a writer of Examples never writes: fields that
-            an Example has not, a name twice, a feature of two kinds.
+        ValueError: the bytes are not an Example, or have an unknown field, a repeated name or a feature of
+            two types.
     """
     features = _once(data, (1,), "Example").get(1, b"")
     found: dict[str, Values] = {}
@@ -32,7 +33,7 @@ def read_example(data: bytes) -> dict[str, Values]:
         parts = _once(_bytes(entry), (1, 2), "a feature's entry")
         name = _text(parts.get(1, b""))
         if name in found:
-            raise ValueError(f"The feature {name!r} is there twice.")
+            raise ValueError(f"The feature {name!r} is repeated.")
         found[name] = _read_feature(parts.get(2, b""), name)
     return found
 
@@ -58,7 +59,7 @@ def _read_floats(data: bytes) -> list[float]:
     values: list[float] = []
     for number, wire, value in _fields(data):
         if number != 1 or wire not in (_BYTES, _FIXED32):
-            raise ValueError(f"A list of floats has no field {number} of wire type {wire}.")
+            raise ValueError(f"Unknown field {number} of wire type {wire} in a list of floats.")
         packed = _bytes(value)
         if len(packed) % 4:
             raise ValueError(f"Packed floats must be 4 bytes each, got {len(packed)} bytes.")
@@ -70,7 +71,7 @@ def _read_ints(data: bytes) -> list[int]:
     values: list[int] = []
     for number, wire, value in _fields(data):
         if number != 1 or wire not in (_BYTES, _VARINT):
-            raise ValueError(f"A list of whole numbers has no field {number} of wire type {wire}.")
+            raise ValueError(f"Unknown field {number} of wire type {wire} in a list of whole numbers.")
         if isinstance(value, int):
             values.append(_signed(value))
             continue
@@ -85,19 +86,19 @@ _LISTS: Mapping[int, Callable[[bytes], Values]] = {1: _read_bytes, 2: _read_floa
 
 
 def _once(data: bytes, numbers: tuple[int, ...], what: str) -> dict[int, bytes]:
-    """Return the fields of a message that holds each of some fields at most once, all of them bytes."""
+    """Return the fields of a message that has each of `numbers` at most once, all of them bytes."""
     found: dict[int, bytes] = {}
     for number, wire, value in _fields(data):
         _check(number, wire, numbers, what)
         if number in found:
-            raise ValueError(f"Field {number} of {what} is there twice.")
+            raise ValueError(f"Field {number} of {what} is repeated.")
         found[number] = _bytes(value)
     return found
 
 
 def _check(number: int, wire: int, numbers: tuple[int, ...], what: str) -> None:
     if number not in numbers or wire != _BYTES:
-        raise ValueError(f"There is no field {number} of wire type {wire} in {what}.")
+        raise ValueError(f"Unknown field {number} of wire type {wire} in {what}.")
 
 
 def _fields(data: bytes) -> Iterator[_Field]:
@@ -113,7 +114,7 @@ def _fields(data: bytes) -> Iterator[_Field]:
             length, at = _varint(data, at)
             value, at = _take(data, at, length)
         else:
-            raise ValueError(f"There is no wire type {wire}, at byte {at}.")
+            raise ValueError(f"Unknown wire type {wire} at byte {at}.")
         yield number, wire, value
 
 
@@ -136,7 +137,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             if value >= 1 << 64:
                 break
             return value, at
-    raise ValueError(f"A number must fit into 64 bits, got a longer one that ends at byte {at}.")
+    raise ValueError(f"A number must fit in 64 bits, got a longer one that ends at byte {at}.")
 
 
 def _signed(value: int) -> int:

@@ -1,4 +1,4 @@
-"""GLDv2: photos of landmarks by the Wikipedia contributor who took them, in TensorFlow Federated's files.
+"""GLDv2: photos of landmarks by Wikipedia contributor, in TensorFlow Federated's files.
 
 Federated Visual Classification with Real-World Data Distribution
     T.-M. H. Hsu, H. Qi, M. Brown. ECCV 2020.
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from partita.data.importers.source import Kind, Row, Survey, Tick
+from partita.data.importers.source import Row, Survey
+from partita.data.writing import ColumnKind, ProgressFn
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
 _TABLE = "federated_train.csv"
 _COLUMNS = ("user_id", "image_id", "class")
-_LEAST = 50
+_MIN_EXAMPLES = 50
 _PAPER = 823
-"""The devices the paper keeps, of those with at least 50 images."""
+"""The number of devices in the paper, with at least 50 images each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,37 +30,40 @@ class _Photo:
     name: str
     label: int
     row: int
-    """Its row in the table, where the header is row 1."""
+    """The number of its row in the table; the header is row 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gldv2:
-    """The federated GLDv2; half of each device's images, rounded down, are its test set.
+    """The federated GLDv2, with a device per contributor.
 
-    Those are the ones whose ids have the smallest SHA-256 digests. Images are taken as they are, undecoded.
+    Half of a device's images, rounded down, are test images: those whose ids have the smallest SHA-256
+    digests. Image files are copied without decoding them.
     """
 
     path: Path
-    """The folder with `federated_train.csv`, and below it the images, `<image_id>.jpg`."""
-    least: int = _LEAST
+    """The folder with `federated_train.csv` and, in it or its subfolders, the images `<image_id>.jpg`."""
+    min_examples: int = _MIN_EXAMPLES
     """Devices with fewer images are dropped."""
 
     def __post_init__(self) -> None:
-        if self.least < 2:
-            raise ConfigError(f"`least` must be at least 2, for an image on either side, got {self.least}.")
+        if self.min_examples < 2:
+            raise ConfigError(
+                f"`min_examples` must be at least 2, a training and a test image, got {self.min_examples}."
+            )
 
     @property
-    def columns(self) -> Mapping[str, Kind]:
-        """The image and its landmark."""
+    def columns(self) -> Mapping[str, ColumnKind]:
+        """The columns of content: the image and its landmark."""
         return {"image": "image", "label": "label"}
 
-    def survey(self, tick: Tick) -> Survey:
-        """Return which devices have enough images; reads the table, not the images."""
-        kept = sorted(device for device, photos in self._photos.items() if len(photos) >= self.least)
+    def survey(self, progress: ProgressFn) -> Survey:
+        """Return the devices with enough images; reads only the table."""
+        kept = sorted(device for device, photos in self._photos.items() if len(photos) >= self.min_examples)
         return Survey(
             kept,
-            {f"fewer than {self.least} images": len(self._photos) - len(kept)},
-            _PAPER if self.least == _LEAST else None,
+            {f"fewer than {self.min_examples} images": len(self._photos) - len(kept)},
+            _PAPER if self.min_examples == _MIN_EXAMPLES else None,
         )
 
     def rows(self, device: DeviceId) -> Iterator[Row]:
@@ -93,44 +97,46 @@ class Gldv2:
         where = f"row {photo.row} of `{self.path / _TABLE}`, device {device!r}"
         path = self._find_image(photo.name)
         if path is None:
-            raise ConfigError(f"There is no image `{photo.name}.jpg` below `{self.path}` ({where}).")
+            raise ConfigError(
+                f"There is no image `{photo.name}.jpg` in `{self.path}` or its subfolders ({where})."
+            )
         try:
             return path.read_bytes()
         except OSError as error:
             raise ConfigError(f"Cannot read the image `{path}`: {error.strerror} ({where}).") from None
 
     def _find_image(self, name: str) -> Path | None:
-        """Return where an image is: in the usual place, or wherever else a walk found it."""
-        usual = self.path.joinpath(*name[:3], f"{name}.jpg")
-        return usual if usual.is_file() else self._elsewhere.get(name)
+        """Return the path of an image: in the public layout, or else found by a search of all subfolders."""
+        public = self.path.joinpath(*name[:3], f"{name}.jpg")
+        return public if public.is_file() else self._elsewhere.get(name)
 
     @cached_property
     def _elsewhere(self) -> dict[str, Path]:
-        """The table's images by id, in whatever folders they are; of two of one id, the first by path."""
-        wanted = {photo.name for photos in self._photos.values() for photo in photos}
+        """The paths of the table's images in any subfolder, by id; of two with one id, the first path."""
+        names = {photo.name for photos in self._photos.values() for photo in photos}
         found: dict[str, Path] = {}
         for folder, inner, files in os.walk(self.path):
             inner.sort()
             for file in files:
                 name = file.removesuffix(".jpg")
-                if name != file and name in wanted:
+                if name != file and name in names:
                     found.setdefault(name, Path(folder, file))
         return found
 
 
 def _read_table(lines: Iterator[str], path: Path) -> Iterator[tuple[DeviceId, _Photo]]:
-    """Yield the photos of the table with their devices."""
+    """Yield the device and the photo of each row of the table."""
     reader = csv.DictReader(lines)
     given = reader.fieldnames or ()
     missing = [name for name in _COLUMNS if name not in given]
     if missing:
-        lacking = ", ".join(f"`{name}`" for name in missing)
-        raise ConfigError(f"`{path}` lacks the column {lacking}; its header is `{','.join(given)}`.")
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise ConfigError(f"`{path}` has no column {names}; its header is `{','.join(given)}`.")
     for entry in reader:
         device, name, label = (entry[column] or "" for column in _COLUMNS)
         where = f"row {reader.line_num} of `{path}`, device {device!r}"
         if not device or not name:
             raise ConfigError(f"A row needs `user_id` and `image_id`, got {device!r} and {name!r} ({where}).")
         if not (label.isascii() and label.isdecimal()):
-            raise ConfigError(f"`class` must be a whole number of 0 or more, got {label!r} ({where}).")
+            raise ConfigError(f"`class` must be a whole number, 0 or above, got {label!r} ({where}).")
         yield device, _Photo(name, int(label), reader.line_num)

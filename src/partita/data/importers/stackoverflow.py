@@ -1,4 +1,4 @@
-"""Stack Overflow by author, as TensorFlow Federated has it: questions and answers, a sentence each."""
+"""Stack Overflow by author, in TensorFlow Federated's files: sentences of questions and answers."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from partita.data.importers.source import Kind, Row, Survey, Tick
-from partita.data.importers.tff import check_least, choose_devices, open_examples, read_device
-from partita.data.importers.tff_examples import Examples, Layout, Side
+from partita.data.importers.source import Row, Survey
+from partita.data.importers.tff import check_minimums, choose_devices, open_examples, read_device
+from partita.data.importers.tff_examples import Examples, Layout, Split
+from partita.data.writing import ColumnKind, ProgressFn
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
@@ -25,52 +26,52 @@ _PAPER = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class StackOverflow:
-    """A fixed sample of Stack Overflow's authors with enough sentences, a device each.
+    """Stack Overflow with a device per author, for a fixed sample of the authors with enough sentences.
 
-    A text is the source's `tokens`: words in lower case with a space between. The authors held out by the
-    source are not used.
+    A text is the source's `tokens`: lowercase words separated by spaces. The source's held-out authors are
+    not used.
     """
 
     path: Path
-    """The folder of `stackoverflow_train.h5` and `stackoverflow_test.h5`, or `stackoverflow.sqlite`."""
-    least_train: int = 100
-    """The least training examples of a device that is kept."""
-    least_test: int = 10
-    """The least test examples of a device that is kept."""
-    most_train: int = 1000
-    """The most training examples of a device that are kept, the first ones."""
+    """The folder with `stackoverflow_train.h5` and `stackoverflow_test.h5`, or `stackoverflow.sqlite`."""
+    min_train_examples: int = 100
+    """Devices with fewer training examples are dropped."""
+    min_test_examples: int = 10
+    """Devices with fewer test examples are dropped."""
+    max_examples: int = 1000
+    """The maximum number of training examples per device: the first ones are kept."""
     devices: int = 1000
-    """How many devices with enough examples to keep, those whose ids' SHA-256 digests come first; 0: all."""
+    """The number of devices: those whose ids have the smallest SHA-256 digests. 0: all."""
 
     def __post_init__(self) -> None:
-        check_least(self.least_train, self.least_test)
-        if self.most_train < 1:
-            raise ConfigError(f"`most_train` must be at least 1, got {self.most_train}.")
+        check_minimums(self.min_train_examples, self.min_test_examples)
+        if self.max_examples < 1:
+            raise ConfigError(f"`max_examples` must be at least 1, got {self.max_examples}.")
         if self.devices < 0:
             raise ConfigError(f"`devices` must be at least 0, got {self.devices}.")
 
     @property
-    def columns(self) -> Mapping[str, Kind]:
-        """The content's one column, a text."""
+    def columns(self) -> Mapping[str, ColumnKind]:
+        """The column of content: a text."""
         return {"text": "text"}
 
-    def survey(self, tick: Tick) -> Survey:
+    def survey(self, progress: ProgressFn) -> Survey:
         """Return the sample of the authors with enough examples."""
-        enough, dropped = choose_devices(self._examples, self._least, tick)
+        enough, dropped = choose_devices(self._examples, self._minimums, progress)
         devices = _sample(enough, self.devices or len(enough))
         dropped["not in the sample"] = len(enough) - len(devices)
-        self._examples.keep(devices, tick)
+        self._examples.keep(devices, progress)
         return Survey(devices, dropped, paper=_PAPER if self == StackOverflow(path=self.path) else None)
 
     def rows(self, device: DeviceId) -> Iterator[Row]:
         """Yield an author's sentences."""
-        most: Mapping[Side, int | None] = {"train": self.most_train, "test": None}
-        for side, where, example in read_device(self._examples, device, self._least, most):
-            yield {"split": side, "text": _text(example["tokens"], where)}
+        limits: Mapping[Split, int | None] = {"train": self.max_examples, "test": None}
+        for split, where, example in read_device(self._examples, device, self._minimums, limits):
+            yield {"split": split, "text": _text(example["tokens"], where)}
 
     @property
-    def _least(self) -> Mapping[Side, int]:
-        return {"train": self.least_train, "test": self.least_test}
+    def _minimums(self) -> Mapping[Split, int]:
+        return {"train": self.min_train_examples, "test": self.min_test_examples}
 
     @cached_property
     def _examples(self) -> Examples:
@@ -78,7 +79,7 @@ class StackOverflow:
 
 
 def _sample(devices: Sequence[DeviceId], count: int) -> list[DeviceId]:
-    """Return `count` of the devices in the order of ids; what else there is never changes who comes first."""
+    """Return the `count` devices whose ids have the smallest digests, sorted by id."""
     digests = {device: hashlib.sha256(device.encode()).digest() for device in devices}
     return sorted(sorted(devices, key=lambda device: digests[device])[:count])
 
@@ -86,7 +87,7 @@ def _sample(devices: Sequence[DeviceId], count: int) -> list[DeviceId]:
 def _text(values: Sequence[Any], where: str) -> str:
     if len(values) != 1 or not isinstance(values[0], bytes):
         got = f"{len(values)} values" if len(values) != 1 else repr(values[0])
-        raise ConfigError(f"{where}: `tokens` must be one string of bytes, got {got}.")
+        raise ConfigError(f"{where}: `tokens` must be one byte string, got {got}.")
     try:
         return values[0].decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What TensorFlow Federated's HDF5 and SQLite files have in common: examples by device, train and test."""
+"""The interface to TensorFlow Federated's HDF5 and SQLite files: examples by device and split."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,53 +6,53 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from partita.data.importers.example_proto import Values
-from partita.data.importers.source import Tick
+from partita.data.writing import ProgressFn
 from partita.protocol import DeviceId
 
-Side = Literal["train", "test"]
-SIDES: tuple[Side, ...] = ("train", "test")
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = ("train", "test")
 Example = Mapping[str, Values]
-"""An example by member: a flat list of values each."""
-TICK = 1000
-"""After how many devices the progress is told."""
+"""An example: a flat list of values for each member."""
+DEVICES_AT_A_TIME = 1000
+"""Devices between two calls of the progress callback."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How TensorFlow Federated names the files, the splits and the members of a data set."""
+    """TensorFlow Federated's names of a data set's files, splits and members."""
 
     command: str
     """The command that imports it."""
-    hdf5: Mapping[Side, str]
-    """The HDF5 file of each side."""
+    hdf5: Mapping[Split, str]
+    """The HDF5 file of each split."""
     sqlite: str
-    """The SQLite file of all sides."""
-    splits: Mapping[Side, str]
-    """The name of each side in the SQLite file."""
+    """The SQLite file of all splits."""
+    splits: Mapping[Split, str]
+    """The name of each split in the SQLite file."""
     members: tuple[str, ...]
     """The members of an example that are read."""
 
 
 class Examples(Protocol):
-    """The examples of a data set, by device and side."""
+    """The examples of a data set, by device and split."""
 
-    def file(self, side: Side) -> Path:
-        """Return the file that holds a side."""
+    def file(self, split: Split) -> Path:
+        """Return the file of a split."""
         ...
 
-    def counts(self, tick: Tick) -> Iterator[tuple[DeviceId, int, int]]:
-        """Yield each device in the order of ids with its training and test examples, none of them read."""
+    def counts(self, progress: ProgressFn) -> Iterator[tuple[DeviceId, int, int]]:
+        """Yield each device, sorted by id, with its numbers of training and test examples."""
         ...
 
-    def keep(self, devices: Sequence[DeviceId], tick: Tick) -> None:
-        """Make ready to read these devices, in place."""
+    def keep(self, devices: Sequence[DeviceId], progress: ProgressFn) -> None:
+        """Prepare to read these devices, in place."""
         ...
 
-    def read(self, device: DeviceId, side: Side, most: int | None) -> Iterator[Example]:
-        """Yield a device's first examples of a side, `most` of them or all."""
+    def read(self, device: DeviceId, split: Split, limit: int | None) -> Iterator[Example]:
+        """Yield a device's first `limit` examples of a split, or all."""
         ...
 
 
-def place(file: Path, device: DeviceId, side: Side, row: int) -> str:
-    """Return how an error names an example; the rows of a device's side count from 0."""
-    return f"`{file}`, device {device!r}, {side} row {row}"
+def location(file: Path, device: DeviceId, split: Split, row: int) -> str:
+    """Return the location of an example for an error message; rows are counted from 0 in each split."""
+    return f"`{file}`, device {device!r}, {split} row {row}"

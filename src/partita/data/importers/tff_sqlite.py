@@ -1,4 +1,4 @@
-"""TensorFlow Federated's SQLite files: a table of examples, a `tf.train.Example` each, and one of counts."""
+"""TensorFlow Federated's SQLite files: a table of `tf.train.Example` records, and a table of counts."""
 
 import sqlite3
 import weakref
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from partita.data.importers.example_proto import read_example
-from partita.data.importers.source import Tick
-from partita.data.importers.tff_examples import TICK, Example, Layout, Side, place
+from partita.data.importers.tff_examples import DEVICES_AT_A_TIME, Example, Layout, Split, location
+from partita.data.writing import ProgressFn
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
@@ -29,21 +29,22 @@ _INDEXED = """
 """
 _BY_DEVICE = """
     SELECT serialized_example_proto FROM examples
-    WHERE client_id = :device AND split_name = :split ORDER BY rowid LIMIT :most
+    WHERE client_id = :device AND split_name = :split ORDER BY rowid LIMIT :limit
 """
-_BY_PLACE = """
-    SELECT serialized_example_proto FROM temp.places CROSS JOIN examples ON examples.rowid = places.place
-    WHERE places.device = :device AND places.split = :split ORDER BY places.place LIMIT :most
+_BY_ROWID = """
+    SELECT serialized_example_proto
+    FROM temp.device_rows CROSS JOIN examples ON examples.rowid = device_rows.number
+    WHERE device_rows.device = :device AND device_rows.split = :split ORDER BY device_rows.number LIMIT :limit
 """
 _ROWS = 10_000
-"""Rows looked at together while the places of devices are found."""
+"""Rows read at a time in the pass that finds the rows of devices."""
 
 
 class SqliteExamples:
-    """The examples in an SQLite file, opened to read only.
+    """The examples in an SQLite file, opened read-only.
 
-    The public files have an index by device. Where one has none, a pass over the table notes in a temporary
-    database on disk where the rows of the kept devices are, as a pass for each device would take days.
+    The public files have an index by device. For a file without one, a single pass over the table notes the
+    rows of the kept devices in a temporary database on disk: a pass per device would take days.
     """
 
     def __init__(self, layout: Layout, path: Path) -> None:
@@ -55,50 +56,50 @@ class SqliteExamples:
         self._connection = sqlite3.connect(address, uri=True, isolation_level=None)
         weakref.finalize(self, self._connection.close)
 
-    def file(self, side: Side) -> Path:
-        """Return the file, the same for every side."""
+    def file(self, split: Split) -> Path:
+        """Return the file, which has every split."""
         return self._path
 
-    def counts(self, tick: Tick) -> Iterator[tuple[DeviceId, int, int]]:
-        """Yield each device with what `client_metadata` counts of it."""
+    def counts(self, progress: ProgressFn) -> Iterator[tuple[DeviceId, int, int]]:
+        """Yield each device, sorted by id, with its counts in `client_metadata`."""
         splits: Mapping[str, str] = {**self._layout.splits}
         total = next(self._run(_DEVICES, splits))[0]
         if not total:
-            known = [split for (split,) in self._run(_SPLITS)]
-            raise ConfigError(f"`{self._path}` must have the splits {list(splits.values())}, got {known}.")
+            found = [split for (split,) in self._run(_SPLITS)]
+            raise ConfigError(f"`{self._path}` must have the splits {list(splits.values())}, got {found}.")
         for number, (device, train, test) in enumerate(self._run(_COUNTS, splits)):
             if not isinstance(device, str):
-                raise ConfigError(f"`{self._path}`: each `client_id` must be a text, got {device!r}.")
-            if number % TICK == 0:
-                tick(number, total)
+                raise ConfigError(f"`{self._path}`: each `client_id` must be a string, got {device!r}.")
+            if number % DEVICES_AT_A_TIME == 0:
+                progress(number, total)
             yield device, int(train), int(test)
 
-    def keep(self, devices: Sequence[DeviceId], tick: Tick) -> None:
-        """Find the rows of these devices in one pass, unless the file has an index by device."""
+    def keep(self, devices: Sequence[DeviceId], progress: ProgressFn) -> None:
+        """Note the rows of these devices, in place and in one pass, unless the file has such an index."""
         kept = frozenset(devices)
         if kept <= self._noted or any(self._run(_INDEXED)):
             return
         total = next(self._run("SELECT total(num_examples) FROM client_metadata"))[0]
         self._do("PRAGMA temp_store = FILE")
-        self._do("DROP TABLE IF EXISTS temp.places")
-        self._do("CREATE TABLE temp.places (device TEXT, split TEXT, place INTEGER)")
-        with self._connection, self._errors_told():
+        self._do("DROP TABLE IF EXISTS temp.device_rows")
+        self._do("CREATE TABLE temp.device_rows (device TEXT, split TEXT, number INTEGER)")
+        with self._connection, self._sqlite_errors():
             self._do("BEGIN")
-            self._note_places(kept, int(total), tick)
-        self._do("CREATE INDEX temp.places_by_device ON places (device, split, place)")
-        self._query, self._noted = _BY_PLACE, kept
+            self._note_rows(kept, int(total), progress)
+        self._do("CREATE INDEX temp.device_rows_by_device ON device_rows (device, split, number)")
+        self._query, self._noted = _BY_ROWID, kept
 
-    def read(self, device: DeviceId, side: Side, most: int | None) -> Iterator[Example]:
-        """Yield a device's first examples of a side, in the order of the table, one in memory at a time."""
-        limit = -1 if most is None else most
-        values = {"device": device, "split": self._layout.splits[side], "most": limit}
+    def read(self, device: DeviceId, split: Split, limit: int | None) -> Iterator[Example]:
+        """Yield a device's first `limit` examples of a split, in the table's order, one at a time."""
+        rows = -1 if limit is None else limit
+        values = {"device": device, "split": self._layout.splits[split], "limit": rows}
         for row, (data,) in enumerate(self._run(self._query, values)):
-            yield self._example(data, place(self._path, device, side, row))
+            yield self._example(data, location(self._path, device, split, row))
 
     def _example(self, data: object, where: str) -> Example:
         try:
             if not isinstance(data, bytes):
-                raise ValueError(f"It is no bytes, but {type(data).__name__}.")
+                raise ValueError(f"It must be bytes, got {type(data).__name__}.")
             example = read_example(data)
         except ValueError as error:
             raise ConfigError(f"{where} must be a serialized `tf.train.Example`: {error}") from error
@@ -107,24 +108,24 @@ class SqliteExamples:
                 raise ConfigError(f"{where} must have `{member}`, got {sorted(example)}.")
         return example
 
-    def _note_places(self, devices: frozenset[DeviceId], total: int, tick: Tick) -> None:
+    def _note_rows(self, devices: frozenset[DeviceId], total: int, progress: ProgressFn) -> None:
         rows = self._connection.execute("SELECT client_id, split_name, rowid FROM examples")
         done = 0
         while some := rows.fetchmany(_ROWS):
             kept = [row for row in some if row[0] in devices]
-            self._connection.executemany("INSERT INTO temp.places VALUES (?, ?, ?)", kept)
+            self._connection.executemany("INSERT INTO temp.device_rows VALUES (?, ?, ?)", kept)
             done += len(some)
-            tick(min(done, total), total)
+            progress(min(done, total), total)
 
     def _do(self, statement: str) -> None:
         list(self._run(statement))
 
     def _run(self, statement: str, values: Mapping[str, Any] | None = None) -> Iterator[tuple[Any, ...]]:
-        with self._errors_told():
+        with self._sqlite_errors():
             yield from self._connection.execute(statement, values or {})
 
     @contextmanager
-    def _errors_told(self) -> Iterator[None]:
+    def _sqlite_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:

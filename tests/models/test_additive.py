@@ -1,15 +1,15 @@
-"""Models made of a shared and a personal one."""
+"""Sums and mixtures of a shared and a personal model."""
 
 import pytest
 import torch
 from torch import nn
 
-from partita import Additive, Mixture, Partition, SplitInput
+from partita import Additive, Mixture
 from partita.models.parts import named_partition
 
 
 class Constant(nn.Module):
-    """Gives the same numbers whatever comes in."""
+    """Returns the same values for any input."""
 
     def __init__(self, *values: float) -> None:
         super().__init__()
@@ -19,14 +19,14 @@ class Constant(nn.Module):
         return self.values.expand(len(inputs), -1)
 
 
-def test_an_additive_model_gives_the_sum() -> None:
+def test_an_additive_model_returns_the_sum() -> None:
     model = Additive(Constant(1.0, 2.0), Constant(10.0, 20.0))
 
     assert model(torch.zeros(1, 1)).tolist() == [[11.0, 22.0]]
     assert named_partition(model, "additive").partition.names("personal") == ("personal.values",)
 
 
-def test_in_an_additive_model_each_fits_what_the_other_leaves() -> None:
+def test_each_part_of_an_additive_model_fits_the_residual_of_the_other() -> None:
     # d/dv (y - u - v)^2 = -2 (y - u - v): with y = 5, u = 1, v = 2 it is -4.
     model = Additive(Constant(1.0), Constant(2.0))
 
@@ -36,7 +36,7 @@ def test_in_an_additive_model_each_fits_what_the_other_leaves() -> None:
     assert [gradient.item() for gradient in gradients] == [-4.0, -4.0]
 
 
-def test_a_mixture_gives_the_convex_combination_of_two_distributions() -> None:
+def test_a_mixture_is_the_convex_combination_of_two_distributions() -> None:
     # p = (1/4, 3/4) and p_i = (1/2, 1/2) with theta = 0.8: (0.2 + 0.1, 0.6 + 0.1)
     model = Mixture(Constant(0.0, 1.0986123), Constant(2.0, 2.0), theta=0.8)
 
@@ -47,7 +47,7 @@ def test_a_mixture_gives_the_convex_combination_of_two_distributions() -> None:
     assert loss.exp().item() == pytest.approx(1 / 0.7)
 
 
-def test_a_mixtures_share_is_learnt_and_the_devices_own() -> None:
+def test_the_weight_of_a_mixture_is_learned_and_personal() -> None:
     # d/d theta of -log(theta 3/4 + (1 - theta) 1/2) at 0.8 is -(1/4)/0.7, times theta (1 - theta) for the logit.
     model = Mixture(Constant(0.0, 1.0986123), Constant(2.0, 2.0), theta=0.8)
 
@@ -59,7 +59,7 @@ def test_a_mixtures_share_is_learnt_and_the_devices_own() -> None:
     assert model.theta.item() == pytest.approx(0.8)
 
 
-def test_a_mixture_of_sure_models_stays_finite() -> None:
+def test_a_mixture_of_confident_models_is_finite() -> None:
     model = Mixture(Constant(0.0, 1e4), Constant(1e4, 0.0), theta=1e-6)
 
     log_probabilities = model(torch.zeros(1, 1))
@@ -69,25 +69,6 @@ def test_a_mixture_of_sure_models_stays_finite() -> None:
 
 
 @pytest.mark.parametrize("theta", [0.0, 1.0, float("nan")])
-def test_theta_is_inside(theta: float) -> None:
+def test_theta_must_be_between_0_and_1(theta: float) -> None:
     with pytest.raises(ValueError, match="`theta` must be between 0 and 1"):
         Mixture(Constant(0.0), Constant(0.0), theta=theta)
-
-
-def test_a_split_input_keeps_chunks_apart_until_the_top() -> None:
-    model = SplitInput(nn.Linear(2, 3), nn.Linear(1, 2), nn.Linear(5, 1), at=2)
-    inputs = torch.tensor([[1.0, 2.0, 3.0]])
-
-    output = model(inputs)
-
-    both = torch.cat([model.shared(inputs[:, :2]), model.personal(inputs[:, 2:])], dim=1)
-    assert torch.equal(output, model.top(both))
-    assert Partition(model, personal="personal.*").count("personal") == 1 * 2 + 2
-    assert named_partition(model, "input").partition.names("personal") == ("personal.weight", "personal.bias")
-
-
-def test_a_cut_outside_of_the_features_is_an_error() -> None:
-    model = SplitInput(nn.Linear(3, 1), nn.Linear(1, 1), nn.Linear(2, 1), at=3)
-
-    with pytest.raises(ValueError, match="`at` must be between 0 and 3, the features, got 3."):
-        model(torch.zeros(1, 3))

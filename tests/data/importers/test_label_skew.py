@@ -1,4 +1,4 @@
-"""Devices drawn by label: every row once, the same for a seed, and as Flower's partitioners draw them."""
+"""Simulated devices with label skew: every row once, reproducible, and as by Flower's partitioners."""
 
 import subprocess
 import sys
@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partita.data.importers.drawn import dirichlet, shards
+from partita.data.importers.label_skew import dirichlet, shards
 from partita.errors import ConfigError
 
 
 def write(path: Path, rows: int = 600, labels: int = 5) -> Path:
-    """A table with a number for each row, labels in turn, training rows before test rows."""
+    """Write a table with numbered rows, labels in turn, and training rows before test rows."""
     table = pa.table(
         {
             "row": list(range(rows)),
@@ -42,14 +42,14 @@ def labels_by_device(out: Path) -> dict[str, Counter[Any]]:
 
 
 def largest_share(out: Path) -> float:
-    """The share of a device's most frequent label, over devices."""
+    """Return the mean over devices of the share of the most frequent label."""
     return float(
         np.mean([max(counts.values()) / counts.total() for counts in labels_by_device(out).values()])
     )
 
 
 @pytest.mark.parametrize("draw", [dirichlet, shards])
-def test_every_row_is_kept_once_with_all_that_is_in_it(tmp_path: Path, draw: Any) -> None:
+def test_every_row_is_kept_once_with_all_its_values(tmp_path: Path, draw: Any) -> None:
     source = write(tmp_path / "in.parquet", rows=613)
 
     imported = draw(source, tmp_path / "out.parquet", devices=12)
@@ -61,18 +61,18 @@ def test_every_row_is_kept_once_with_all_that_is_in_it(tmp_path: Path, draw: Any
     names = [f"device-{number:04}" for number in range(12)]
     assert list(imported.survey.devices) == names
     assert imported.rows == 613
-    # In the order of ids, and of rows within a device.
+    # Sorted by id, and by row within a device.
     order = list(zip(table["device"].to_pylist(), table["row"].to_pylist(), strict=True))
     assert order == sorted(order)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [dirichlet, shards])
-def test_a_seed_draws_the_same_devices_in_another_process(tmp_path: Path, draw: Any) -> None:
+def test_a_seed_gives_the_same_devices_in_another_process(tmp_path: Path, draw: Any) -> None:
     source = write(tmp_path / "in.parquet")
     code = (
-        "import sys, pathlib; from partita.data.importers import drawn;"
-        "getattr(drawn, sys.argv[1])(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), devices=10, seed=3)"
+        "import sys, pathlib; from partita.data.importers import label_skew;"
+        "getattr(label_skew, sys.argv[1])(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), devices=10, seed=3)"
     )
 
     draw(source, tmp_path / "here.parquet", devices=10, seed=3)
@@ -90,16 +90,16 @@ def test_a_small_alpha_gives_more_skewed_labels_than_a_large_one(tmp_path: Path)
     shares = []
     for alpha in (0.05, 1.0, 1000.0):
         out = tmp_path / f"{alpha}.parquet"
-        dirichlet(source, out, devices=10, alpha=alpha, least=1)
+        dirichlet(source, out, devices=10, alpha=alpha, min_examples=1)
         shares.append(largest_share(out))
 
-    # Of five labels, one has nearly all rows of a device, or a fifth.
+    # Of five labels, the most frequent one has nearly all rows of a device, or a fifth.
     assert shares[0] > shares[1] + 0.1 > shares[2] + 0.2
     assert shares[0] > 0.6
     assert shares[2] < 0.25
 
 
-def test_dirichlet_draws_the_shares_that_flower_draws(tmp_path: Path) -> None:
+def test_dirichlet_shares_are_those_of_flower(tmp_path: Path) -> None:
     from datasets import Dataset
     from flwr_datasets.partitioner import DirichletPartitioner
 
@@ -109,13 +109,13 @@ def test_dirichlet_draws_the_shares_that_flower_draws(tmp_path: Path) -> None:
 
     dirichlet(source, tmp_path / "out.parquet", devices=8, alpha=0.7, seed=5)
 
-    # Which rows of a label a device gets is shuffled; how many of each it gets is not.
-    wanted = [Counter(partitioner.load_partition(number)["label"]) for number in range(8)]
-    assert list(labels_by_device(tmp_path / "out.parquet").values()) == wanted
+    # The rows of a label are shuffled, but the number that each device gets is the same.
+    expected = [Counter(partitioner.load_partition(number)["label"]) for number in range(8)]
+    assert list(labels_by_device(tmp_path / "out.parquet").values()) == expected
 
 
 @pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")
-def test_shards_are_dealt_as_flower_deals_them(tmp_path: Path) -> None:
+def test_shards_are_assigned_as_by_flower(tmp_path: Path) -> None:
     from datasets import Dataset
     from flwr_datasets.partitioner import ShardPartitioner
 
@@ -125,18 +125,18 @@ def test_shards_are_dealt_as_flower_deals_them(tmp_path: Path) -> None:
     )
     partitioner.dataset = Dataset.from_dict({"label": [number % 5 for number in range(600)]})
 
-    shards(source, tmp_path / "out.parquet", devices=10, per_device=2, seed=5)
+    shards(source, tmp_path / "out.parquet", devices=10, shards_per_device=2, seed=5)
 
-    wanted = [Counter(partitioner.load_partition(number)["label"]) for number in range(10)]
-    assert list(labels_by_device(tmp_path / "out.parquet").values()) == wanted
-    assert all(len(counts) <= 2 for counts in wanted)
+    expected = [Counter(partitioner.load_partition(number)["label"]) for number in range(10)]
+    assert list(labels_by_device(tmp_path / "out.parquet").values()) == expected
+    assert all(len(counts) <= 2 for counts in expected)
 
 
-def test_shards_differ_by_one_row_at_most_where_rows_cannot_be_cut_evenly(tmp_path: Path) -> None:
+def test_shards_differ_by_at_most_one_row(tmp_path: Path) -> None:
     # 1003 rows in 60 shards: 43 have 17 rows and 17 have 16.
     source = write(tmp_path / "in.parquet", rows=1003)
 
-    shards(source, tmp_path / "out.parquet", devices=20, per_device=3)
+    shards(source, tmp_path / "out.parquet", devices=20, shards_per_device=3)
 
     sizes = Counter(owners(tmp_path / "out.parquet").values())
     assert len(sizes) == 20
@@ -166,14 +166,14 @@ def test_labels_may_be_texts_or_whole_numbers_in_another_column(
         table = pa.table({"class": labels * 50, "row": [f"{name}{number}" for number in range(150)]})
         pq.write_table(table, tmp_path / "many" / f"{name}.parquet")
 
-    imported = draw(tmp_path / "many", tmp_path / "out.parquet", devices=4, by="class")
+    imported = draw(tmp_path / "many", tmp_path / "out.parquet", devices=4, label="class")
 
     assert imported.rows == 300
     assert len(set(pq.read_table(tmp_path / "out.parquet")["row"].to_pylist())) == 300
     assert len(imported.survey.devices) == 4
 
 
-def test_datasets_opens_what_was_drawn_from_its_own_table(tmp_path: Path) -> None:
+def test_datasets_opens_the_result_for_one_of_its_own_tables(tmp_path: Path) -> None:
     from datasets import ClassLabel, Dataset, Features, Value
 
     features = Features({"label": ClassLabel(names=["cat", "dog"]), "text": Value("string")})
@@ -193,22 +193,22 @@ def test_datasets_opens_what_was_drawn_from_its_own_table(tmp_path: Path) -> Non
         (dirichlet, {"devices": 0}, "`devices` must be at least 1, got 0"),
         (dirichlet, {"alpha": 0.0}, "`alpha` must be a number above 0, got 0.0"),
         (dirichlet, {"alpha": float("nan")}, "`alpha` must be a number above 0, got nan"),
-        (dirichlet, {"least": 0}, "`least` must be at least 1, got 0"),
+        (dirichlet, {"min_examples": 0}, "`min_examples` must be at least 1, got 0"),
         (dirichlet, {"seed": -1}, "`seed` must be at least 0, got -1"),
-        (dirichlet, {"by": "class"}, "has no column 'class'. It has: row, label, image, split"),
-        (dirichlet, {"by": "image"}, "`image` of .* must hold texts or whole numbers, it holds struct"),
+        (dirichlet, {"label": "class"}, "has no column 'class'. Its columns: row, label, image, split"),
+        (dirichlet, {"label": "image"}, "`image` of .* must hold strings or whole numbers, got struct"),
         (dirichlet, {"devices": 61}, "has 600 rows, too few for 61 devices with at least 10 each"),
         (
             dirichlet,
             {"devices": 50, "alpha": 0.01},
-            "No draw with `alpha` 0.01 gave each of 50 devices at least 10",
+            "No draw with `alpha` = 0.01 gave each of 50 devices at least 10",
         ),
         (shards, {"devices": -3}, "`devices` must be at least 1, got -3"),
-        (shards, {"per_device": 0}, "`per_device` must be at least 1, got 0"),
+        (shards, {"shards_per_device": 0}, "`shards_per_device` must be at least 1, got 0"),
         (shards, {"devices": 301}, "has 600 rows, too few for 301 devices with 2 shards each"),
     ],
 )
-def test_values_that_will_not_do_are_refused_in_one_line(
+def test_invalid_values_are_a_one_line_error(
     tmp_path: Path, draw: Any, values: dict[str, Any], message: str
 ) -> None:
     source = write(tmp_path / "in.parquet")
@@ -221,12 +221,12 @@ def test_values_that_will_not_do_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("draw", [dirichlet, shards])
-def test_tables_that_will_not_do_are_refused(tmp_path: Path, draw: Any) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path, draw: Any) -> None:
     pq.write_table(pa.table({"device": ["a"] * 300, "label": [1] * 300}), tmp_path / "has.parquet")
     pq.write_table(pa.table({"label": [1] * 290 + [None]}), tmp_path / "null.parquet")
     pq.write_table(pa.table({"label": pa.array([], pa.int64())}), tmp_path / "empty.parquet")
     wrong = {
-        "has": "has.parquet` has a column `device` already: there is nothing to draw",
+        "has": "has.parquet` has devices already, in its column `device`",
         "null": "null.parquet`, row 290: `label` is empty",
         "empty": "empty.parquet` has 0 rows, too few",
         "nothing": "There is no file or folder `.*nothing.parquet`",
@@ -239,7 +239,7 @@ def test_tables_that_will_not_do_are_refused(tmp_path: Path, draw: Any) -> None:
         draw(tmp_path / "null.parquet", tmp_path / "has.parquet")
 
 
-def test_a_missing_package_is_named_with_what_brings_it(
+def test_a_missing_package_is_an_error_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write(tmp_path / "in.parquet")
@@ -249,4 +249,4 @@ def test_a_missing_package_is_named_with_what_brings_it(
         with pytest.raises(ConfigError) as error:
             draw(source, tmp_path / "out.parquet", devices=5)
 
-        assert str(error.value) == "Drawing devices needs flwr-datasets: pip install 'partita[hf]'."
+        assert str(error.value) == "Simulated devices need flwr-datasets: pip install 'partita[hf]'."

@@ -1,4 +1,4 @@
-"""Made-up tables: examples of the right shape, of noise, for data that is not there."""
+"""Placeholder tables: noise in the right shapes, for `describe` when the data files are missing."""
 
 from io import BytesIO
 from pathlib import Path
@@ -7,33 +7,32 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from partita.data.importers.source import Kind
-from partita.data.writing import TableWriter, schema_of
+from partita.data.writing import ColumnKind, TableWriter, schema_of
 from partita.errors import needed
 
 _SECONDS, _RATE = 12, 16_000
-"""An utterance of a usual length."""
-COLUMNS: dict[str, dict[str, Kind]] = {
+"""The length and the sampling rate of the placeholder utterance: a typical one."""
+COLUMNS: dict[str, dict[str, ColumnKind]] = {
     "image": {"image": "image", "label": "label"},
     "text": {"text": "text"},
     "speech": {"audio": "audio", "text": "text"},
 }
-"""The content of a table, by the kind of task."""
+"""The content columns of a table, by kind of task."""
 
 
-def write_made_up(path: Path, kind: str, *, devices: int, size: int, words: int) -> None:
-    """Write a table for a kind of task; only the first device has pictures and sounds to look at.
+def write_placeholder(path: Path, kind: str, *, devices: int, size: int, words: int) -> None:
+    """Write a placeholder table for a kind of task; only the first device has valid images or audio.
 
     Args:
-        path: where to write it.
-        kind: one of `COLUMNS`.
-        devices: how many devices it has.
-        size: the height and width of pictures.
-        words: how many different words the first text has.
+        path: the file to write.
+        kind: a key of `COLUMNS`.
+        devices: the number of devices.
+        size: the height and width of images.
+        words: the number of different words in the first text.
     """
     columns = COLUMNS[kind]
     words = 40 if "audio" in columns else words
-    first = {name: _value(what, size, words) for name, what in columns.items()}
+    first = {name: _value(content, size, words) for name, content in columns.items()}
     other = {name: 0 if columns[name] == "label" else None for name in columns}
     other |= {"text": "word0"} if "text" in columns else {}
     with TableWriter(path, schema_of(columns)) as writer:
@@ -42,7 +41,7 @@ def write_made_up(path: Path, kind: str, *, devices: int, size: int, words: int)
             writer.add_rows([{**row, "split": split} for split in ("train", "test")])
 
 
-def _value(kind: Kind, size: int, words: int) -> Any:
+def _value(kind: ColumnKind, size: int, words: int) -> Any:
     rng = np.random.default_rng(0)
     content = BytesIO()
     match kind:

@@ -1,4 +1,4 @@
-"""Validation examples for any task: a share of each device's training examples, held out from training."""
+"""Held-out validation for any task: a share of each device's training examples."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -13,20 +13,25 @@ from partita.protocol import DeviceId, derive_seed
 from partita.tasks.task import Task
 
 
-def held_out(task: Task, share: float) -> Task:
+def hold_out_validation(task: Task, share: float) -> Task:
     """Return the task with `share` of each device's training examples as its validation examples.
 
-    Which ones depends on the device's id and their number alone. At least one stays for training.
+    The choice depends only on the device's id and its number of examples. At least one example stays for
+    training. A device that already has validation examples keeps its splits.
     """
     if not 0 < share < 1:
         raise ValueError(f"`validation` must be between 0 and 1, got {share!r}.")
     devices = task.devices
-    return task.with_devices(Devices(devices.ids, lambda device: _Splits(device, devices[device], share)))
+
+    def load(device: DeviceId) -> _WithValidation:
+        return _WithValidation(device, devices[device], share)
+
+    return task.with_devices(Devices(devices.ids, load))
 
 
 @dataclass(frozen=True)
-class _Splits(Mapping[str, Any]):
-    """A device's splits, with its training examples in two."""
+class _WithValidation(Mapping[str, Any]):
+    """A device's splits, with its training examples divided in two."""
 
     device: DeviceId
     splits: Mapping[str, Any]
@@ -38,8 +43,8 @@ class _Splits(Mapping[str, Any]):
         examples = examples_of(self.splits["train"])
         order = list(range(len(examples)))
         random.Random(derive_seed(0, "validation", self.device)).shuffle(order)
-        held = min(round(self.share * len(order)), max(0, len(order) - 1))
-        return _Some(examples, sorted(order[:held] if name == "validation" else order[held:]))
+        count = min(round(self.share * len(order)), max(0, len(order) - 1))
+        return _Subset(examples, sorted(order[:count] if name == "validation" else order[count:]))
 
     def __iter__(self) -> Iterator[str]:
         yield from self.splits
@@ -51,8 +56,8 @@ class _Splits(Mapping[str, Any]):
 
 
 @dataclass(frozen=True)
-class _Some:
-    """Some of the examples of a split."""
+class _Subset:
+    """A subset of the examples of a split."""
 
     examples: Examples
     positions: list[int]
@@ -61,5 +66,5 @@ class _Some:
         return len(self.positions)
 
     def batch_at(self, positions: Tensor) -> Batch:
-        """Return the examples at `positions` among these."""
-        return self.examples.batch_at(tensor([self.positions[place] for place in positions.tolist()]))
+        """Return the examples at `positions` of the subset."""
+        return self.examples.batch_at(tensor([self.positions[position] for position in positions.tolist()]))

@@ -1,0 +1,137 @@
+"""The split of each row: from a column, by hash and by time."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from partita.data.options import TableOptions
+from partita.data.splits import content_keys, fraction_of
+from partita.data.table import DeviceTable
+from tables import contents, not_utf8, open_table, split_of, splits_by_text, texts, write
+
+
+def appended(rows: list[dict[str, Any]], more: int) -> list[dict[str, Any]]:
+    """Return the rows with others before, between and after them, for every device."""
+    new = [
+        {**row, "text": f"{row['text']} new {n}", "id": f"new {row['id']} {n}"}
+        for n in range(more)
+        for row in rows
+    ]
+    return sorted([*new, *rows], key=lambda row: (row["device"], row["text"][::-1]))
+
+
+@pytest.mark.parametrize("drop", [(), ("id",)])
+def test_added_rows_never_move_a_row_to_another_split(tmp_path: Path, drop: tuple[str, ...]) -> None:
+    rows = texts(devices=5, rows=40, id=lambda device, row: f"{device}/{row}")
+    more = [{name: value for name, value in row.items() if name not in drop} for row in appended(rows, 3)]
+    rows = [{name: value for name, value in row.items() if name not in drop} for row in rows]
+
+    before = splits_by_text(open_table(write(tmp_path / "a.parquet", rows), validation=0.25))
+    after = splits_by_text(open_table(write(tmp_path / "b.parquet", more), validation=0.25))
+
+    assert {text: after[text] for text in before} == before
+    assert set(before.values()) == {"train", "validation", "test"}
+
+
+def test_shares_are_close_to_the_options(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", texts(devices=4, rows=500), group=1000)
+
+    drawn = list(splits_by_text(open_table(path, test=0.3, validation=0.1)).values())
+
+    assert drawn.count("test") / len(drawn) == pytest.approx(0.3, abs=0.03)
+    # A tenth of the training rows, which are 70 %.
+    assert drawn.count("validation") / len(drawn) == pytest.approx(0.07, abs=0.02)
+
+
+def test_rows_of_one_group_are_in_one_split(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", texts(devices=4, rows=60, group=lambda device, row: row // 5))
+
+    drawn = splits_by_text(open_table(path))
+
+    by_group: dict[int, set[str]] = {}
+    for text, split in drawn.items():
+        by_group.setdefault(int(text.split()[2]) // 5, set()).add(split)
+    assert all(len(found) == 1 for found in by_group.values())
+    assert set().union(*by_group.values()) == {"train", "test"}
+
+
+def test_by_time_the_newest_rows_are_test_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", texts(rows=10, time=lambda device, row: (row * 7) % 10))
+
+    table = open_table(path, split="time", test=0.25)
+
+    # A quarter of ten, rounded up: the three newest rows have the times 7, 8 and 9.
+    assert contents(table)["d1", "test"] == ["text 1 1", "text 1 4", "text 1 7"]
+    assert len(contents(table)["d1", "train"]) == 7
+
+
+def test_validation_rows_come_from_training_rows_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", texts(rows=60, split=split_of))
+
+    without, with_validation = contents(open_table(path)), contents(open_table(path, validation=0.2))
+
+    for device in ("d0", "d1", "d2"):
+        assert with_validation[device, "test"] == without[device, "test"]
+        assert sorted(with_validation[device, "train"] + with_validation[device, "validation"]) == sorted(
+            without[device, "train"]
+        )
+
+
+def test_by_time_validation_rows_are_the_newest_before_test_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", texts(rows=10, time=lambda device, row: row))
+
+    table = open_table(path, split="time", test=0.2, validation=0.25)
+
+    found = contents(table)
+    assert found["d0", "test"] == ["text 0 8", "text 0 9"]
+    assert found["d0", "validation"] == ["text 0 6", "text 0 7"]
+    assert table._index.counts.tolist() == [[6, 2, 2]] * 3
+
+
+def test_splits_do_not_depend_on_the_columns_that_are_read(tmp_path: Path) -> None:
+    rows = texts(devices=3, rows=30, note=lambda device, row: f"n{row}")
+    path = write(tmp_path / "t.parquet", rows)
+
+    one, other = (
+        DeviceTable(path, TableOptions(min_test_examples=1), columns)
+        for columns in (("text",), ("note", "text"))
+    )
+
+    assert splits_by_text(one) == splits_by_text(other)
+
+
+def test_rows_with_values_that_python_cannot_decode_have_a_split(tmp_path: Path) -> None:
+    # Python can decode none of these strings and has no date as late as these.
+    columns = {
+        "device": [f"d{row // 20}" for row in range(40)],
+        "text": [f"text {row}" for row in range(40)],
+        "note": not_utf8([b"\xff%d" % row for row in range(40)]),
+        "late": pa.array([2**55 + row for row in range(40)], pa.timestamp("us")),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+
+    assert set(splits_by_text(open_table(tmp_path / "t.parquet")).values()) == {"train", "test"}
+
+
+def test_hash_overrides_a_split_column(tmp_path: Path) -> None:
+    rows = texts(rows=40, split=lambda device, row: "train")
+    path = write(tmp_path / "t.parquet", rows)
+    plain = write(tmp_path / "p.parquet", [{k: v for k, v in row.items() if k != "split"} for row in rows])
+
+    assert contents(open_table(path, split="hash")) == contents(open_table(plain))
+
+
+def test_an_image_is_hashed_by_its_bytes_and_not_by_its_path() -> None:
+    one, other, changed = content_keys(
+        [
+            {"image": {"bytes": b"x", "path": "a.png"}},
+            {"image": {"bytes": b"x", "path": "b.png"}},
+            {"image": {"bytes": b"y", "path": "a.png"}},
+        ]
+    )
+
+    assert one == other != changed
+    assert 0 <= fraction_of(one, "test") < 1

@@ -1,0 +1,24 @@
+"""The quickstart's task."""
+
+import itertools
+
+from partita.tasks.digits import FORMS, digits
+
+
+def test_each_of_fourteen_forms_is_split() -> None:
+    task = digits()
+    sizes = {
+        device: [len(splits[name][1]) for name in ("train", "test")]
+        for device, splits in task.devices.items()
+    }
+
+    assert len(sizes) == 14
+    assert [sum(pair) for pair in sizes.values()] == [end - begin for begin, end in itertools.pairwise(FORMS)]
+    assert sum(sum(pair) for pair in sizes.values()) == 1797
+    assert all(test == round(0.3 * (train + test)) for train, test in sizes.values())
+
+
+def test_digits_are_split_the_same_way_each_time() -> None:
+    one, again = (digits().devices["form-03"]["test"][0] for _ in range(2))
+
+    assert one.equal(again)

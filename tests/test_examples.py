@@ -1,0 +1,59 @@
+"""Every script in `examples/` runs and prints what it promises."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+SCRIPTS = {
+    "own_model": r"FedAvg: test accuracy 0\.\d\d\nFedAlt: test accuracy 0\.\d\d\ndevice-3 predicts",
+    "own_data": r"FedAlt, finetuned +0\.\d{4}",
+    "own_method": r"LocalAlt: mean squared error 0\.\d{3}\nSharedFirst: mean squared error 0\.\d{3}",
+    "resume_and_open": r"interrupted\n20 rounds, 24 rows in devices.parquet\ndevice-03: mean squared error 0\.",
+    "compare": r"Finetune +0\.\d{4}\nFedAlt +output +0\.\d{4}\n",
+    "fedalt_in_one_file": r"(device-\d\d: mean squared error 0\.\d{3}, variance \d\.\d{3}\n){12}",
+}
+"""A pattern in the output of each script."""
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One thread, which is fastest for models this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.usefixtures("one_thread")
+def test_an_example_prints_what_it_promises(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    example = importlib.import_module(name)
+
+    if "folder" in inspect.signature(example.main).parameters:
+        example.main(tmp_path)
+    else:
+        example.main()
+
+    assert re.search(SCRIPTS[name], capsys.readouterr().out)
+
+
+def test_every_example_is_executed_and_listed() -> None:
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")}
+    listed = re.findall(r"\[`(\w+)\.py`\]\(\1\.py\)", (EXAMPLES / "README.md").read_text())
+
+    assert scripts == set(SCRIPTS) == set(listed)
+
+
+@pytest.mark.parametrize("name", set(SCRIPTS) - {"fedalt_in_one_file"})
+def test_an_example_is_short(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 64
