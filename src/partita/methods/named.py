@@ -106,8 +106,6 @@ class NamedMethod:
             arguments = inspect.signature(self.update, eval_str=True).parameters
         except (NameError, TypeError, ValueError):  # Built-in functions, names imported for type checkers.
             return {}
-        if not {"personal", "shared"} <= arguments.keys():
-            return {}
         stars = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         given = ("personal", "shared", "carried")
         if not {"personal", "shared"} <= arguments.keys():

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from partita.config.provenance import TITLE
 from partita.methods import registry
 from partita.methods.named import NamedMethod
 from partita.protocol import Stage
@@ -43,7 +44,7 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
     """Return the title of the model of each stage, from the config's values."""
     pretrain, personalize = values.get("pretrain", {}), values.get("personalize", {})
     method = personalize.get("method", "")
-    title = method_title(method)
+    title = values.get("made_with", {}).get(TITLE) or method_title(method)
     finetuned = f"{title}, finetuned" if personalize.get("rounds") else _finetuned_alone(method, values)
     server = servers.title_of(pretrain.get("server_optimizer", servers.DEFAULT))
     return {
@@ -56,6 +57,8 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
 
 def _finetuned_alone(method: str, values: Mapping[str, Any]) -> str:
     """Return the title of a model that is finetuned without a round of personalization before."""
+    if own := values.get("made_with", {}).get(TITLE):
+        return own
     named = _named(method)
     if named and not named.trains_rounds:
         return named.title
