@@ -19,6 +19,7 @@ class Walk:
     """A class with settings and an object."""
 
     guide: Callable[[], str]
+    """An object, which is no setting."""
     steps: int = 3
     """Number of steps."""
     pace: float | None = None
@@ -40,7 +41,7 @@ class WalkConfig:
 
 
 def test_a_section_has_the_plain_settings_of_the_classes_it_includes() -> None:
-    assert [entry.name for entry in fields(WalkConfig)] == ["steps", "pace", "guide"]
+    assert [entry.name for entry in fields(WalkConfig)] == ["guide", "steps", "pace"]
     assert WalkConfig() == WalkConfig(steps=3, pace=None, guide="nobody")
     assert field_docs(WalkConfig)["pace"] == "Meters per second."
     assert field_docs(WalkConfig)["guide"] == "Name of the guide."

@@ -22,7 +22,7 @@ def reference(config: Any = None) -> str:
 
 def _lines(section: Any) -> Iterator[str]:
     meanings = field_docs(type(section))
-    for entry in fields(section):
+    for entry in sorted(fields(section), key=lambda entry: entry.name == "options"):
         value = getattr(section, entry.name)
         if is_dataclass(value):
             yield from ("", *_comment(inspect.getdoc(value) or ""), f"[{entry.name}]")

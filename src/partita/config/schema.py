@@ -7,11 +7,12 @@ of every value; the class that owns a setting checks its value when the run is b
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from partita.config.sections import includes
 from partita.methods import registry
 from partita.methods.method import Method
+from partita.partition.personalization import Regularization
 from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear
 from partita.training.plan import Evaluation, Finetuning, Training
@@ -50,9 +51,13 @@ class ModelConfig:
     """Every further key is an argument of that function."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@includes(Regularization)
 class PartitionConfig:
     """The split of the model after pretraining."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     personal: str | list[str] = "output"
     """Parameters that belong to each device: a name (none, full, norm, or a part that the model names: input,
@@ -69,21 +74,6 @@ class PartitionConfig:
     adapter_width: int | str = 0
     """With `adapter`, the bottleneck width of adapters, or "package.module:function" from a device id to a
     width; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions."""
-    dropout: float = 0.0
-    """Probability with which training drops each value that enters a personal layer."""
-    l2: float = 0.0
-    """Strength of the L2 penalty on the personal part: (l2 / 2) ||v||^2 is added to the loss."""
-    l2_to: Literal["zero", "start"] = "zero"
-    """Center of the L2 penalty: `zero`, or the `start` of the personal part (pretrained or drawn)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodConfig:
-    """The method."""
-
-    method: str = registry.DEFAULT
-    """Method: {methods}, or "package.module:thing" for your own (docs/how-to/own-method.md). Its own
-    hyperparameters are further keys of this section."""
 
 
 @includes(Linear, Exponential)
@@ -129,10 +119,10 @@ class PretrainConfig:
         def __getattr__(self, name: str) -> Any: ...
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of the server's optimizer, with `server_` before them."""
+    """Every further key begins with `server_` and is a setting of the server's optimizer."""
 
 
-@includes(MethodConfig, Training, Method, ScheduleConfig, OptimizerConfig, ServerConfig)
+@includes(Training, Method, ScheduleConfig, OptimizerConfig, ServerConfig)
 class PersonalizeConfig:
     """Training of the shared and the personal part, from the pretrained model."""
 
@@ -140,9 +130,11 @@ class PersonalizeConfig:
 
         def __getattr__(self, name: str) -> Any: ...
 
+    method: str = registry.DEFAULT
+    """Method: {methods}, or "package.module:thing" for your own (docs/how-to/own-method.md)."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Hyperparameters of the method, and further settings of the server's optimizer with `server_` before
-    them."""
+    """Every further key is a hyperparameter of the method or, if it begins with `server_`, a setting of the
+    server's optimizer."""
 
 
 def server_options(section: PretrainConfig | PersonalizeConfig) -> dict[str, Any]:
@@ -155,19 +147,24 @@ def method_options(section: PersonalizeConfig) -> dict[str, Any]:
     return {name: value for name, value in section.options.items() if not name.startswith(SERVER)}
 
 
-@includes(Finetuning, OptimizerConfig)
-class FinetuneConfig:
-    """Training of the personal part of each evaluated device alone."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
+@dataclass(frozen=True, kw_only=True)
+class BaselineConfig:
+    """The paper's Finetune baseline."""
 
     baseline: bool = False
     """Whether to finetune the whole pretrained model on every device too, the paper's Finetune baseline; its
     results are in the folder `finetune/` of the run."""
     baseline_lr: float | None = None
     """Learning rate of the Finetune baseline; left out: `personal_lr`."""
+
+
+@includes(Finetuning, OptimizerConfig, BaselineConfig)
+class FinetuneConfig:
+    """Training of the personal part of each evaluated device alone."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,14 +32,14 @@ def includes(*included: type, without: Collection[str] = ()) -> Callable[[type[K
     ... class Pace:
     ...     schedule: str = "linear"
     >>> Pace(warmup=0.5)
-    Pace(warmup=0.5, schedule='linear')
+    Pace(schedule='linear', warmup=0.5)
     """
 
     def decorate(kind: type[Kind]) -> type[Kind]:
         settings = {name: own for owner in included for name, own in settings_of(owner).items()}
         taken = {name: own for name, own in settings.items() if name not in without}
-        kind.__annotations__ = {name: hint for name, (hint, _) in taken.items()} | kind.__annotations__
-        for name, (_, default) in taken.items():
+        for name, (hint, default) in taken.items():
+            kind.__annotations__[name] = hint
             setattr(kind, name, default)
         setattr(kind, _INCLUDED, included)
         return dataclass(frozen=True, kw_only=True)(kind)
