@@ -59,16 +59,12 @@ class Counting:
         return descend({"shared": self.shared}, model, partition, batches, loss)
 
 
-def train(local: Any, **settings: Any) -> tuple[Result, list[Any]]:
+def train(local: Any, **settings: Any) -> Result:
     """Three rounds in which all six devices take part."""
     task = affine_task()
     method = Method(local=local, shared_lr=0.1, **settings)
     partition = Partition(task.model(), personal="offset")
-    lines: list[Any] = []
-    result = run(
-        task, partition, method, rounds=3, devices_per_round=6, watch=lambda line, *_: lines.append(line)
-    )
-    return result, lines
+    return run(task, partition, method, rounds=3, devices_per_round=6)
 
 
 def kept(result: Result, device: str) -> dict[str, Tensor]:
@@ -76,7 +72,7 @@ def kept(result: Result, device: str) -> dict[str, Tensor]:
 
 
 def test_a_device_keeps_what_depends_on_its_personal_part() -> None:
-    result, _ = train(Counting)
+    result = train(Counting)
 
     for device in affine_task().devices:
         assert kept(result, device)["visits/offset"].tolist() == [3.0]
@@ -85,13 +81,13 @@ def test_a_device_keeps_what_depends_on_its_personal_part() -> None:
 
 
 def test_a_stateless_device_keeps_nothing() -> None:
-    result, _ = train(Counting, stateful=False)
+    result = train(Counting, stateful=False)
 
     assert not any(kept(result, device) for device in affine_task().devices)
 
 
 def test_a_setting_of_the_update_is_bound_to_it() -> None:
-    result, _ = train(partial(Counting, step=0.5))
+    result = train(partial(Counting, step=0.5))
 
     assert kept(result, "d0")["visits/offset"].tolist() == [1.5]
 

@@ -158,3 +158,16 @@ def test_a_name_of_nothing_is_one_line(name: str, words: str) -> None:
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert registry.find_or_none(name) is None
+
+
+def test_the_reference_page_lists_every_method_with_its_title_and_its_paper() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/methods.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+
+    listed = {row[0].strip("`"): (row[1], row[-1]) for row in rows}
+
+    assert list(listed) == list(registry.every())
+    for name, method in registry.every().items():
+        title, paper = listed[name]
+        assert title == method.title
+        assert method.citation is None or f"https://arxiv.org/abs/{method.citation.arxiv})" in paper

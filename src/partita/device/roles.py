@@ -26,7 +26,7 @@ class Role:
     optimizer: OptimizerFn = SGD
     """The device's optimizer, created anew in each visit."""
     stateful: bool = True
-    """Whether the device keeps its personal part from one visit to the next."""
+    """Whether the device keeps its personal part, and the state of its method, from one visit to the next."""
 
 
 def build_roles(

@@ -77,7 +77,7 @@ class NamedMethod:
     """Whether each visit of a device that owns a full model starts that model from the shared one."""
     from_scratch: Callable[[Budget], Mapping[str, Any]] | None = None
     """For a method that does not begin from a comparison's pretrained model: the settings, by dotted key,
-    with which it trains as long as the other methods do."""
+    with which it trains as long as the other methods do; None for a key to leave out."""
 
     @property
     def settings(self) -> dict[str, Any]:
