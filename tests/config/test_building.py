@@ -51,7 +51,8 @@ def test_every_value_reaches_its_object() -> None:
     update = training.method.update
     assert (training.rounds, training.devices_per_round, training.schedule) == (7, 5, Linear(warmup=0.25))
     assert (update.personal, update.shared) == (Pace(lr=0.2, steps=4), Pace(lr=0.3, epochs=2))
-    assert (update.batch_size, update.max_grad_norm, update.weights) == (9, 0.5, "equal")
+    method = training.method
+    assert (method.batch_size, method.max_grad_norm, method.weights) == (9, 0.5, "equal")
     assert not training.method.stateful
     optimizer: Any = training.method.optimizer([])
     assert (optimizer.momentum, optimizer.weight_decay) == (0.9, 0.1)
@@ -224,7 +225,10 @@ def test_schedules_and_optimizers_by_name() -> None:
             "`model.width` must be a whole number, got 'a'.",
         ),
         ({"model": {"name": "convnet", "classes": 3}}, "The task failed: IndexError"),
-        ({"finetune": {"personal_lr": -0.1}}, "[finetune] A learning rate must be"),
+        (
+            {"finetune": {"personal_lr": -0.1}},
+            "[finetune] `personal_lr` must be a finite number, 0 or above, got -0.1.",
+        ),
     ],
 )
 def test_a_bad_value_is_one_line_that_names_it(sections: dict, words: str) -> None:

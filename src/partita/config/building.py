@@ -28,7 +28,7 @@ from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
 from partita.methods.descent import OptimizerFn, Steps
-from partita.methods.method import Method
+from partita.methods.method import Finetuning, Method
 from partita.models.adapters import Width
 from partita.models.parts import named_partition, named_patterns
 from partita.models.start import LoadReport
@@ -42,7 +42,7 @@ from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.tasks.build import build_model
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
-from partita.training.plan import Finetuning, Plan, Training
+from partita.training.plan import Plan, Training
 
 Choice = TypeVar("Choice")
 _NO_METHOD = (

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from partita.config.sections import includes
 from partita.methods import registry
-from partita.methods.method import Method
+from partita.methods.method import Finetuning, Method
 from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear
-from partita.training.plan import Evaluation, Finetuning, Training
+from partita.training.plan import Evaluation, Training
 
 _PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "stateful")
 """Settings of the personal part, which pretraining does not have."""

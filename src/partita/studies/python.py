@@ -6,7 +6,6 @@ from partita.device.roles import build_roles
 from partita.device.store import DiskStore, MemoryStore, Store
 from partita.executors.serial import SerialExecutor
 from partita.methods.method import Method
-from partita.methods.sgd import SGD
 from partita.partition import Partition, Personalization, personalization_of
 from partita.protocol import Executor
 from partita.runs.fingerprint import fingerprint_of
@@ -29,7 +28,7 @@ def local_executor(
         split_by_stage(task, personalization, seed=seed, pretrains=pretrains),
         pretrain=plan.pretrain.method if plan.pretrain else None,
         personalize=plan.personalize.method if plan.personalize else None,
-        finetune=plan.finetune.optimizer if plan.finetune else SGD,
+        finetune=plan.finetune,
     )
     return SerialExecutor(task, roles, store, seed=seed)
 
