@@ -11,13 +11,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from partita import Averaging, FedAvg, Partition, Stage, Task, accuracy
+from partita import Averaging, FedAvg, Partition, Personalization, Stage, Task, accuracy
+from partita.device.roles import Role
 from partita.device.store import MemoryStore
-from partita.device.visit import Role, Visitor
 from partita.executors.serial import SerialExecutor
 from partita.params import WeightedMean, cloned, digest_of
 from partita.protocol import Order, Start
-from partita.server.round import Server, run_round
+from partita.server.round import Server, ask
 
 DEVICES, EXAMPLES, LR, ROUNDS = 50, 10, 0.1, 15
 
@@ -70,8 +70,8 @@ def library_round(model: Callable[[], nn.Module], data: list[tuple[Tensor, Tenso
     task = Task(model=model, loss=cross_entropy, metrics={"accuracy": accuracy}, devices=devices)
     partition = Partition(model())
     method = FedAvg(shared_lr=LR, batch_size=EXAMPLES)
-    role = Role(partition=partition, local=method.local, optimizer=method.optimizer)
-    executor = SerialExecutor(Visitor(task, {Stage.PRETRAINED: role}, MemoryStore(), seed=1))
+    role = Role(personalization=Personalization(partition), local=method.local, optimizer=method.optimizer)
+    executor = SerialExecutor(task, {Stage.PRETRAINED: role}, MemoryStore(), seed=1)
     server = Server(optimizer=Averaging())
     start = Start(digest=digest_of({}), personal={}, frozen=digest_of({}))
     state = server.begin(cloned(partition.of(model()).shared))
@@ -80,7 +80,6 @@ def library_round(model: Callable[[], nn.Module], data: list[tuple[Tensor, Tenso
         nonlocal state
         orders = [
             Order(
-                run="bench",
                 stage=Stage.PRETRAINED,
                 round=0,
                 device=device,
@@ -90,7 +89,9 @@ def library_round(model: Callable[[], nn.Module], data: list[tuple[Tensor, Tenso
             )
             for device in devices
         ]
-        state, _ = run_round(state, orders, executor, server)
+        mean = WeightedMean(state.shared, cohort=len(orders))
+        ask(orders, executor, mean)
+        state = server.step(state, mean.value())
 
     return run
 

@@ -22,3 +22,9 @@ def _no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Write no report after a run, because charts take seconds, unless a test uses `reports`."""
     if "reports" not in request.fixturenames:
         monkeypatch.setattr("partita.report.write.write_report", lambda folder: Path(folder) / "report.html")
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write report pages without their figures, which take seconds."""
+    monkeypatch.setattr("partita.report.write.write_figures", lambda charts, data, folder: None)

@@ -122,13 +122,13 @@ def test_lines_may_be_left_out_of_what_is_shown() -> None:
 
 def test_a_config_is_checked_key_by_key() -> None:
     check_config(
-        '[task]\nkind = "image"\ndata = "a.parquet"\nleast_train = 3\n[model]\nname = "resnet"\ndepth = 10\n'
+        '[task]\nkind = "image"\ndata = "a.parquet"\nmin_train_examples = 3\n[model]\nname = "resnet"\ndepth = 10\n'
     )
     check_config("[task]\nvalidation = 0.2\n[compare.settings.ditto]\npartition.proximal = 0.1\n")
 
     for wrong in (
         '[task]\nkind = "image"\nleast = 3\n',
-        "[task]\nleast_train = 3\n",
+        "[task]\nmin_train_examples = 3\n",
         '[model]\nname = "resnet"\ndeep = 10\n',
         "[compare.settings.ditto]\npartition.pull = 0.1\n",
     ):

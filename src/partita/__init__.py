@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from partita.runs.result import Result
     from partita.server.optimizers import Adagrad, Adam, Averaging, Yogi
     from partita.server.schedules import Exponential, Linear, constant
-    from partita.studies.python import pipeline, run
+    from partita.studies.python import open, pipeline, run
     from partita.tasks.metrics import Metric, Undefined, accuracy
     from partita.tasks.task import Task
     from partita.training.plan import Evaluation, Plan, Training
@@ -94,6 +94,7 @@ __all__ = [
     "mean_over_all_devices",
     "mean_over_replies",
     "named_partition",
+    "open",
     "pipeline",
     "run",
 ]
@@ -125,7 +126,7 @@ _HOMES = {
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
     "partita.runs.result": ("Result",),
-    "partita.studies.python": ("pipeline", "run"),
+    "partita.studies.python": ("open", "pipeline", "run"),
     "partita.training.plan": ("Evaluation", "Plan", "Training"),
     "partita.tasks.metrics": ("Metric", "Undefined", "accuracy"),
     "partita.tasks.task": ("Task",),

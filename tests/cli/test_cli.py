@@ -105,7 +105,7 @@ def test_the_quickstart_ends_with_a_table(here: Path, capsys: pytest.CaptureFixt
     folder = here / "runs/quickstart-1"
     assert {path.name for path in folder.iterdir()} == {
         *("config.toml", "rounds.jsonl", "devices.parquet", "summary.json", "shared", "personal"),
-        *("commit.json", "finetune"),
+        *("commit.json", "costs.json", "finetune"),
     }
     summary = json.loads((folder / "summary.json").read_text())
     assert set(summary) == {"metric", "direction", "split", "stages"}
@@ -233,11 +233,11 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "mine.toml", "task.kind=my_task:absent"], "does not import: AttributeError"),
         (
             ["run", "mine.toml", "out=taken"],
-            "`taken` exists already: give another `out`, or go on with `--resume taken`.",
+            "`taken` already exists: give another `out`, or resume with `--resume taken`.",
         ),
-        (["run", "mine.toml", "out=my_task.py/x"], "Cannot make the folder of the run"),
-        (["run", "mine.toml", "out=/proc/x/y"], "Cannot make the folder of the run"),
-        (["run", "--resume", "nowhere"], "`nowhere` holds no run to go on with"),
+        (["run", "mine.toml", "out=my_task.py/x"], "Cannot create the run's folder"),
+        (["run", "mine.toml", "out=/proc/x/y"], "Cannot create the run's folder"),
+        (["run", "--resume", "nowhere"], "`nowhere` holds no run to resume"),
         (["run", "mine.toml", "--resume", "taken"], "leave out `mine.toml`"),
         (["run", "mine.toml", "other.toml"], "An override must be `section.key=value`, got 'other.toml'."),
         (["describe", "none.toml"], "Cannot read the config"),

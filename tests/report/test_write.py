@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from compared import done, values
+from partita import FedAlt, FedAvg, Finetuning, Partition, Plan, Training, pipeline
 from partita.data.arrow import read_table
 from partita.report import write
-from report.test_run_page import finished
+from report.test_run_page import ParsedPage, finished
+from small import affine_task
 
 pytestmark = pytest.mark.usefixtures("reports", "no_figures")
 BUILDERS = (
@@ -90,3 +92,20 @@ def test_a_report_does_not_import_the_code_of_the_task(
     assert write.write_report(folder).is_file()
 
     assert "own_task" not in sys.modules
+
+
+def test_a_run_from_python_has_a_report(tmp_path: Path) -> None:
+    task = affine_task()
+    partition = Partition(task.model(), personal="offset")
+    plan = Plan(
+        pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=2, devices_per_round=3),
+        personalize=Training(method=FedAlt(shared_lr=0.1), rounds=2, devices_per_round=3),
+        finetune=Finetuning(personal_lr=0.05, epochs=1),
+    )
+    pipeline(task, partition, plan, out=tmp_path / "mine")
+
+    page = ParsedPage(write.write_report(tmp_path / "mine"))
+
+    assert page.texts["h1"] == ["mine"]
+    assert {"pretrained", "personalized", "finetuned"} <= set(page.texts["th"])
+    assert (tmp_path / "mine/tables/models.csv").is_file()

@@ -61,12 +61,13 @@ def do_run(
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """What the promise of the same bits covers: every file, `rounds.jsonl` without `seconds`."""
+    """What the promise of the same bits covers: every file, `rounds.jsonl` without `seconds`; without the name."""
     files: dict[str, Any] = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != "commit.json"
     }
+    files["config.toml"] = files["config.toml"].replace(f'name = "{folder.name}"'.encode(), b"")
     lines = [json.loads(line) for line in files["rounds.jsonl"].splitlines()]
     files["rounds.jsonl"] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
     return files
@@ -81,6 +82,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_folder_is_as_the_design_says(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} == {
+        "config.toml",
+        "costs.json",
         "rounds.jsonl",
         "devices.parquet",
         "summary.json",

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from partita import Adam, Averaging, Stage
+from partita.params import WeightedMean
 from partita.protocol import Evaluate, Failure, Order, Pace, Reply, Start, Update
-from partita.server.round import Server, ask, run_round
+from partita.server.round import Outcome, Server, State, ask
 
 WORK = Update(personal=Pace(lr=0.1), shared=Pace(lr=0.1))
 
@@ -40,6 +41,17 @@ def orders(devices: str, shared: dict[str, torch.Tensor], work: Update | Evaluat
         Order(stage=Stage.PERSONALISED, round=0, device=d, work=work, shared=shared, start=start)
         for d in devices
     ]
+
+
+def run_round(
+    state: State, orders: Sequence[Order], executor: Scripted, server: Server
+) -> tuple[State, Outcome]:
+    """One round as the training loop runs it."""
+    mean = WeightedMean(state.shared, cohort=len(orders))
+    outcome = ask(orders, executor, mean)
+    if not mean.weight:
+        return state, outcome
+    return server.step(state, mean.value(), heard=len(outcome.heard)), outcome
 
 
 def test_the_server_takes_the_weighted_mean_of_who_is_heard() -> None:

@@ -121,7 +121,7 @@ def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool 
             "frozen": _selection(config.frozen, model),
             "untie": config.untie,
         }
-        regularization = Regularization(dropout=config.dropout, l2=config.l2, l2_to=config.l2_to)
+        regularization = create(Regularization, config)
         width = config.adapter_width
         if isinstance(width, str):
             width = cast(Width, load("partition.adapter_width", width, {}))

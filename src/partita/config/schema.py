@@ -7,11 +7,12 @@ of every value; the class that owns a setting checks its value when the run is b
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from partita.config.sections import includes
 from partita.methods import registry
 from partita.methods.method import Finetuning, Method
+from partita.partition.personalization import Regularization
 from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear
 from partita.training.plan import Evaluation, Training
@@ -50,9 +51,13 @@ class ModelConfig:
     """Every further key is an argument of that function."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@includes(Regularization)
 class PartitionConfig:
     """The split of the model after pretraining."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     personal: str | list[str] = "output"
     """Parameters that belong to each device: a name (none, full, norm, or a part that the model names: input,
@@ -69,12 +74,6 @@ class PartitionConfig:
     adapter_width: int | str = 0
     """With `adapter`, the bottleneck width of adapters, or "package.module:function" from a device id to a
     width; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions."""
-    dropout: float = 0.0
-    """Probability with which training drops each value that enters a personal layer."""
-    l2: float = 0.0
-    """Strength of the L2 penalty on the personal part: (l2 / 2) ||v||^2 is added to the loss."""
-    l2_to: Literal["zero", "start"] = "zero"
-    """Center of the L2 penalty: `zero`, or the `start` of the personal part (pretrained or drawn)."""
 
 
 @includes(Linear, Exponential)

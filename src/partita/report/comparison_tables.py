@@ -81,7 +81,7 @@ def _methods(results: Results) -> Table:
     columns = [
         "method",
         "personal part",
-        "values kept per device",
+        "values kept on a device",
         results.metric,
         "rounds",
         "MB up and down",

@@ -10,6 +10,14 @@ from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 
+_TITLES = {
+    Stage.PRETRAINED: "pretrained",
+    Stage.PERSONALISED: "personalized",
+    Stage.FINETUNED: "finetuned",
+    Stage.SERVED: "chosen on validation",
+}
+"""The titles of models whose method is not known."""
+
 
 @dataclass(frozen=True)
 class EvaluatedModel:
@@ -25,7 +33,7 @@ class EvaluatedModel:
 
 def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
     """Return the models of a finished run in the order of their stages, its baseline's second."""
-    titles = _titles(run.values)
+    titles = _titles(config_values(run)) if run.exists else _TITLES
     models = [
         EvaluatedModel(titles[Stage(stage)], run, Stage(stage), statistics)
         for stage, statistics in run.summary["stages"].items()
@@ -39,18 +47,23 @@ def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
     return models
 
 
+def config_values(run: RunFolder) -> Mapping[str, Any]:
+    """Return the values of a run's config; none for a run from Python, which has no config."""
+    return run.values if run.exists else {}
+
+
 def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
     """Return the title of the model of each stage, from the config's values."""
-    pretrain, personalize = values.get("pretrain", {}), values.get("personalize", {})
-    method = personalize.get("method", "")
+    pretrain, personalize = values["pretrain"], values["personalize"]
+    method = personalize["method"]
     title = method_title(method)
-    finetuned = f"{title}, finetuned" if personalize.get("rounds") else _finetuned_alone(method, values)
-    server = servers.title_of(pretrain.get("server_optimizer", servers.DEFAULT))
+    finetuned = f"{title}, finetuned" if personalize["rounds"] else _finetuned_alone(method, values)
+    server = servers.title_of(pretrain["server_optimizer"])
     return {
-        Stage.PRETRAINED: server if pretrain.get("rounds") else "Start",
+        Stage.PRETRAINED: server if pretrain["rounds"] else "Start",
         Stage.PERSONALISED: title,
         Stage.FINETUNED: finetuned,
-        Stage.SERVED: "chosen on validation",
+        Stage.SERVED: _TITLES[Stage.SERVED],
     }
 
 
@@ -59,7 +72,7 @@ def _finetuned_alone(method: str, values: Mapping[str, Any]) -> str:
     named = _named(method)
     if named and not named.trains_rounds:
         return named.title
-    is_full = values.get("partition", {}).get("personal") == "full"
+    is_full = values["partition"]["personal"] == "full"
     return method_title(registry.BASELINE if is_full else registry.PARTIAL_BASELINE)
 
 

@@ -47,7 +47,9 @@ class RunData:
     @property
     def is_personal(self) -> bool:
         """Whether devices have a personal part; a method may let them keep other values without one."""
-        return self.run.values.get("partition", {}).get("personal") not in ("none", [])
+        if not self.run.exists:
+            return self.run.kept_parameters > 0
+        return self.run.values["partition"]["personal"] not in ("none", [])
 
     @property
     def split(self) -> str:

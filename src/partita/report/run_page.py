@@ -8,7 +8,7 @@ from partita.protocol import Stage
 from partita.report import charts
 from partita.report.command_tables import bytes_text, models_table
 from partita.report.figures import Data, Datum
-from partita.report.models import EvaluatedModel
+from partita.report.models import EvaluatedModel, config_values
 from partita.report.page import Page, Section
 from partita.report.run_data import RunData, read_run
 from partita.report.sections import (
@@ -57,19 +57,26 @@ class _RunPage:
 
     def page(self) -> Page:
         """Return the page."""
-        run = self.data.run
-        command = f"partita run {run.config_file.name} out=FOLDER"
+        run, values = self.data.run, config_values(self.data.run)
         return Page(
-            title=run.values["name"],
+            title=values.get("name", run.path.resolve().name),
             answer=self._answer(),
             sections=list(self._sections()),
             data=self._data_sets(),
             metric=self._metric,
             change=self._change,
             split=self.data.split,
-            facts=reproduction(run.values, command) | {"Seed": str(run.values["seed"])},
-            config=run.config_text,
+            facts=self._facts(),
+            config=run.config_text if run.exists else "",
         )
+
+    def _facts(self) -> dict[str, str]:
+        """Return how to reproduce the run."""
+        run = self.data.run
+        if not run.exists:
+            return {"Run": "from Python, without a config"}
+        command = f"partita run {run.config_file.name} out=FOLDER"
+        return reproduction(run.values, command) | {"Seed": str(run.values["seed"])}
 
     @property
     def _metric(self) -> str:
@@ -234,7 +241,7 @@ def _device_costs(run: RunFolder) -> str:
         return "This run has not recorded what a device needs to train."
     at_most = "at most " if "sizes" in costs else ""
     facts = [f"keeps {at_most}{counted(costs['personal'], 'personal parameter')}"]
-    if run.values.get("personalize", {}).get("rounds"):
+    if config_values(run).get("personalize", {}).get("rounds"):
         facts.append(f"sends {at_most}{bytes_text(costs['up_bytes'])} per round of personalization")
     if costs.get("memory_bytes"):
         facts.append(f"needs {at_most}{bytes_text(costs['memory_bytes'])} of memory to train on one example")

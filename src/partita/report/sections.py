@@ -15,7 +15,7 @@ _MIN_DEVICES = 5
 
 def reproduction(values: Mapping[str, Any], command: str) -> dict[str, str]:
     """Return how a run or comparison was made: the commands to make it again, and versions."""
-    versions = dict(values.get("made_with", {}))
+    versions = dict(values["made_with"])
     typed = versions.pop(COMMAND, "")
     original = {"Original command": typed} if typed else {}
     return original | {"Command to reproduce it, in this folder": command, **versions}

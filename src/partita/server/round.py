@@ -91,17 +91,6 @@ class Server:
         }
 
 
-def run_round(
-    state: State, orders: Sequence[Order], executor: Executor, server: Server
-) -> tuple[State, Outcome]:
-    """Ask for updates and return the server's new state; without any reply, the old one."""
-    mean = WeightedMean(state.shared, cohort=len(orders))
-    outcome = ask(orders, executor, mean)
-    if not mean.weight:
-        return state, outcome
-    return server.step(state, mean.value(), heard=len(outcome.heard)), outcome
-
-
 def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None = None) -> Outcome:
     """Send orders and return the replies; changes go into `mean`, and without it there must be none.
 

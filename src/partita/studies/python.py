@@ -1,13 +1,23 @@
 """Runs from Python: `run` trains a split model, `pipeline` runs all stages, `open` reads a finished run."""
 
+import json
+from functools import partial
 from pathlib import Path
 
+import tomli_w
+
+from partita.config.building import build
+from partita.config.reading import read_config
+from partita.config.recording import is_from_python, recorded_partition, recorded_values
 from partita.device.roles import build_roles
 from partita.device.store import DiskStore, MemoryStore, Store
+from partita.durable import replace_file
+from partita.errors import ConfigError
 from partita.executors.serial import SerialExecutor
+from partita.methods import registry
 from partita.methods.method import Method
 from partita.partition import Partition, Personalization, personalization_of
-from partita.protocol import Executor
+from partita.protocol import Executor, Stage
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal, MemoryJournal
@@ -15,6 +25,7 @@ from partita.runs.result import Origin, Result
 from partita.tasks.build import split_by_stage
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
+from partita.training.costs import cost_model_of
 from partita.training.pipeline import Pipeline, RoundCallback
 from partita.training.plan import Plan, Training
 
@@ -77,8 +88,27 @@ def pipeline(
         FolderJournal(folder, fingerprint_of(task, own, plan, seed=seed)) as journal,
         executor or local_executor(task, own, plan, store, seed=seed) as devices,
     ):
+        _write_config(folder, own, plan, seed=seed)
+        write_costs(folder, task, own, plan, seed=seed)
+        task.skipped.log_to(folder.skipped_file)
         Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
     return Result(folder, lambda: origin)
+
+
+def _write_config(folder: RunFolder, own: Personalization, plan: Plan, *, seed: int) -> None:
+    """Write what a config can say of a run that was begun in Python, so that its report can be written."""
+    values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
+    replace_file(folder.config_file, tomli_w.dumps(values).encode())
+
+
+def write_costs(folder: RunFolder, task: Task, own: Personalization, plan: Plan, *, seed: int) -> None:
+    """Write what the run's partition costs a device, for its report, unless that has been written."""
+    if folder.costs_file.exists():
+        return
+    training = plan.training(Stage.PERSONALISED)
+    local = training.method.local if training else registry.find(registry.REFERENCE).update
+    costs = cost_model_of(task, seed=seed).costs(own, local)
+    replace_file(folder.costs_file, json.dumps(dict(costs), indent=1).encode())
 
 
 def run(
@@ -111,3 +141,47 @@ def run(
     cohort = devices_per_round or min(10, len(task.devices))
     plan = Plan(personalize=Training(method=method, rounds=rounds, devices_per_round=cohort))
     return pipeline(task, partition, plan, seed=seed, out=out, resume=resume, watch=watch, executor=executor)
+
+
+def open(
+    path: str | Path, *, task: Task | None = None, partition: Partition | Personalization | None = None
+) -> Result:
+    """Return the result of the finished run in a folder.
+
+    A run from a config builds its task again when a model is first asked for. For a run that was begun in
+    Python, give its task; and its partition too where the names of the tensors do not say everything
+    (adapters, `full`, regularization, personal parts that differ by device).
+
+    Args:
+        path: the run's folder.
+        task: the task of a run that was begun in Python.
+        partition: its partition.
+
+    Raises:
+        ConfigError: the folder holds no finished run.
+    """
+    folder = RunFolder(path)
+    if not folder.is_finished:
+        raise ConfigError(f"`{folder.path}` holds no finished run.")
+    return Result(folder, partial(_origin_of, folder, task, partition))
+
+
+def _origin_of(folder: RunFolder, task: Task | None, partition: Partition | Personalization | None) -> Origin:
+    """Return the task and the settings of the run in a folder.
+
+    Raises:
+        ConfigError: the run was begun in Python, and its task or partition is not given.
+    """
+    values = folder.values
+    if not is_from_python(values):
+        config = read_config(folder.config_file)
+        built = build(config, folder.path)
+        return Origin(built.task, built.personalization, config.seed)
+    if task is None:
+        raise ConfigError(
+            f"The run in `{folder.path}` was begun in Python: to build its models, `partita.open` needs its "
+            "task, as `task`."
+        )
+    if partition is None:
+        partition = recorded_partition(values, task.model())
+    return Origin(task, personalization_of(partition), values["seed"])

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import logging
 import os
 import shutil
@@ -17,6 +16,7 @@ import tomli_w
 from partita.config.building import Built, build
 from partita.config.provenance import COMMAND, changed_code, find_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values
+from partita.config.recording import is_from_python
 from partita.config.schema import Config
 from partita.config.tasks import data_files
 from partita.data.rows import skipped_text
@@ -30,8 +30,7 @@ from partita.protocol import Stage
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
-from partita.studies.python import local_executor
-from partita.training.costs import cost_model_of
+from partita.studies.python import local_executor, write_costs
 from partita.training.evaluation import Summary
 from partita.training.pipeline import Pipeline, RoundCallback
 
@@ -88,6 +87,8 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
             f"`{path}` holds no run to resume: it has no `{folder.config_file.name}`. Resume a run that was "
             "begun in Python there, with `resume=True`."
         )
+    if is_from_python(folder.values):
+        raise ConfigError(f"The run in `{path}` was begun in Python: resume it there, with `resume=True`.")
     config = read_config(folder.config_file, overrides)
     if not config.made_with:
         raise ConfigError(f"`{path}` is not a run's folder: no run has written its `config.toml`.")
@@ -170,7 +171,7 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
     store = DiskStore(folder.personal_folder)
     try:
         built.task.skipped.log_to(folder.skipped_file)
-        _write_costs(run)
+        write_costs(folder, built.task, built.personalization, built.plan, seed=seed)
         with (
             Watchers(boards, then=watch) as watchers,
             local_executor(built.task, built.personalization, built.plan, store, seed=seed) as executor,
@@ -183,16 +184,6 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
         skipped = built.task.skipped
         note = f" Warning: {skipped_text(skipped)}." if skipped else ""
         raise RunFailed(f"{error}{note}") from error
-
-
-def _write_costs(run: Prepared) -> None:
-    """Write what the run's partition costs a device, for its report."""
-    if run.folder.costs_file.exists():
-        return
-    training = run.built.plan.training(Stage.PERSONALISED)
-    local = training.method.local if training else registry.find(registry.REFERENCE).update
-    costs = cost_model_of(run.built.task, seed=run.config.seed).costs(run.built.personalization, local)
-    replace_file(run.folder.costs_file, json.dumps(dict(costs), indent=1).encode())
 
 
 def _baseline(config: Config) -> Config:

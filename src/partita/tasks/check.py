@@ -59,7 +59,7 @@ def _check_loss(loss: Any) -> None:
     if loss.numel() != 1:
         raise ValueError(f"`loss` must return the mean over a batch, got the shape {tuple(loss.shape)}.")
     if not loss.requires_grad:
-        raise ValueError("`loss` must return a tensor with a gradient, got a detached one.")
+        raise ValueError("`loss` must have a gradient, got a tensor detached from the model.")
 
 
 def _warn_of_unused(loss: Tensor, personal: Params) -> None:

@@ -1,0 +1,124 @@
+"""The `config.toml` of a run that was begun in Python, and its partition read back from there.
+
+It says all that a config can say of such a run. The task is missing, and what only Python has, such as own
+functions, is given by its import path: the report can be written from the folder, but the run is resumed in
+Python.
+"""
+
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from torch import nn
+
+from partita.config.sections import settings_of
+from partita.errors import ConfigError
+from partita.methods import registry
+from partita.methods.sgd import SGD
+from partita.partition import Partition, Personalization
+from partita.server import registry as servers
+from partita.server.schedules import Exponential, Linear, constant
+from partita.training.plan import Plan, Training
+
+ORIGIN, PYTHON = "origin", "python"
+"""The key and the value under `made_with` that mark a run as begun in Python."""
+_SPLIT, _BY_NAMES = "partition", "by names"
+"""The key and the value under `made_with` that say whether names of tensors are the whole partition."""
+_SCHEDULES = {constant: "constant", Linear: "linear", Exponential: "exponential"}
+
+
+def recorded_values(own: Personalization, plan: Plan, *, seed: int, name: str) -> dict[str, Any]:
+    """Return the values of the `config.toml` of a run that was begun in Python."""
+    values: dict[str, Any] = {
+        "name": name,
+        "seed": seed,
+        "task": {"kind": PYTHON},
+        "partition": _partition_values(own),
+        "pretrain": _training_values(plan.pretrain),
+        "personalize": _training_values(plan.personalize),
+        "finetune": {"epochs": 0},
+        "evaluate": _settings(plan.evaluate),
+    }
+    if plan.personalize:
+        values["personalize"]["method"] = _method_name(plan.personalize)
+    if plan.finetune:
+        values["finetune"] = _settings(plan.finetune) | {
+            "optimizer": _optimizer_name(plan.finetune.optimizer)
+        }
+    versions = {package: metadata.version(package) for package in ("partita", "torch", "numpy")}
+    is_plain = own.partition.is_plain and not (own.penalty or own.start or own.by_device)
+    split = {_SPLIT: _BY_NAMES if is_plain else "in Python"}
+    values["made_with"] = {ORIGIN: PYTHON, **split, "python": platform.python_version(), **versions}
+    return values
+
+
+def is_from_python(values: Mapping[str, Any]) -> bool:
+    """Return whether the values of a `config.toml` are those of a run that was begun in Python."""
+    return values.get("made_with", {}).get(ORIGIN) == PYTHON
+
+
+def recorded_partition(values: Mapping[str, Any], model: nn.Module) -> Partition:
+    """Return the partition of a run that was begun in Python, by the names of its tensors.
+
+    Raises:
+        ConfigError: names do not say everything about it.
+    """
+    recorded = values["partition"]
+    if values["made_with"][_SPLIT] != _BY_NAMES:
+        raise ConfigError(
+            "The partition of this run is more than names of tensors: `partita.open` needs it as `partition`."
+        )
+    return Partition(model, personal=_exact(recorded["personal"]), frozen=_exact(recorded["frozen"]))
+
+
+def _exact(names: list[str]) -> list[Any]:
+    chosen = frozenset(names)
+    return [lambda name, _: name in chosen] if chosen else []
+
+
+def _partition_values(own: Personalization) -> dict[str, Any]:
+    names = {part: list(own.partition.names(part)) for part in ("personal", "frozen")}
+    return {**names, **_settings(own.regularization)}
+
+
+def _training_values(training: Training | None) -> dict[str, Any]:
+    if training is None:
+        return {"rounds": 0}
+    kind = training.schedule if training.schedule is constant else type(training.schedule)
+    schedule = {"schedule": _SCHEDULES[kind]} if kind in _SCHEDULES else {}
+    path = _path(type(training.server))
+    names = {own: name for name, own in servers.PATHS.items()}
+    server = {f"server_{name}": value for name, value in _settings(training.server).items()}
+    return {
+        **_settings(training),
+        **_settings(training.method),
+        **schedule,
+        "optimizer": _optimizer_name(training.method.optimizer),
+        "server_optimizer": names.get(path, path),
+        **server,
+    }
+
+
+def _settings(instance: Any) -> dict[str, Any]:
+    """Return the settings of a dataclass that are plain values, without those that are None."""
+    found = {name: getattr(instance, name) for name in settings_of(type(instance))}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _method_name(training: Training) -> str:
+    """Return the name of a method that fixes no settings, else the import path of its update."""
+    for name, method in registry.every().items():
+        if method.update is training.method.local and not (method.fixed or method.personal):
+            return name
+    return _path(training.method.local)
+
+
+def _optimizer_name(optimizer: Any) -> str:
+    return "sgd" if optimizer is SGD else _path(optimizer)
+
+
+def _path(thing: Any) -> str:
+    """Return the import path of a class or function."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}:{named.__qualname__}"

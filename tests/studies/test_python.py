@@ -1,0 +1,123 @@
+"""Runs begun in Python: their folder, its report, and opening them again."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import partita
+from partita import FedAlt, FedAvg, Finetuning, Linear, Partition, Plan, Task, Training, full
+from partita.cli import main
+from partita.errors import ConfigError
+from partita.report.write import write_report
+from partita.runs.folder import RunFolder
+from small import affine_task, same_bits
+
+
+def finished(folder: Path, partition: Any = None) -> tuple[Task, partita.Result]:
+    task = affine_task()
+    plan = Plan(
+        pretrain=Training(
+            method=FedAvg(shared_lr=0.1), rounds=2, devices_per_round=3, schedule=Linear(warmup=0.5)
+        ),
+        personalize=Training(method=FedAlt(shared_lr=0.1, personal_lr=0.2), rounds=2, devices_per_round=3),
+        finetune=Finetuning(personal_lr=0.1, epochs=1),
+    )
+    own = partition or Partition(task.model(), personal="offset")
+    return task, partita.pipeline(task, own, plan, out=folder, seed=3)
+
+
+def test_the_config_of_a_run_from_python_says_what_it_did(tmp_path: Path) -> None:
+    finished(tmp_path / "mine")
+
+    values = tomllib.loads((tmp_path / "mine/config.toml").read_text())
+
+    assert (values["name"], values["seed"]) == ("mine", 3)
+    assert values["partition"]["personal"] == ["offset"]
+    assert values["personalize"]["method"] == "fedalt"
+    assert values["personalize"]["personal_lr"] == 0.2
+    assert (values["pretrain"]["schedule"], values["pretrain"]["server_optimizer"]) == ("linear", "fedavg")
+    assert values["finetune"]["epochs"] == 1
+    assert RunFolder(tmp_path / "mine").costs == {
+        **json.loads((tmp_path / "mine/costs.json").read_text()),
+        "personal": 1,
+        "shared": 3,
+        "up_bytes": 12,
+    }
+
+
+@pytest.mark.usefixtures("reports", "no_figures")
+def test_a_run_from_python_has_a_report(tmp_path: Path) -> None:
+    finished(tmp_path / "mine")
+
+    page = write_report(tmp_path / "mine").read_text()
+
+    assert "FedAlt" in page
+    assert "6 devices" in page
+
+
+def test_a_run_from_python_is_opened_with_its_task(tmp_path: Path) -> None:
+    task, result = finished(tmp_path / "mine")
+
+    opened = partita.open(tmp_path / "mine", task=task)
+
+    assert opened.summary == result.summary
+    assert opened.devices.equals(result.devices)
+    assert [line["stage"] for line in opened.rounds] == [line["stage"] for line in result.rounds]
+    for device in task.devices:
+        assert same_bits(opened.personal(device), result.personal(device))
+        assert same_bits(opened.model(device).state_dict(), result.model(device).state_dict())
+
+
+def test_without_its_task_only_models_are_missing(tmp_path: Path) -> None:
+    _, result = finished(tmp_path / "mine")
+
+    opened = partita.open(tmp_path / "mine")
+
+    assert opened.summary == result.summary
+    assert same_bits(opened.shared, result.shared)
+    assert opened.served("d0") == "personal"
+    with pytest.raises(ConfigError, match="to build its models, `partita.open` needs its task"):
+        opened.model("d0")
+
+
+def test_a_partition_that_is_more_than_names_is_asked_for(tmp_path: Path) -> None:
+    own = full(affine_task().model(), proximal=0.5)
+    task, result = finished(tmp_path / "mine", own)
+
+    with pytest.raises(ConfigError, match="is more than names of tensors"):
+        partita.open(tmp_path / "mine", task=task).model("d0")
+    opened = partita.open(tmp_path / "mine", task=task, partition=own)
+    assert same_bits(opened.model("d0").state_dict(), result.model("d0").state_dict())
+
+
+def test_a_run_from_a_config_is_opened_by_its_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ["pretrain.rounds=1", "personalize.rounds=1", "finetune.epochs=1", "finetune.baseline=false"]
+    assert main(["run", *short, "out=run", "--quiet"]) == 0
+
+    opened = partita.open("run")
+
+    device = opened.devices["device"][0].as_py()
+    kept = RunFolder("run").kept(device)
+    assert kept is not None
+    assert same_bits(opened.personal(device), kept)
+    state = opened.model(device).state_dict()
+    assert same_bits({name: state[name] for name in kept}, kept)
+
+
+def test_only_finished_runs_are_opened(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no finished run"):
+        partita.open(tmp_path)
+
+
+def test_a_run_from_python_is_resumed_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finished(tmp_path / "mine")
+
+    assert main(["run", "--resume", str(tmp_path / "mine")]) == 2
+
+    assert "was begun in Python: resume it there, with `resume=True`." in capsys.readouterr().err
