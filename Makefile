@@ -21,7 +21,7 @@ run: $(VENV)/.package ## the quickstart: real data, a table at the end
 test: $(VENV)/.dev ## the tests, under 3 minutes
 	$(PYTEST) -n 2 --dist loadfile   # the fixtures of a file are built once
 
-test-slow: $(VENV)/.dev ## the marked tests: real processes, kills, the browser, under 15 minutes
+test-slow: $(VENV)/.dev ## the marked tests: real processes, kills, the browser, under 30 minutes
 	$(PYTEST) -m slow
 
 coverage: $(VENV)/.dev ## branch coverage recorded by COVERAGE=1 make test; fails below 90 %

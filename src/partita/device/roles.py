@@ -1,4 +1,4 @@
-"""What devices do in each stage: how the model is split there, and how they learn.
+"""The roles of a device: how the model is split in each stage, and how the device learns there.
 
 A device builds its roles from its own task, partition and methods; nothing here comes from the server.
 """

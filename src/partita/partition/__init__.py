@@ -1,4 +1,4 @@
-"""Which parameters are shared, personal or frozen."""
+"""The partition of a model: its shared, personal and frozen parameters."""
 
 from partita.partition.partition import Partition, Parts
 from partita.partition.personalization import L2Center, Personalization, Regularization, personalization_of

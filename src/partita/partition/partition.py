@@ -1,4 +1,4 @@
-"""Which tensors of a model are shared, personal or frozen.
+"""A partition: the shared, personal and frozen tensors of a model.
 
 Every tensor of `state_dict()`, buffers included, has one name (the first, where tied modules give it
 several) and belongs to one part. A step on one part leaves the others alone, bit for bit.
@@ -35,7 +35,7 @@ class _Entry:
 
 
 class Partition:
-    """Which tensors of a model are shared, personal or frozen, by name.
+    """The shared, personal and frozen tensors of a model, by name.
 
     Args:
         model: a model to read names from; it is neither changed nor kept.

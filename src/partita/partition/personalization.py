@@ -49,7 +49,7 @@ class Personalization:
     """
 
     partition: Partition
-    """Which tensors are shared, personal or frozen."""
+    """The shared, personal and frozen tensors."""
     regularization: Regularization = field(default_factory=Regularization, kw_only=True)
     penalty: Callable[[nn.Module], Tensor] | None = field(default=None, kw_only=True)
     """Term of the prepared model's parameters that training adds to the loss."""

@@ -40,7 +40,7 @@ class Chart:
     """The name of its files."""
     title: str
     caption: str
-    """What it shows: the text below the chart, and the alternative text for screen readers."""
+    """Description: the text below the chart, and the alternative text for screen readers."""
     spec: Mapping[str, Any]
     """The Vega-Lite specification."""
     data: Sequence[str]

@@ -39,7 +39,7 @@ class RunFolder:
         self.devices_file = self.path / "devices.parquet"
         self.summary_file = self.path / "summary.json"
         self.costs_file = self.path / "costs.json"
-        """What the run's partition costs a device, as in `partita describe`."""
+        """Costs of the run's partition for a device, as in `partita describe`."""
         self.skipped_file = self.path / "skipped.jsonl"
         self.report_file = self.path / "report.html"
         self.shared_folder = self.path / "shared"

@@ -23,7 +23,7 @@ Which = Literal["personal", "global", "served"]
 
 
 class Record(Protocol):
-    """What can be read of a finished run: its folder, or its journal in memory."""
+    """The readable record of a finished run: its folder, or its journal in memory."""
 
     @property
     def summary(self) -> Summary:

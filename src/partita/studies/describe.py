@@ -1,4 +1,4 @@
-"""What each partition of a config's model costs: parameters, traffic, disk and training memory."""
+"""The costs of every partition of a config's model: parameters, traffic, disk and training memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

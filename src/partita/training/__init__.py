@@ -1,1 +1,1 @@
-"""Which rounds, in which order: pretrain, personalize, finetune, each round committed."""
+"""Rounds in order: pretrain, personalize, finetune, each round committed."""

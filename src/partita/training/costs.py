@@ -1,4 +1,4 @@
-"""What a partition costs a device: parameters, traffic, disk and training memory.
+"""The costs of a partition for a device: parameters, traffic, disk and training memory.
 
 Training memory follows the paper's formula, 3 size(u) + 2 size(v) plus what backpropagation keeps for one
 example; the last is measured, by what autograd saves for the backward pass.

@@ -53,7 +53,7 @@ def test_bytes_are_not_decoded() -> None:
 
 
 BAD = {
-    "The bytes end in the middle of a number": b"\x80",
+    "The bytes end inside a number": b"\x80",
     "2 bytes should follow byte 2, got 1": b"\n\x02x",
     "must fit in 64 bits": b"\n" + b"\xff" * 10,
     "must fit in 64 bits, got a longer": b"\n" + b"\xff" * 9 + b"\x02",
@@ -84,5 +84,5 @@ def test_a_truncated_record_is_refused() -> None:
     record = example(pixels=[1.0, 0.25], label=[61])
 
     for end in range(1, len(record)):
-        with pytest.raises(ValueError, match="should follow|middle of a number"):
+        with pytest.raises(ValueError, match="should follow|inside a number"):
             read_example(record[:end])

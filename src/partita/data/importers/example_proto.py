@@ -129,7 +129,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            raise ValueError(f"The bytes end in the middle of a number, at byte {at}.")
+            raise ValueError(f"The bytes end inside a number, at byte {at}.")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
