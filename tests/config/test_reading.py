@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from partita.config.reading import read_config, to_values
-from partita.config.reference import field_docs, reference
+from partita.config.reference import FILE, field_docs, generate, reference
 from partita.config.schema import Config, PersonalizeConfig
 from partita.errors import ConfigError
 
@@ -95,6 +95,10 @@ def test_the_reference_is_a_config_with_every_default(path: Path) -> None:
 
     assert read_config(path) == Config(name="mine")
     assert "personal_lr" in reference()
+
+
+def test_the_printed_reference_is_generated_from_the_classes() -> None:
+    assert FILE.read_text() == generate(), "Write it again with `python -m partita.config.reference`."
 
 
 def test_values_read_back_to_the_same_config(path: Path) -> None:
