@@ -129,7 +129,7 @@ def test_schedules_and_optimizers_by_name() -> None:
         ),
         (
             {"pretrain": {"server_optimizer": "fedadam", "server_beta3": 0.5}},
-            "The keys of [pretrain] do not fit Adam(*, lr: float, ",
+            "The keys of [pretrain] do not match Adam(*, lr: float, ",
         ),
         (
             {"pretrain": {"server_optimizer": "fedadam", "server_eps": "small"}},
@@ -157,13 +157,13 @@ def test_schedules_and_optimizers_by_name() -> None:
         ({"task": {"kind": "os:sep"}}, "[task] needs a function, got '/'."),
         (
             {"task": {"share": 0.2}},
-            "The keys of [task] do not fit digits(*, test_share: float = 0.3)",
+            "The keys of [task] do not match digits(*, test_share: float = 0.3)",
         ),
         (
             {"task": {"test_share": 2}},
             "[task] digits: `test_share` must be between 0 and 1, got 2.",
         ),
-        ({"model": {"name": "convnet", "widht": 3}}, "The keys of [model] do not fit ConvNet"),
+        ({"model": {"name": "convnet", "widht": 3}}, "The keys of [model] do not match ConvNet"),
         ({"model": {"name": "collections:UserList"}}, "must return a module, got []"),
         ({"model": {"width": 3}}, "The keys width of [model] need `model.name`."),
         ({"model": {"start": "none.safetensors"}}, "Cannot read `model.start`"),
@@ -212,13 +212,13 @@ def test_schedules_and_optimizers_by_name() -> None:
         ),
         ({"personalize": {"method": "fedsim", "personal_steps": 1}}, "takes as many steps"),
         ({"personalize": {"method": "partita:FedAlt"}}, "such as 'partita:LocalAlt', got 'partita:FedAlt'"),
-        ({"personalize": {"method": "builtins:dict"}}, "it gives nothing to call"),
+        ({"personalize": {"method": "builtins:dict"}}, "it does not return a function"),
         ({"personalize": {"personal_epochs": 0, "shared_epochs": 0}}, "Nothing would move"),
         (
             {"pretrain": {"optimizer": "torch.optim:LBFGS"}},
-            "`optimizer` = 'torch.optim:LBFGS' with {} is unfit",
+            "`optimizer` = 'torch.optim:LBFGS' with {} cannot be used",
         ),
-        ({"pretrain": {"optimizer": "os:sep"}}, "`optimizer` = 'os:sep' with {} is unfit"),
+        ({"pretrain": {"optimizer": "os:sep"}}, "`optimizer` = 'os:sep' with {} cannot be used"),
         ({"model": {"name": "convnet", "width": -1}}, "[model] ConvNet failed: RuntimeError"),
         (
             {"model": {"name": "convnet", "width": "a"}},

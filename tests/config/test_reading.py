@@ -65,7 +65,11 @@ def test_further_keys_of_task_and_model_go_to_their_functions(path: Path) -> Non
         ("seed = 1.5", [], "`seed` must be a whole number, got 1.5."),
         ("[pretrain]\nshared_lr = 'fast'", [], "`pretrain.shared_lr` must be a number, got 'fast'."),
         ("[pretrain]\nweights = 'all'", [], "`pretrain.weights` must be 'examples' or 'equal', got 'all'."),
-        ("[partition]\npersonal = 3", [], "`partition.personal` must be a text or a list of texts, got 3."),
+        (
+            "[partition]\npersonal = 3",
+            [],
+            "`partition.personal` must be a string or a list of strings, got 3.",
+        ),
         ("[partition]\nuntie = 1", [], "`partition.untie` must be true or false, got 1."),
         ("pretrain = 3", [], "`pretrain` must be a section, got 3."),
         ("seed = ", [], "is not valid TOML: Invalid value (at end of document)."),

@@ -1,7 +1,7 @@
 """Every key of a config with its default and what it means, as a TOML file that can be edited and run.
 
 The text is generated from the classes of a config. `partita config` prints the copy in `reference.toml`, so
-that it does not wait for torch; `python -m partita.config.reference` writes that copy, and a test compares it.
+that it does not wait for torch. `python -m partita.config.reference` writes the copy, and a test compares it.
 """
 
 import ast

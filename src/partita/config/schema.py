@@ -169,7 +169,7 @@ class FinetuneConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """Who follows a run while it trains; nothing here changes its results."""
+    """Watchers of a running run; nothing here changes its results."""
 
     watchers: list[str] = field(default_factory=list)
     """Import paths "package.module:function" of watchers: each is called with the run's folder and its
