@@ -41,9 +41,9 @@ def docstrings() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of every docstring, those under fields and constants included."""
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                if isinstance(node.value.value, str):
-                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value.value
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
 
 def texts() -> Iterator[tuple[str, str]]:

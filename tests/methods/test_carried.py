@@ -72,7 +72,7 @@ def train(local: Any, **settings: Any) -> tuple[Result, list[Any]]:
 
 
 def kept(result: Result, device: str) -> dict[str, Tensor]:
-    return result._record.store.load(device) or {}
+    return result._record.kept(device) or {}
 
 
 def test_a_device_keeps_what_depends_on_its_personal_part() -> None:

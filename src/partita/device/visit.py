@@ -122,7 +122,7 @@ class Visitor:
         parts = bench.parts
         change = change_of({**parts.shared, **carried.sent}, order.shared)
         _check_finite("change of the shared part", change)
-        self._save({**(parts.personal if method.stateful else {}), **carried.kept}, order)
+        self._save({**parts.personal, **carried.kept} if method.stateful else {}, order)
         weight = len(examples) if method.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
