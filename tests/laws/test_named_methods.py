@@ -257,7 +257,7 @@ def test_the_settings_that_a_method_replaces_are_named() -> None:
     [
         ({"personalize": {"method": "fedper"}, "partition": 3}, "`partition` must be a section, got 3."),
         ({"personalize": 3}, "`personalize` must be a section, got 3."),
-        ({"personalize": {"method": 3}}, "`personalize.method` must be a text, got 3."),
+        ({"personalize": {"method": 3}}, "`personalize.method` must be a string, got 3."),
     ],
 )
 def test_a_section_that_is_none_is_refused(values: dict[str, Any], words: str) -> None:

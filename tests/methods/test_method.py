@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from partita import FedAlt, FedAvg, FedSim
+from partita import FedAlt, FedAvg, FedSim, Finetuning
 from partita.protocol import Pace
 
 
@@ -35,3 +35,31 @@ def test_a_bad_rate_is_named(lr: float) -> None:
         FedAlt(shared_lr=lr)
     with pytest.raises(ValueError, match="`personal_lr` must be"):
         FedAlt(shared_lr=0.1, personal_lr=lr)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+        ({"max_grad_norm": -1.0}, "`max_grad_norm` must be"),
+        ({"max_grad_norm": math.nan}, "`max_grad_norm` must be"),
+    ],
+)
+def test_settings_of_steps_are_checked(settings: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Finetuning(**settings)
+    with pytest.raises(ValueError, match=words):
+        FedAlt(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"proximal": -1.0}, "`proximal` must be a finite number, 0 or above, got -1.0."),
+        ({"weights": "all"}, "`weights` must be 'examples' or 'equal', got 'all'."),
+        ({"optimizer": "sgd"}, "`optimizer` must be a function of parameter groups, got 'sgd'."),
+    ],
+)
+def test_settings_of_a_method_are_checked(settings: dict, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        FedAlt(**settings)

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usefixtures("reports", "no_figures")
 BUILDERS = (
     "partita.config.building.build",
     "partita.config.building.build_partition",
-    "partita.config.imports.load",
+    "partita.config.loading.load",
+    "partita.config.partitions.build_partition",
     "partita.config.provenance.find_code",
     "partita.config.tasks.build_task",
     "partita.studies.comparison.build",

@@ -52,7 +52,7 @@ class NamedMethod:
     title: str
     """The name in tables and charts."""
     update: "LocalFn"
-    """What a device does in a training round: from `personal` and `shared` steps to a `LocalUpdate`. Further
+    """The device's update in a training round: from `personal` and `shared` steps to a `LocalUpdate`. Further
     arguments with defaults are the method's own hyperparameters, keys of `[personalize]`."""
     citation: Citation | None = None
     """The paper that it comes from."""
