@@ -236,7 +236,7 @@ def test_a_resumed_run_has_the_same_bits_wherever_it_stopped(tmp_path: Path) -> 
         pass
 
     def read(folder: Path) -> dict[str, bytes]:
-        names = {"rounds.jsonl", "commit.json"}
+        names = {"rounds.jsonl", "commit.json", "config.toml"}
         files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
         return {str(name): path.read_bytes() for name, path in files.items() if path.name not in names}
 

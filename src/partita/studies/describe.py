@@ -62,6 +62,8 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
     local = registry.find(method).update
     chosen = config.partition.personal
     names = partition_names(costs.model)
+    with own_code("`partition.adapter_width`"):
+        own.kinds(task.devices.ids)
     with own_code("`personalize.method`"):
         own_costs = costs.costs(own, local)
     partitions = {name: own_costs if name == chosen else _named(config, name, costs) for name in names}
