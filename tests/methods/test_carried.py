@@ -1,4 +1,4 @@
-"""What an update keeps on a device and sends besides the shared part."""
+"""Tensors that an update keeps on a device and sends besides the shared part."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def kept(result: Result, device: str) -> dict[str, Tensor]:
     return result._record.kept(device) or {}
 
 
-def test_a_device_keeps_what_depends_on_its_personal_part() -> None:
+def test_kept_tensors_may_depend_on_the_personal_part() -> None:
     result = train(Counting)
 
     for device in affine_task().devices:
@@ -92,7 +92,7 @@ def test_a_setting_of_the_update_is_bound_to_it() -> None:
     assert kept(result, "d0")["visits/offset"].tolist() == [1.5]
 
 
-def test_what_is_sent_is_declared_for_the_shared_part_alone() -> None:
+def test_sent_tensors_are_declared_for_the_shared_part_alone() -> None:
     model = Normed()
     partition = Partition(model, personal="head.*")
     parts = partition.of(model)
@@ -112,7 +112,7 @@ def test_the_two_rules_of_aggregation() -> None:
     assert mean_over_all_devices(3, 12) == 0.25
 
 
-def test_an_update_that_declares_nothing_is_made_of_its_steps() -> None:
+def test_an_update_that_declares_nothing_is_created_from_its_steps() -> None:
     partition = Partition(Affine(), personal="offset")
     parts = partition.of(Affine())
     carried = Carried(kept={}, sent={})
@@ -137,7 +137,7 @@ def test_only_floating_point_tensors_are_sent() -> None:
         train(WholeNumbers)
 
 
-def test_what_is_kept_is_in_the_file_of_the_device(tmp_path: Path) -> None:
+def test_kept_tensors_are_in_the_file_of_the_device(tmp_path: Path) -> None:
     task = affine_task()
     partition = Partition(task.model(), personal="offset")
     method = Method(local=Counting, shared_lr=0.1)

@@ -114,7 +114,7 @@ def test_a_run_has_its_title_its_settings_and_its_state(
     assert all(b"momentum/offset" in file.read_bytes() for file in files)
 
 
-def test_a_hyperparameter_changes_what_is_learned_and_is_kept_in_the_config(here: Path) -> None:
+def test_a_hyperparameter_changes_the_result_and_is_in_the_config(here: Path) -> None:
     method = "personalize.method=own_methods:METHOD"
     assert run("run", method, "out=a") == 0
     assert run("run", method, "personalize.decay=0.0", "out=b") == 0
@@ -152,7 +152,7 @@ def test_settings_that_an_own_method_fixes_replace_the_configs(
         (["personalize.method=fedalt", "personalize.decay=0.1"], "Unknown key `personalize.decay`."),
     ],
 )
-def test_a_bad_hyperparameter_is_one_line(
+def test_a_bad_hyperparameter_is_a_one_line_error(
     here: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("run", "personalize.method=own_methods:METHOD", *arguments) == 2
@@ -162,7 +162,7 @@ def test_a_bad_hyperparameter_is_one_line(
     assert not (here / "runs").exists()
 
 
-def test_describe_counts_what_it_keeps(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_counts_kept_tensors(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def disk_bytes(method: str) -> int:
         assert run("describe", f"personalize.method={method}", "--json") == 0
         return json.loads(capsys.readouterr().out)["partitions"]["output"]["disk_bytes"]
@@ -225,7 +225,7 @@ def test_a_report_has_its_title_without_its_code(here: Path) -> None:
     assert collect(reopen(here / "grid"), {}).titles[method] == "Momentum"
 
 
-def test_own_code_that_is_missing_is_one_line_on_resume(
+def test_missing_own_code_is_a_one_line_error_on_resume(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("run", "personalize.method=own_methods:METHOD", "out=a") == 0

@@ -1,4 +1,4 @@
-"""The methods that a config can name, and that no other module names one."""
+"""The registry of methods; no other module names a method."""
 
 import ast
 import logging
@@ -21,7 +21,7 @@ ALLOWED = ("__init__.py", "server/registry.py")
 """The public exports, and the server optimizers, which have names of their own."""
 
 
-def test_every_method_of_the_package_says_who_it_is() -> None:
+def test_every_built_in_method_has_a_title_and_a_citation() -> None:
     methods = registry.every()
 
     assert sorted(methods) == registry.names()
@@ -151,7 +151,7 @@ def test_an_import_path_is_a_method_or_a_bare_update() -> None:
         ("partita:Nothing", "does not import: AttributeError"),
     ],
 )
-def test_a_name_of_nothing_is_one_line(name: str, words: str) -> None:
+def test_an_unknown_name_is_a_one_line_error(name: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         registry.find(name)
 

@@ -57,7 +57,7 @@ class NamedMethod:
     citation: Citation | None = None
     """The paper that it comes from."""
     personal: str = ""
-    """The personal part that the name stands for; empty: the config's `partition.personal`."""
+    """The personal part of the method; empty: the config's `partition.personal`."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Settings, by dotted key, without which it would be another method: they replace the config's."""
     suggested: Mapping[str, Any] = field(default_factory=dict)
