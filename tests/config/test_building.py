@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,6 @@ def test_own_code_is_recorded_by_its_hash(tmp_path: Path, monkeypatch: pytest.Mo
     versions = made_with(mine, tmp_path / "runs")
 
     assert versions["my_own_update"].startswith("sha256 ")
-    assert versions["torch"] == torch.__version__
+    assert versions["torch"] == metadata.version("torch")
     assert versions["code"] == ".."
     assert "code" not in made_with(config(), tmp_path)

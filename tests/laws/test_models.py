@@ -114,7 +114,7 @@ def task_of(model: Callable[[], nn.Module], loss: Any, data: Callable[[int], Any
 
 TASKS = {
     "convnet": lambda: task_of(lambda: ConvNet(classes=4, width=4), classify, images),
-    "resnet": lambda: task_of(lambda: ResNet(depth=10, classes=4, width=0.25), classify, images),
+    "resnet": lambda: task_of(lambda: ResNet(depth=10, classes=4, width=0.0625), classify, images),
     "resnet50": lambda: task_of(lambda: ResNet(depth=50, classes=4, width=0.0625), classify, images),
     "transformer": lambda: task_of(
         lambda: NextWordTransformer(vocabulary_size=20, max_length=5, dim=8, layers=2, heads=2, hidden=16),

@@ -13,7 +13,7 @@ def test_the_personal_rate_follows_the_shared_one_unless_given() -> None:
     assert FedAlt(shared_lr=0.1, personal_lr=0.0).update.personal.lr == 0.0
 
 
-def test_steps_take_the_place_of_epochs() -> None:
+def test_steps_replace_epochs() -> None:
     update = FedAlt(shared_lr=0.1, personal_steps=3).update
 
     assert update.personal == Pace(lr=0.1, steps=3)
@@ -30,7 +30,7 @@ def test_fedsim_with_unequal_epochs_is_an_error_at_once() -> None:
 
 
 @pytest.mark.parametrize("lr", [-1.0, math.nan])
-def test_a_bad_rate_is_named(lr: float) -> None:
+def test_a_bad_learning_rate_is_named(lr: float) -> None:
     with pytest.raises(ValueError, match="`shared_lr` must be"):
         FedAlt(shared_lr=lr)
     with pytest.raises(ValueError, match="`personal_lr` must be"):

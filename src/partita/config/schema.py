@@ -131,7 +131,7 @@ class PersonalizeConfig:
         def __getattr__(self, name: str) -> Any: ...
 
     method: str = registry.DEFAULT
-    """{methods}, or "package.module:thing", an own method (docs/how-to/own-method.md)."""
+    """Method: {methods}, or "package.module:thing" for your own (docs/how-to/own-method.md)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Every further key is a hyperparameter of the method or, if it begins with `server_`, a setting of the
     server's optimizer."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from partita.config.provenance import TITLE
 from partita.methods import registry
 from partita.methods.named import NamedMethod
 from partita.protocol import Stage
@@ -40,12 +41,12 @@ def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
 
 
 def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
-    """Return the title of the model of each stage; a run from Python may lack the keys of a stage."""
+    """Return the title of the model of each stage, from the values of the config."""
     pretrain, personalize = values["pretrain"], values["personalize"]
-    method = personalize.get("method", "")
-    title = method_title(method)
+    method = personalize["method"]
+    title = values["made_with"].get(TITLE) or method_title(method)
     finetuned = f"{title}, finetuned" if personalize["rounds"] else _finetuned_alone(method, values)
-    server = servers.title_of(pretrain.get("server_optimizer", servers.DEFAULT))
+    server = servers.title_of(pretrain["server_optimizer"])
     return {
         Stage.PRETRAINED: server if pretrain["rounds"] else "Start",
         Stage.PERSONALISED: title,
@@ -56,6 +57,8 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
 
 def _finetuned_alone(method: str, values: Mapping[str, Any]) -> str:
     """Return the title of a model that is finetuned without a round of personalization before."""
+    if own := values["made_with"].get(TITLE):
+        return own
     named = _named(method)
     if named and not named.trains_rounds:
         return named.title

@@ -3,7 +3,7 @@
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from partita.data.examples import examples_of
@@ -105,6 +105,13 @@ class Turn:
     """Positions of this round's devices among the evaluated ones, if no cohort is drawn."""
     final: bool = False
     """Whether this evaluates the final model of the stage."""
+    number: int = 0
+    """Position of the round in the run, from 0."""
+
+    @property
+    def trains_shared(self) -> bool:
+        """Whether devices reply with changes of u."""
+        return self.work == "update"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +143,11 @@ class Plan:
                 )
         self.evaluate.positions(devices, seed=0)
 
-    def turns(self, evaluated: int) -> Iterator[Turn]:
-        """Yield every round of a run that evaluates a number of devices."""
+    def turns(self, evaluated: int) -> list[Turn]:
+        """Return every round of a run that evaluates a number of devices."""
+        return [replace(turn, number=number) for number, turn in enumerate(self._turns(evaluated))]
+
+    def _turns(self, evaluated: int) -> Iterator[Turn]:
         blocks = list(_blocks(evaluated))
         for stage in Stage:
             training = self.training(stage)
