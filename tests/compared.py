@@ -42,7 +42,7 @@ def one_device() -> Task:
 
 
 def worse() -> Task:
-    """A task whose metric is better where it is lower."""
+    """A task whose metric is better if lower."""
     return affine_task(metrics={"error": Metric(lambda p, t: (p - t).abs().mean().item(), "down")})
 
 
@@ -66,7 +66,7 @@ def diverging_metric() -> Task:
 
 
 def quiet(*_: object) -> None:
-    """Nobody looks at the progress."""
+    """Ignore the progress."""
 
 
 def begun(folder: Path, given: Mapping[str, Any]) -> Comparison:
@@ -74,7 +74,7 @@ def begun(folder: Path, given: Mapping[str, Any]) -> Comparison:
 
 
 def done(folder: Path, given: Mapping[str, Any]) -> tuple[Comparison, dict[str, str]]:
-    """A comparison in a folder, all of it done and its tables written."""
+    """A finished comparison in a folder, with its tables."""
     comparison = begun(folder, given)
     failed = finish(comparison, quiet)
     write_comparison_tables(comparison, failed)
@@ -82,14 +82,14 @@ def done(folder: Path, given: Mapping[str, Any]) -> tuple[Comparison, dict[str, 
 
 
 def table(folder: Path, name: str = "methods") -> list[dict[str, str]]:
-    """The rows of a table, without what the clock says."""
+    """The rows of a table, without times."""
     with (folder / "tables" / f"{name}.csv").open() as lines:
         rows = list(csv.DictReader(lines))
     return [{column: text for column, text in row.items() if column != "device-seconds"} for row in rows]
 
 
 def tables(folder: Path) -> dict[str, Any]:
-    """All tables but what the clock says."""
+    """All tables, without times."""
     names = sorted(path.stem for path in (folder / "tables").glob("*.csv"))
     bib = (folder / "tables/references.bib").read_text()
     return {name: table(folder, name) for name in names} | {"bib": bib}

@@ -127,7 +127,7 @@ def test_quiet_prints_the_result_only(
 def test_import_can_be_quiet(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "nonesuch", "a", "b.parquet", "--quiet"]) == 2
 
-    assert capsys.readouterr().err.startswith("partita: `partita import` knows")
+    assert capsys.readouterr().err.startswith("partita: The kind of `partita import` must be one of")
 
 
 def test_json_is_a_line_for_every_round_and_one_for_the_result(

@@ -1,4 +1,4 @@
-"""From a config to objects, and what is said of values that make no sense."""
+"""Building a run from a config, and the messages about values that cannot be used."""
 
 import sys
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_every_value_reaches_its_object() -> None:
         ({"server_optimizer": "partita:Yogi", "server_tau": 0.1}, Yogi(lr=1.0, tau=0.1)),
     ],
 )
-def test_servers_by_name(settings: dict, server: Any) -> None:
+def test_server_optimizers_are_named(settings: dict, server: Any) -> None:
     built = build(config(pretrain=settings), Path())
 
     assert built.plan.pretrain is not None
@@ -83,7 +83,7 @@ def test_servers_by_name(settings: dict, server: Any) -> None:
     assert built.plan.pretrain.method.local is LocalSGD
 
 
-def test_schedules_and_optimizers_by_name() -> None:
+def test_schedules_and_optimizers_are_named() -> None:
     built = build(
         config(
             pretrain={"schedule": "exponential", "halve_every": 3, "optimizer": "adamw", "weight_decay": 0.2}
@@ -232,7 +232,7 @@ def test_schedules_and_optimizers_by_name() -> None:
         ),
     ],
 )
-def test_a_bad_value_is_one_line_that_names_it(sections: dict, words: str) -> None:
+def test_an_error_about_a_value_is_one_line_that_names_it(sections: dict, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build(config(**sections), Path())
 
@@ -247,7 +247,7 @@ def test_a_named_partition_can_have_a_frozen_part() -> None:
     assert built.personalization.partition.names("personal") == ("head.weight", "head.bias")
 
 
-def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:
+def test_a_model_can_start_from_a_file(tmp_path: Path) -> None:
     plain = build(config(), Path())
     tensors = {name: tensor + 1 for name, tensor in build_model(plain.task, seed=1).state_dict().items()}
     (tmp_path / "start.safetensors").write_bytes(to_bytes(tensors))
@@ -267,14 +267,14 @@ def test_a_model_can_begin_from_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_file_that_does_not_match_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "start.safetensors").write_bytes(content)
 
     with pytest.raises(ConfigError, match=words):
         build(config(model={"start": "start.safetensors"}), tmp_path)
 
 
-def test_a_task_that_draws_its_data_draws_the_same_again(
+def test_a_task_that_samples_its_data_depends_on_the_seed_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "drawn_task.py").write_text(
@@ -307,7 +307,7 @@ def test_a_task_that_draws_its_data_draws_the_same_again(
         ),
     ],
 )
-def test_what_goes_wrong_in_own_code_is_one_line_with_its_place(
+def test_an_exception_in_own_code_is_one_line_with_file_and_line_number(
     body: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "bad_task", raising=False)
@@ -321,7 +321,7 @@ def test_what_goes_wrong_in_own_code_is_one_line_with_its_place(
     assert "\n" not in str(caught.value)
 
 
-def test_own_code_is_known_by_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_code_is_recorded_by_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_own_update.py").write_text("from partita import LocalAlt as Mine\n")
     monkeypatch.syspath_prepend(tmp_path)
     mine = config(personalize={"method": "my_own_update:Mine"})

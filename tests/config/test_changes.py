@@ -6,7 +6,7 @@ from partita.config.changes import dotted, parse_overrides, value_at, with_value
 from partita.errors import ConfigError
 
 
-def test_changes_leave_the_values_they_are_made_to_as_they_were() -> None:
+def test_the_values_that_are_changed_stay_as_they_were() -> None:
     values = {"model": {"start_names": {"a": "b"}}}
 
     changed = with_values(values, {"model.start_names.c": "d"})
@@ -15,7 +15,7 @@ def test_changes_leave_the_values_they_are_made_to_as_they_were() -> None:
     assert values == {"model": {"start_names": {"a": "b"}}}
 
 
-def test_later_changes_do_not_reach_into_a_value_given_before() -> None:
+def test_the_values_of_changes_stay_as_they_were() -> None:
     section = {"personal": "full"}
 
     changed = with_values({}, {"partition": section, "partition.dropout": 0.1})

@@ -1,4 +1,4 @@
-"""Configs: what is read, and what is said of what cannot be."""
+"""Reading configs, and the messages about those that cannot be read."""
 
 import tomllib
 from pathlib import Path
@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "mine.toml"
 
 
-def test_what_is_left_out_has_its_default(path: Path) -> None:
+def test_missing_keys_have_their_defaults(path: Path) -> None:
     path.write_text("seed = 3\n[personalize]\nrounds = 7\n")
 
     config = read_config(path)
@@ -38,7 +38,7 @@ def test_overrides_come_last(path: Path) -> None:
     assert config.partition.frozen == ["a.*", "b"]
 
 
-def test_further_keys_of_task_and_model_go_to_their_functions(path: Path) -> None:
+def test_further_keys_of_task_and_model_are_arguments_of_their_functions(path: Path) -> None:
     path.write_text('[model]\nname = "convnet"\nwidth = 4\n')
 
     assert read_config(path).model.options == {"width": 4}
@@ -77,7 +77,7 @@ def test_further_keys_of_task_and_model_go_to_their_functions(path: Path) -> Non
         ("seed = 1", ["seed.x=2"], "`seed` must be a section, got 1."),
     ],
 )
-def test_a_bad_config_is_one_line(path: Path, text: str, overrides: list[str], words: str) -> None:
+def test_an_error_about_a_config_is_one_line(path: Path, text: str, overrides: list[str], words: str) -> None:
     path.write_text(text)
 
     with pytest.raises(ConfigError) as caught:
@@ -87,7 +87,7 @@ def test_a_bad_config_is_one_line(path: Path, text: str, overrides: list[str], w
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_an_error_about_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Cannot read the config .*none.toml.*No such file"):
         read_config(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="Is a directory"):
@@ -115,7 +115,7 @@ def test_values_read_back_to_the_same_config(path: Path) -> None:
     assert read_config(path) == config
 
 
-def test_every_key_says_what_it_is() -> None:
+def test_every_key_is_documented() -> None:
     def check(values: dict, kind: type) -> None:
         docs = field_docs(kind)
         for key, value in values.items():

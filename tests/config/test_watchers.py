@@ -1,4 +1,4 @@
-"""Watchers that a config names: looked for before a run begins."""
+"""Watchers that a config names are checked before a run begins."""
 
 import sys
 from pathlib import Path
@@ -16,16 +16,16 @@ NUMBER = 3
 
 
 def make(folder: Path, config: Any) -> Any:
-    """A watcher that is told of nothing."""
+    """A watcher that does nothing."""
 
 
 def watch(line: Any, done: int, total: int) -> None:
-    """What is often mistaken for what makes a watcher."""
+    """A watcher given by mistake instead of a function that creates one."""
 
 
 @pytest.fixture(autouse=True)
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let import paths find this module, whatever the way in which tests are imported."""
+    """Make this module importable by import path, however tests are imported."""
     monkeypatch.setitem(sys.modules, "test_watchers", sys.modules[__name__])
 
 
@@ -43,14 +43,14 @@ def test_watchers_are_found_by_their_import_paths() -> None:
         ("test_watchers:watch", "of a run's folder and its config: missing a required argument: 'total'"),
     ],
 )
-def test_a_wrong_path_is_said_beforehand(path: str, words: str) -> None:
+def test_a_wrong_path_is_an_error_before_the_run(path: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         build_watchers(ReportConfig(watchers=[path]))
 
     assert "`report.watchers`" in str(caught.value)
 
 
-def test_tensorboard_must_be_there_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tensorboard_is_an_error_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     build_watchers(ReportConfig(tensorboard=True))
     monkeypatch.setitem(sys.modules, "tensorboard", None)
 
@@ -59,7 +59,7 @@ def test_tensorboard_must_be_there_where_it_is_wanted(monkeypatch: pytest.Monkey
         build_watchers(ReportConfig(tensorboard=True))
 
 
-def test_the_code_of_watchers_is_part_of_what_a_run_was_made_with(tmp_path: Path) -> None:
+def test_the_code_of_watchers_is_recorded(tmp_path: Path) -> None:
     config = config_of({"name": "test", "report": {"watchers": ["test_watchers:make"]}})
 
     assert made_with(config, tmp_path)["test_watchers"].startswith("sha256 ")

@@ -1,4 +1,4 @@
-"""Cells: the same start for all of a seed, the bits of a run alone, and going on after any end."""
+"""Comparisons: one start per seed, the bits of a single run in every cell, and resuming after any interruption."""
 
 import json
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_a_cell_has_the_bits_of_a_run_with_the_same_settings(
         assert (cell / name).read_bytes() == (run.folder.path / name).read_bytes(), name
 
 
-def test_the_table_holds_what_the_cells_summaries_say(whole: Comparison) -> None:
+def test_the_table_has_the_values_of_the_summaries(whole: Comparison) -> None:
     rows = {(row["method"], row["personal part"]): row for row in table(whole.folder)}
 
     for method, kind, stage in [
@@ -110,9 +110,7 @@ class Stop(Exception):
     pass
 
 
-def test_a_comparison_that_ended_in_the_middle_goes_on_to_the_same_tables(
-    whole: Comparison, tmp_path: Path
-) -> None:
+def test_an_interrupted_comparison_resumes_to_the_same_tables(whole: Comparison, tmp_path: Path) -> None:
     told: list[float] = []
 
     def stop(done: float, *_: object) -> None:
@@ -140,7 +138,7 @@ def test_a_finished_comparison_runs_nothing_again(whole: Comparison, monkeypatch
     assert finish(reopen(whole.folder), quiet) == {}
 
 
-def test_a_cell_that_another_process_holds_is_left_to_it(
+def test_a_cell_that_another_process_runs_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comparison = begun(tmp_path / "grid", values(compare={"seeds": 1}))
@@ -156,11 +154,11 @@ def test_a_cell_that_another_process_holds_is_left_to_it(
 
     assert finish(comparison, quiet) == {}
 
-    # What begins from the start had to wait for it; what trains alone had not.
+    # Cells that begin from the start waited for it; local training did not.
     assert while_held == {"local-3"}
 
 
-def test_an_error_inside_does_not_pass_for_a_lock_that_is_taken(tmp_path: Path) -> None:
+def test_an_error_while_the_lock_is_held_is_raised(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError), locked(tmp_path / "lock"):
         raise BlockingIOError
 
@@ -171,7 +169,7 @@ def test_an_error_inside_does_not_pass_for_a_lock_that_is_taken(tmp_path: Path) 
 DIVERGES = {"settings": {"fedalt": {"personalize": {"shared_lr": 1e30, "personal_lr": 1e30}}}}
 
 
-def test_a_cell_that_failed_is_named_and_the_rest_is_there(
+def test_a_failed_cell_is_named_and_the_others_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comparison, failed = done(tmp_path / "grid", values("fedalt", "fedsim", compare={"seeds": 1, **DIVERGES}))
@@ -183,12 +181,12 @@ def test_a_cell_that_failed_is_named_and_the_rest_is_there(
     ]
     notes = (comparison.folder / "tables/methods.md").read_text()
     assert "fedalt-output-3 failed: No device was heard" in notes
-    # Every process knows, and none tries it again.
+    # The failure is recorded: no process runs the cell again.
     monkeypatch.setattr(runner, "finish", lambda *_: pytest.fail("A cell was run again."))
     assert finish(reopen(comparison.folder), quiet) == failed
 
 
-def test_a_start_that_failed_takes_with_it_what_begins_there_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_start_fails_the_cells_that_begin_from_it_alone(tmp_path: Path) -> None:
     diverges = {**ROUNDS, "shared_lr": 1e30}
     settings = {"local": {"finetune": {"personal_lr": 0.05}}}
 
@@ -201,14 +199,14 @@ def test_a_start_that_failed_takes_with_it_what_begins_there_and_nothing_else(tm
     assert [row["method"] for row in table(comparison.folder)] == ["Local only"]
 
 
-def test_a_comparison_of_which_nothing_is_left_fails(tmp_path: Path) -> None:
+def test_a_comparison_without_a_finished_run_fails(tmp_path: Path) -> None:
     comparison = begun(tmp_path / "grid", values(compare={"seeds": 1}))
 
     with pytest.raises(RunFailed, match="There is nothing to compare. a failed: b"):
         write_comparison_tables(comparison, {"a": "b"})
 
 
-def test_in_a_relative_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_works_in_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     _, failed = done(Path("here/grid"), values("fedalt", compare={"seeds": 1}))
@@ -220,7 +218,7 @@ def test_in_a_relative_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert config.model.start == "../start-3/shared/pretrained.safetensors"
 
 
-def test_progress_is_over_the_whole_and_moves_inside_a_cell(tmp_path: Path) -> None:
+def test_progress_covers_the_comparison_and_advances_inside_a_cell(tmp_path: Path) -> None:
     told: list[tuple[float, int, str]] = []
     comparison = begun(tmp_path / "grid", values("fedalt", compare={"seeds": 1}))
 
@@ -247,7 +245,7 @@ def test_a_single_device_and_a_single_seed_are_compared(tmp_path: Path) -> None:
     assert rows[0]["difference from Finetune value"] != ""
 
 
-def test_where_the_metric_goes_down_the_lowest_mean_is_marked(tmp_path: Path) -> None:
+def test_the_lowest_mean_is_marked_if_lower_is_better(tmp_path: Path) -> None:
     given = values("fedalt", task={"kind": "compared:worse"}, compare={"seeds": 1})
 
     comparison, _ = done(tmp_path / "grid", given)
@@ -257,7 +255,7 @@ def test_where_the_metric_goes_down_the_lowest_mean_is_marked(tmp_path: Path) ->
     assert [row["error is_best"] for row in rows] == [str(int(row is best)) for row in rows]
 
 
-def test_devices_without_a_metric_are_left_out_and_told_of(tmp_path: Path) -> None:
+def test_devices_without_a_metric_are_left_out_and_reported(tmp_path: Path) -> None:
     given = values("fedalt", task={"kind": "compared:undefined_on_some"}, compare={"seeds": 1})
 
     comparison, failed = done(tmp_path / "grid", given)
@@ -273,7 +271,7 @@ def test_devices_without_a_metric_are_left_out_and_told_of(tmp_path: Path) -> No
     assert f"fedalt-output-3: {6 - len(known)} of 6 devices have no closeness." in notes
 
 
-def test_no_earlier_stage_speaks_for_a_model_that_has_no_metric_at_the_end(tmp_path: Path) -> None:
+def test_an_earlier_stage_does_not_replace_a_missing_final_metric(tmp_path: Path) -> None:
     settings = {"fedalt": {"finetune": {"personal_lr": 1000.0}}}
     given = values("fedalt", task={"kind": "compared:diverging_metric"})
 
@@ -286,7 +284,7 @@ def test_no_earlier_stage_speaks_for_a_model_that_has_no_metric_at_the_end(tmp_p
     assert "fedalt-output-3: 6 of 6 devices have no closeness." in notes
 
 
-def test_without_pretraining_all_begin_from_one_initialization(tmp_path: Path) -> None:
+def test_without_pretraining_all_methods_begin_from_one_initialization(tmp_path: Path) -> None:
     given = values("fedalt", "fedadam", pretrain={**ROUNDS, "rounds": 0}, compare={"seeds": 1})
 
     comparison, failed = done(tmp_path / "grid", given)
@@ -307,7 +305,7 @@ def test_without_pretraining_all_begin_from_one_initialization(tmp_path: Path) -
     }
 
 
-def test_what_devices_serve_is_compared_too(tmp_path: Path) -> None:
+def test_served_models_are_compared(tmp_path: Path) -> None:
     given = values(
         "fedalt", evaluate={"choose": "validation"}, task={"validation": 0.3}, compare={"seeds": 1}
     )
@@ -328,7 +326,7 @@ def get(config: Config, key: str) -> Any:
     return getattr(getattr(config, section), name)
 
 
-def test_every_method_is_tuned_with_as_many_trials_and_its_cells_use_what_was_found(tmp_path: Path) -> None:
+def test_every_method_has_the_same_number_of_trials_and_its_cells_use_the_best_values(tmp_path: Path) -> None:
     given = values("fedalt", compare={"seeds": 1, "tune": 2})
 
     comparison, failed = done(tmp_path / "grid", given)
@@ -350,7 +348,7 @@ def test_every_method_is_tuned_with_as_many_trials_and_its_cells_use_what_was_fo
     assert not list(folder.glob("*/start"))
 
 
-def test_a_method_whose_every_trial_fails_is_named_and_the_others_are_there(tmp_path: Path) -> None:
+def test_a_method_without_a_finished_trial_is_named_and_the_others_are_compared(tmp_path: Path) -> None:
     given = values("fedalt", compare={"seeds": 1, "tune": 1, **DIVERGES})
 
     comparison, failed = done(tmp_path / "grid", given)
@@ -377,7 +375,7 @@ def test_a_forecast_lists_all_cells_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_forecast_goes_by_rounds_and_devices() -> None:
+def test_a_forecast_is_proportional_to_rounds_and_devices() -> None:
     few, many = (
         forecast(values("fedalt", personalize={**ROUNDS, "rounds": rounds}, compare={"seeds": 1}), Path())
         for rounds in (10, 10_000)
@@ -394,14 +392,14 @@ def test_a_forecast_lists_cells_that_diverge_without_a_time() -> None:
     assert [each.cell.kind for each in told.cells if each.seconds is None] == ["fedalt-output"]
 
 
-def test_a_folder_without_a_comparison_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_folder_without_a_comparison_cannot_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
 
     with pytest.raises(ConfigError, match="is not the folder of a comparison"):
         reopen(tmp_path)
 
 
-def test_a_comparisons_own_config_makes_the_same_cells_again(whole: Comparison) -> None:
+def test_the_config_of_a_comparison_gives_the_same_cells(whole: Comparison) -> None:
     recorded = read_values(whole.folder / "config.toml")
 
     again = running.cells_in({**recorded, "out": "elsewhere"}, whole.folder)

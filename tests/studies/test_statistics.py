@@ -27,7 +27,7 @@ def by_device(*metrics: float, weights: tuple[int, ...] | None = None) -> Device
     }
 
 
-def test_a_mean_over_devices_is_by_weight() -> None:
+def test_the_mean_over_devices_is_weighted() -> None:
     # (0.5 * 1 + 1.0 * 3) / 4
     assert mean_of(by_device(0.5, 1.0, weights=(1, 3))) == 0.875
 
@@ -41,7 +41,7 @@ def test_the_difference_is_the_weighted_mean_over_devices_and_seeds() -> None:
     assert paired_difference(own, other, "down").value == -0.28125
 
 
-def test_an_equal_gain_everywhere_has_no_width() -> None:
+def test_equal_gains_have_an_interval_of_no_width() -> None:
     own, other = [by_device(0.75, 0.5), by_device(1.0, 0.25)], [by_device(0.5, 0.25), by_device(0.75, 0.0)]
 
     assert paired_difference(own, other, "up") == PairedDifference(0.25, 0.25, 0.25)
@@ -64,14 +64,14 @@ def test_one_device_of_several_seeds_has_the_interval_of_its_seeds() -> None:
     assert result == PairedDifference(0.25, 0.0, 0.5)
 
 
-def test_devices_without_a_metric_on_either_side_are_left_out() -> None:
+def test_devices_without_both_metrics_are_left_out() -> None:
     own, other = by_device(0.5, 1.0, 0.75), by_device(0.25, 0.75)
 
     assert paired_difference([own], [other], "up") == PairedDifference(0.25, 0.25, 0.25)
     assert paired_difference([{"a": (1.0, 1)}], [{"b": (1.0, 1)}], "up") is None
 
 
-def test_a_device_may_be_measured_under_some_seeds_only() -> None:
+def test_a_device_may_have_a_metric_for_some_seeds_only() -> None:
     own = [{"a": (1.0, 1)}, {"a": (0.5, 1), "b": (0.5, 2)}]
     other = [{"a": (0.5, 1), "b": (0.0, 2)}, {"a": (0.5, 1), "b": (0.0, 2)}]
 
@@ -79,7 +79,7 @@ def test_a_device_may_be_measured_under_some_seeds_only() -> None:
     assert paired_difference(own, other, "up").value == 0.375
 
 
-def test_the_interval_is_that_of_a_bootstrap_that_draws_devices_and_seeds_by_index() -> None:
+def test_the_interval_equals_a_bootstrap_over_indices_of_devices_and_seeds() -> None:
     draw = np.random.default_rng(5)
     gains, weights = draw.normal(0.1, 1.0, (5, 40)), np.tile(draw.integers(1, 9, 40), (5, 1))
     gains += draw.normal(0, 0.3, (5, 1)) + draw.normal(0, 0.5, (1, 40))
@@ -97,7 +97,7 @@ def test_the_interval_is_that_of_a_bootstrap_that_draws_devices_and_seeds_by_ind
     assert (result.low, result.high) == pytest.approx((low, high), abs=0.05 * (high - low))
 
 
-def test_the_interval_is_the_same_again() -> None:
+def test_the_interval_is_deterministic() -> None:
     own, other = [by_device(*np.linspace(0, 1, 9))], [by_device(*[0.5] * 9)]
 
     assert paired_difference(own, other, "up") == paired_difference(own, other, "up")

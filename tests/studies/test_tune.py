@@ -88,7 +88,7 @@ def closeness_of(file: Path) -> float:
     return total / count
 
 
-def test_the_seal_holds(tmp_path: Path) -> None:
+def test_reading_test_rows_raises(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="The test rows were read."):
         runner.finish(runner.prepare(config_of(given() | {"out": str(tmp_path / "run")}), Path()))
 
@@ -117,7 +117,7 @@ def test_methods_are_searched_without_a_shared_start(tmp_path: Path) -> None:
     assert (config.personalize.method, config.model.start) == ("local", "")
 
 
-def test_a_diverged_trial_never_wins_though_an_earlier_stage_was_measured(tmp_path: Path) -> None:
+def test_a_diverged_trial_never_wins_even_if_an_earlier_stage_has_a_metric(tmp_path: Path) -> None:
     config = given(task={"kind": "compared:diverging_metric"})
 
     result, _ = tuned(tmp_path, {KEY: [1000.0, 0.01]}, config)
@@ -257,7 +257,7 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
         ([f"{KEY}=0.1,0.2", "task.validation=1.5"], "`validation` must be between 0 and 1"),
     ],
 )
-def test_a_bad_value_is_one_line_before_anything_runs(
+def test_an_error_about_a_value_is_one_line_before_anything_runs(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert main(["tune", "conf/mine.toml", "seed=1", *arguments]) == 2
