@@ -70,7 +70,7 @@ def library_round(model: Callable[[], nn.Module], data: list[tuple[Tensor, Tenso
     task = Task(model=model, loss=cross_entropy, metrics={"accuracy": accuracy}, devices=devices)
     partition = Partition(model())
     method = FedAvg(shared_lr=LR, batch_size=EXAMPLES)
-    role = Role(personalization=Personalization(partition), local=method.local, optimizer=method.optimizer)
+    role = Role(personalization=Personalization(partition), method=method)
     executor = SerialExecutor(task, {Stage.PRETRAINED: role}, MemoryStore(), seed=1)
     server = Server(optimizer=Averaging())
     start = Start(digest=digest_of({}), personal={}, frozen=digest_of({}))

@@ -37,7 +37,7 @@ from unittest.mock import patch
 
 import partita
 from partita.cli import main
-from partita.config.imports import MODELS, TASKS, load
+from partita.config.loading import MODELS, TASKS, load
 from partita.config.reading import config_of
 from partita.data.options import options_of
 from partita.methods import registry

@@ -13,7 +13,7 @@ SCRIPTS = {
     "own_model": r"FedAvg: test accuracy 0\.\d\d\nFedAlt: test accuracy 0\.\d\d\ndevice-3 predicts",
     "own_data": r"FedAlt, finetuned +0\.\d{4}",
     "own_method": r"LocalAlt: mean squared error 0\.\d{3}\nSharedFirst: mean squared error 0\.\d{3}",
-    "resume_and_open": r"interrupted\n20 rounds, 24 rows in devices.parquet\ndevice-03: mean squared error 0\.",
+    "resume_and_open": r"interrupted\n20 rounds, 48 rows in devices.parquet\ndevice-03: mean squared error 0\.",
     "compare": r"Finetune +0\.\d{4}\nFedAlt +output +0\.\d{4}\n",
     "fedalt_in_one_file": r"(device-\d\d: mean squared error 0\.\d{3}, variance \d\.\d{3}\n){12}",
 }

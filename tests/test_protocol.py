@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from partita.protocol import Finetune, Order, Pace, Reply, Update, derive_seed
+from partita.protocol import Order, Pace, Reply, Update, derive_seed
 
 
 def test_a_reply_has_no_field_for_the_personal_part() -> None:
@@ -46,23 +46,8 @@ def test_epochs_and_steps_exclude_each_other() -> None:
 
 
 def test_a_schedule_scales_both_rates_and_nothing_else() -> None:
-    update = Update(personal=Pace(lr=0.4, epochs=2), shared=Pace(lr=0.2, steps=3), batch_size=7)
+    update = Update(personal=Pace(lr=0.4, epochs=2), shared=Pace(lr=0.2, steps=3))
 
     scaled = update.scaled(0.5)
 
-    assert scaled == Update(personal=Pace(lr=0.2, epochs=2), shared=Pace(lr=0.1, steps=3), batch_size=7)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
-        ({"max_grad_norm": -1.0}, "`max_grad_norm` must be"),
-        ({"max_grad_norm": math.nan}, "`max_grad_norm` must be"),
-    ],
-)
-def test_work_that_makes_no_sense_is_refused(settings: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Finetune(personal=Pace(lr=0.1), **settings)
-    with pytest.raises(ValueError, match=words):
-        Update(personal=Pace(lr=0.1), shared=Pace(lr=0.1), **settings)
+    assert scaled == Update(personal=Pace(lr=0.2, epochs=2), shared=Pace(lr=0.1, steps=3))

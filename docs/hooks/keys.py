@@ -15,7 +15,7 @@ from typing import Any
 
 from partita.cli import main
 from partita.config.importing import SOURCES, TABLES
-from partita.config.imports import MODELS, TASKS, load
+from partita.config.loading import MODELS, TASKS, load
 from partita.config.reference import field_docs
 from partita.config.schema import Config
 from partita.data.options import TableOptions

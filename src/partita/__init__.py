@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from partita.methods.fedalt import FedAlt, LocalAlt
     from partita.methods.fedavg import FedAvg, LocalSGD
     from partita.methods.fedsim import FedSim, LocalSim
-    from partita.methods.method import Method
+    from partita.methods.method import Finetuning, Method
     from partita.methods.named import Citation, NamedMethod
     from partita.methods.pfedme import LocalMoreau
     from partita.methods.scaffold import LocalScaffold
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from partita.studies.python import open, pipeline, run
     from partita.tasks.metrics import Metric, Undefined, accuracy
     from partita.tasks.task import Task
-    from partita.training.plan import Evaluation, Finetuning, Plan, Training
+    from partita.training.plan import Evaluation, Plan, Training
 
 __all__ = [
     "REST",
@@ -106,7 +106,7 @@ _HOMES = {
     "partita.methods.fedalt": ("FedAlt", "LocalAlt"),
     "partita.methods.fedavg": ("FedAvg", "LocalSGD"),
     "partita.methods.fedsim": ("FedSim", "LocalSim"),
-    "partita.methods.method": ("Method",),
+    "partita.methods.method": ("Finetuning", "Method"),
     "partita.methods.named": ("Citation", "NamedMethod"),
     "partita.methods.pfedme": ("LocalMoreau",),
     "partita.methods.scaffold": ("LocalScaffold",),
@@ -127,7 +127,7 @@ _HOMES = {
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
     "partita.runs.result": ("Result",),
     "partita.studies.python": ("open", "pipeline", "run"),
-    "partita.training.plan": ("Evaluation", "Finetuning", "Plan", "Training"),
+    "partita.training.plan": ("Evaluation", "Plan", "Training"),
     "partita.tasks.metrics": ("Metric", "Undefined", "accuracy"),
     "partita.tasks.task": ("Task",),
 }

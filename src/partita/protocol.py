@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
-from typing import Literal, Protocol, Self, get_args
+from typing import Literal, Protocol, Self
 
 from partita.params import Params
 
@@ -20,9 +20,6 @@ DeviceId = str
 
 Measures = Mapping[str, float | str | None]
 """Loss, metrics and counts of one device on one split, by name; None where undefined."""
-
-Weights = Literal["examples", "equal"]
-"""Weight of a device in the mean: its number of training examples, or the same for all."""
 
 
 class Stage(StrEnum):
@@ -63,23 +60,13 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """Train, and reply with the change of the shared part."""
+    """Train with this round's learning rates, and reply with the change of the shared part.
+
+    All other settings of training are the device's own, from its role.
+    """
 
     personal: Pace
     shared: Pace
-    batch_size: int = 32
-    max_grad_norm: float = 0.0
-    """Maximum norm of the gradient of all parameters that move in a step; 0 does not clip."""
-    weights: Weights = "examples"
-    proximal: float = 0.0
-    """Strength of the proximal term (proximal / 2) ||u - u_sent||^2 that is added to the loss."""
-
-    def __post_init__(self) -> None:
-        _check_batches(self.batch_size, self.max_grad_norm)
-        if not 0 <= self.proximal < math.inf:
-            raise ValueError(f"`proximal` must be a finite number, 0 or above, got {self.proximal!r}.")
-        if self.weights not in get_args(Weights):
-            raise ValueError(f"`weights` must be 'examples' or 'equal', got {self.weights!r}.")
 
     def scaled(self, factor: float) -> "Update":
         """Return the same update with both learning rates times `factor`."""
@@ -91,11 +78,6 @@ class Finetune:
     """Train and keep the personal part alone."""
 
     personal: Pace
-    batch_size: int = 32
-    max_grad_norm: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_batches(self.batch_size, self.max_grad_norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,13 +183,3 @@ def derive_seed(seed: int, *path: str | int) -> int:
     """
     digest = hashlib.sha256(json.dumps([seed, *path]).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
-
-
-def _check_batches(batch_size: int, max_grad_norm: float) -> None:
-    """Raise unless batch size and clipping are valid."""
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
-    if not (math.isfinite(max_grad_norm) and max_grad_norm >= 0):
-        raise ValueError(
-            f"`max_grad_norm` must be a finite number, 0 (no clipping) or above, got {max_grad_norm!r}."
-        )

@@ -133,16 +133,19 @@ def test_a_data_set_without_devices_is_imported_and_assigned_to_devices(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nist", "q", "out.parquet"], "`partita import` knows emnist, stackoverflow, gldv2"),
+        (
+            ["nist", "q", "out.parquet"],
+            "The kind of `partita import` must be one of emnist, stackoverflow, gldv2",
+        ),
         (["qmnist", "none", "out.parquet"], "none"),
         (
             ["qmnist", "q", "out.parquet", "min_exampels=3"],
-            "`partita import qmnist` has no key `min_exampels`. Did you mean `min_examples`? It takes min_examples, "
+            "`partita import qmnist` has no key `min_exampels`. Did you mean `min_examples`? Its keys: min_examples, "
             "test_share.",
         ),
         (
             ["sort", "q", "out.parquet", "frobnicate=3"],
-            "`partita import sort` has no key `frobnicate`. It takes device, memory.",
+            "`partita import sort` has no key `frobnicate`. Its keys: device, memory.",
         ),
         (
             ["qmnist", "q", "out.parquet", "min_examples=many"],
@@ -151,7 +154,7 @@ def test_a_data_set_without_devices_is_imported_and_assigned_to_devices(
         (["qmnist", "q", "there.parquet"], "`there.parquet` exists already"),
         (["qmnist", "q", "no/out.parquet"], "There is no folder `no`"),
         (["sort", "none.parquet", "out.parquet"], "none.parquet"),
-        (["sort", "q", "out.parquet", "progress=3"], "`progress` is no key of `partita import`"),
+        (["sort", "q", "out.parquet", "progress=3"], "`progress` is not a key of `partita import`"),
         (
             ["qmnist", "q", "out.parquet", "min_examples=50"],
             "There is no device to import (3 fewer than 50 digits).",

@@ -52,7 +52,8 @@ def test_every_value_reaches_its_object() -> None:
     update = training.method.update
     assert (training.rounds, training.devices_per_round, training.schedule) == (7, 5, Linear(warmup=0.25))
     assert (update.personal, update.shared) == (Pace(lr=0.2, steps=4), Pace(lr=0.3, epochs=2))
-    assert (update.batch_size, update.max_grad_norm, update.weights) == (9, 0.5, "equal")
+    method = training.method
+    assert (method.batch_size, method.max_grad_norm, method.weights) == (9, 0.5, "equal")
     assert not training.method.stateful
     optimizer: Any = training.method.optimizer([])
     assert (optimizer.momentum, optimizer.weight_decay) == (0.9, 0.1)
@@ -129,7 +130,7 @@ def test_schedules_and_optimizers_by_name() -> None:
         ),
         (
             {"pretrain": {"server_optimizer": "fedadam", "server_beta3": 0.5}},
-            "The keys of [pretrain] do not fit Adam(*, lr: float, ",
+            "The keys of [pretrain] do not match Adam(*, lr: float, ",
         ),
         (
             {"pretrain": {"server_optimizer": "fedadam", "server_eps": "small"}},
@@ -157,13 +158,13 @@ def test_schedules_and_optimizers_by_name() -> None:
         ({"task": {"kind": "os:sep"}}, "[task] needs a function, got '/'."),
         (
             {"task": {"share": 0.2}},
-            "The keys of [task] do not fit digits(*, test_share: float = 0.3)",
+            "The keys of [task] do not match digits(*, test_share: float = 0.3)",
         ),
         (
             {"task": {"test_share": 2}},
             "[task] digits: `test_share` must be between 0 and 1, got 2.",
         ),
-        ({"model": {"name": "convnet", "widht": 3}}, "The keys of [model] do not fit ConvNet"),
+        ({"model": {"name": "convnet", "widht": 3}}, "The keys of [model] do not match ConvNet"),
         ({"model": {"name": "collections:UserList"}}, "must return a module, got []"),
         ({"model": {"width": 3}}, "The keys width of [model] need `model.name`."),
         ({"model": {"start": "none.safetensors"}}, "Cannot read `model.start`"),
@@ -212,20 +213,23 @@ def test_schedules_and_optimizers_by_name() -> None:
         ),
         ({"personalize": {"method": "fedsim", "personal_steps": 1}}, "takes as many steps"),
         ({"personalize": {"method": "partita:FedAlt"}}, "such as 'partita:LocalAlt', got 'partita:FedAlt'"),
-        ({"personalize": {"method": "builtins:dict"}}, "it gives nothing to call"),
+        ({"personalize": {"method": "builtins:dict"}}, "it does not return a function"),
         ({"personalize": {"personal_epochs": 0, "shared_epochs": 0}}, "Nothing would move"),
         (
             {"pretrain": {"optimizer": "torch.optim:LBFGS"}},
-            "`optimizer` = 'torch.optim:LBFGS' with {} is unfit",
+            "`optimizer` = 'torch.optim:LBFGS' with {} cannot be used",
         ),
-        ({"pretrain": {"optimizer": "os:sep"}}, "`optimizer` = 'os:sep' with {} is unfit"),
+        ({"pretrain": {"optimizer": "os:sep"}}, "`optimizer` = 'os:sep' with {} cannot be used"),
         ({"model": {"name": "convnet", "width": -1}}, "[model] ConvNet failed: RuntimeError"),
         (
             {"model": {"name": "convnet", "width": "a"}},
             "`model.width` must be a whole number, got 'a'.",
         ),
         ({"model": {"name": "convnet", "classes": 3}}, "The task failed: IndexError"),
-        ({"finetune": {"personal_lr": -0.1}}, "[finetune] A learning rate must be"),
+        (
+            {"finetune": {"personal_lr": -0.1}},
+            "[finetune] `personal_lr` must be a finite number, 0 or above, got -0.1.",
+        ),
     ],
 )
 def test_a_bad_value_is_one_line_that_names_it(sections: dict, words: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from partita.config.reading import read_config, to_values
-from partita.config.reference import field_docs, reference
+from partita.config.reference import FILE, field_docs, generate, reference
 from partita.config.schema import Config, PersonalizeConfig
 from partita.errors import ConfigError
 
@@ -65,7 +65,11 @@ def test_further_keys_of_task_and_model_go_to_their_functions(path: Path) -> Non
         ("seed = 1.5", [], "`seed` must be a whole number, got 1.5."),
         ("[pretrain]\nshared_lr = 'fast'", [], "`pretrain.shared_lr` must be a number, got 'fast'."),
         ("[pretrain]\nweights = 'all'", [], "`pretrain.weights` must be 'examples' or 'equal', got 'all'."),
-        ("[partition]\npersonal = 3", [], "`partition.personal` must be a text or a list of texts, got 3."),
+        (
+            "[partition]\npersonal = 3",
+            [],
+            "`partition.personal` must be a string or a list of strings, got 3.",
+        ),
         ("[partition]\nuntie = 1", [], "`partition.untie` must be true or false, got 1."),
         ("pretrain = 3", [], "`pretrain` must be a section, got 3."),
         ("seed = ", [], "is not valid TOML: Invalid value (at end of document)."),
@@ -95,6 +99,10 @@ def test_the_reference_is_a_config_with_every_default(path: Path) -> None:
 
     assert read_config(path) == Config(name="mine")
     assert "personal_lr" in reference()
+
+
+def test_the_printed_reference_is_generated_from_the_classes() -> None:
+    assert FILE.read_text() == generate(), "Write it again with `python -m partita.config.reference`."
 
 
 def test_values_read_back_to_the_same_config(path: Path) -> None:

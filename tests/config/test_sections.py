@@ -10,8 +10,8 @@ from partita.config.reference import field_docs
 from partita.config.schema import Config, FinetuneConfig, PersonalizeConfig, PretrainConfig
 from partita.config.sections import create, in_section, includes, settings_of
 from partita.errors import ConfigError
-from partita.methods.method import Method
-from partita.training.plan import Finetuning, Training
+from partita.methods.method import Finetuning, Method
+from partita.training.plan import Training
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from partita.config.building import build_watchers
 from partita.config.provenance import made_with
 from partita.config.reading import config_of
 from partita.config.schema import ReportConfig
-from partita.config.watchers import build_watchers
 from partita.errors import ConfigError
 
 NUMBER = 3

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from partita import CannotDo, Devices, FedAlt, FedSim, Method, Partition, Personalization, Stage, Task
+from partita import (
+    CannotDo,
+    Devices,
+    FedAlt,
+    FedSim,
+    Finetuning,
+    Method,
+    Partition,
+    Personalization,
+    Stage,
+    Task,
+)
 from partita.device.roles import Role
 from partita.device.store import MemoryStore
 from partita.device.visit import Visitor
@@ -21,20 +32,26 @@ from partita.tasks.build import build_model
 from small import Affine, Normed, affine_devices, affine_task, same_bits, square_error
 
 UPDATE = FedAlt(shared_lr=0.1, batch_size=4).update
-FINETUNE = Finetune(personal=Pace(lr=0.1, epochs=2), batch_size=3)
+FINETUNE = Finetune(personal=Pace(lr=0.1, epochs=2))
 
 
 class Setting:
     """One stage of one task, and orders in it."""
 
-    def __init__(self, task: Task, method: Method | None = None, **claims: Any) -> None:
-        method = method or FedAlt(shared_lr=0.1)
+    def __init__(
+        self,
+        task: Task,
+        method: Method | None = None,
+        finetuning: Finetuning | None = None,
+        **claims: Any,
+    ) -> None:
+        self.method = method or FedAlt(shared_lr=0.1, batch_size=4)
         penalty = claims.pop("penalty", None)
         self.partition = Partition(task.model(), **claims)
         own = Personalization(self.partition, penalty=penalty)
         self.parts = self.partition.of(build_model(task, own, seed=1))
         role = Role(
-            personalization=own, local=method.local, optimizer=method.optimizer, stateful=method.stateful
+            personalization=own, method=self.method, finetuning=finetuning or Finetuning(batch_size=3)
         )
         self.task, self.roles = task, dict.fromkeys(Stage, role)
         self.store = MemoryStore()
@@ -88,15 +105,15 @@ def test_finetuning_and_evaluation_reply_with_no_tensor(work: Finetune | Evaluat
 
 
 def test_equal_weights_count_every_device_once() -> None:
-    setting = Setting(affine_task(), personal="offset")
+    setting = Setting(affine_task(), FedAlt(shared_lr=0.1, weights="equal"), personal="offset")
 
-    assert setting.visit(FedAlt(shared_lr=0.1, weights="equal").update).weight == 1
+    assert setting.visit(UPDATE).weight == 1
 
 
 @pytest.mark.parametrize("work", [FedAlt(shared_lr=0.1, shared_epochs=0).update, FINETUNE])
 def test_a_personal_step_leaves_shared_and_frozen_tensors_bit_for_bit(work: Update | Finetune) -> None:
     task = affine_task(model=Normed)
-    setting = Setting(task, personal="head.*", frozen="body.0.*")
+    setting = Setting(task, FedAlt(shared_lr=0.1), personal="head.*", frozen="body.0.*")
     model = setting.visitor._workbench(setting.order(work)).model
 
     reply = setting.visit(work)
@@ -110,9 +127,10 @@ def test_a_personal_step_leaves_shared_and_frozen_tensors_bit_for_bit(work: Upda
 
 
 def test_a_shared_step_leaves_the_personal_part_bit_for_bit() -> None:
-    setting = Setting(affine_task(model=Normed), personal="head.*")
+    method = FedAlt(shared_lr=0.1, personal_epochs=0, batch_size=3)
+    setting = Setting(affine_task(model=Normed), method, personal="head.*")
 
-    reply = setting.visit(FedAlt(shared_lr=0.1, personal_epochs=0, batch_size=3).update)
+    reply = setting.visit(method.update)
 
     assert same_bits(setting.filed(), setting.start.personal or {})
     assert reply.change is not None
@@ -201,22 +219,23 @@ def test_a_visit_runs_on_one_thread() -> None:
 
 def test_finetuning_uses_its_optimizer_its_clipping_and_the_penalty() -> None:
     # Full batch, one step: Adam moves v by its rate; clipped SGD by rate times norm, whatever the gradient.
-    def moved(work: Finetune, **role: Any) -> float:
-        setting = Setting(affine_task(), personal="offset")
-        setting.visitor.roles = {Stage.FINETUNED: replace(setting.visitor.roles[Stage.FINETUNED], **role)}
-        setting.visit(work, stage=Stage.FINETUNED)
+    def moved(**settings: Any) -> float:
+        finetuning = Finetuning(batch_size=100, **settings)
+        setting = Setting(affine_task(), finetuning=finetuning, personal="offset")
+        setting.visit(Finetune(personal=Pace(lr=0.125, steps=1)), stage=Stage.FINETUNED)
         return abs(setting.filed(label="finetuned-0")["offset"].item())
 
-    step = {"personal": Pace(lr=0.125, steps=1), "batch_size": 100}
-    assert moved(Finetune(**step), optimizer=torch.optim.Adam) == pytest.approx(0.125, rel=1e-4)
-    assert moved(Finetune(**step, max_grad_norm=0.5)) == pytest.approx(0.0625, rel=1e-4)
+    assert moved(optimizer=torch.optim.Adam) == pytest.approx(0.125, rel=1e-4)
+    assert moved(max_grad_norm=0.5) == pytest.approx(0.0625, rel=1e-4)
 
 
 def test_the_penalty_counts_in_training_and_not_in_evaluation() -> None:
     task = affine_task()
-    plain = Setting(task, personal="offset")
-    pulled = Setting(task, personal="offset", penalty=lambda model: 1e3 * (model.offset - 7).square().sum())
-    step = Finetune(personal=Pace(lr=1e-4, steps=1), batch_size=100)
+    whole = Finetuning(batch_size=100)
+    plain = Setting(task, finetuning=whole, personal="offset")
+    penalty = lambda model: 1e3 * (model.offset - 7).square().sum()  # noqa: E731
+    pulled = Setting(task, finetuning=whole, personal="offset", penalty=penalty)
+    step = Finetune(personal=Pace(lr=1e-4, steps=1))
 
     for setting in (plain, pulled):
         setting.visit(step)
@@ -273,8 +292,9 @@ def test_dropout_is_the_same_for_the_same_visit_and_not_for_another() -> None:
 
 
 def test_a_stateful_device_goes_on_from_what_it_kept() -> None:
-    setting = Setting(affine_task(), personal="offset")
-    one_step = FedAlt(shared_lr=0.0, personal_lr=0.1, batch_size=100).update
+    method = FedAlt(shared_lr=0.0, personal_lr=0.1, batch_size=100)
+    setting = Setting(affine_task(), method, personal="offset")
+    one_step = method.update
 
     setting.visit(one_step)
     first = setting.filed()["offset"].clone()
@@ -288,7 +308,7 @@ def test_a_stateful_device_goes_on_from_what_it_kept() -> None:
 
 
 def test_a_stateless_device_starts_anew_and_keeps_nothing() -> None:
-    setting = Setting(affine_task(), FedAlt(shared_lr=0.1, stateful=False), personal="offset")
+    setting = Setting(affine_task(), FedAlt(shared_lr=0.1, batch_size=4, stateful=False), personal="offset")
 
     first, again = (setting.visit(UPDATE) for _ in range(2))
 
@@ -302,7 +322,7 @@ def test_a_loss_that_becomes_nan_is_the_devices_failure(method: Any) -> None:
     devices = affine_devices()
     inputs, targets = devices["d0"]["train"]
     devices["d0"]["train"] = inputs, targets.clone().fill_(float("nan"))
-    setting = Setting(affine_task(devices=devices), method(shared_lr=0.1), personal="offset")
+    setting = Setting(affine_task(devices=devices), method(shared_lr=0.1, batch_size=4), personal="offset")
 
     answer = setting.visitor(setting.order(UPDATE))
 
@@ -314,9 +334,10 @@ def test_a_loss_that_becomes_nan_is_the_devices_failure(method: Any) -> None:
 
 
 def test_a_last_step_that_overflows_is_a_failure_too() -> None:
-    setting = Setting(affine_task(), personal="offset")
+    method = FedAlt(shared_lr=3e38, batch_size=100)
+    setting = Setting(affine_task(), method, personal="offset")
 
-    answer = setting.visitor(setting.order(FedAlt(shared_lr=3e38, batch_size=100).update))
+    answer = setting.visitor(setting.order(method.update))
 
     assert isinstance(answer, Failure)
     assert "not finite" in answer.reason or "became" in answer.reason
@@ -387,8 +408,8 @@ def test_steps_count_batches_and_epochs_keep_the_short_one() -> None:
         sizes.append(len(batch[0]))
         return square_error(model, batch)
 
-    setting = Setting(affine_task(loss=loss), personal="offset")
-    setting.visit(FedAlt(shared_lr=0.1, personal_epochs=2, shared_steps=1, batch_size=2).update)
+    method = FedAlt(shared_lr=0.1, personal_epochs=2, shared_steps=1, batch_size=2)
+    Setting(affine_task(loss=loss), method, personal="offset").visit(method.update)
 
     assert sizes == [2, 2, 1, 2, 2, 1, 2]
 

@@ -99,7 +99,7 @@ def numpy_run(method: str, *, rounds: int, cohort: int, gamma_u: float, gamma_v:
 
 
 @pytest.mark.parametrize(("name", "method"), [("fedalt", FedAlt), ("fedsim", FedSim)])
-def test_linear_regression_is_what_numpy_computes(name: str, method: Any) -> None:
+def test_linear_regression_equals_the_numpy_computation(name: str, method: Any) -> None:
     task = affine_task()
     settings = method(shared_lr=0.2, personal_lr=0.4, batch_size=1000)
 

@@ -42,7 +42,7 @@ def on_full(count: int, *, local_steps: int, proximal: float = 2.0) -> Any:
     return model, losses
 
 
-def test_many_steps_on_theta_reach_the_proximal_point_and_w_moves_along_lambda_times_the_way() -> None:
+def test_many_steps_on_theta_reach_the_proximal_point_and_w_moves_towards_it() -> None:
     # With a = 3, lambda = 2, w = 0: theta = (a + lambda w) / (1 + lambda) = 1,
     # and w <- w - 1/4 lambda (w - theta) = 1/2.
     model, losses = on_full(12, local_steps=1)
@@ -60,7 +60,7 @@ def test_the_next_local_step_has_the_proximal_point_of_the_new_w() -> None:
     assert model.shared.w.item() == pytest.approx(11 / 12, abs=1e-6)
 
 
-def test_theta_goes_on_from_one_local_step_to_the_next() -> None:
+def test_theta_continues_from_one_local_step_to_the_next() -> None:
     # theta: 0 - 1/4 (0 - 3 + 2 (0 - 0)) = 3/4;                      w: 0 - 1/4 * 2 (0 - 3/4)       = 3/8
     # theta: 3/4 - 1/4 (3/4 - 3 + 2 (3/4 - 3/8)) = 3/4 + 3/8 = 9/8;  w: 3/8 - 1/4 * 2 (3/8 - 9/8)   = 3/4
     model, _ = on_full(1, local_steps=2)
@@ -189,7 +189,7 @@ def test_ditto_without_a_pull_is_finetune_bit_for_bit() -> None:
         assert not same_bits(ditto.personal(device), pulled.personal(device))
 
 
-def test_fedprox_is_held_to_what_the_server_sent_in_this_round() -> None:
+def test_fedprox_is_pulled_towards_the_model_sent_in_this_round() -> None:
     # y = 3, lr = 1/2, mu = 2. In the first round w is held to 0:
     #   w: 0 + 1/2 * 3 = 3/2;  3/2 - 1/2 (-3/2 + 2 * 3/2) = 3/4;  3/4 - 1/2 (-9/4 + 2 * 3/4) = 9/8
     # in the second to 9/8, each step in 64ths:
@@ -238,7 +238,7 @@ def test_pfedme_steps_on_w_by_plain_sgd_whatever_moves_theta() -> None:
     assert model.get_parameter("shared.w").item() == pytest.approx(0.15, abs=1e-3)
 
 
-def test_pfedme_averages_what_norms_have_seen() -> None:
+def test_pfedme_averages_the_statistics_of_normalization_layers() -> None:
     task = normed_task()
     method = Method(local=LocalMoreau, shared_lr=0.5, personal_steps=2, batch_size=100, stateful=False)
 

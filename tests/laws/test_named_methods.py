@@ -1,4 +1,4 @@
-"""Methods by name: each is an update of ours with settings, which the run's config says."""
+"""Methods by name: each is an update with settings, which are in the run's config."""
 
 import json
 import sys
@@ -93,7 +93,7 @@ def test_lg_fedavg_shares_the_output_alone() -> None:
     assert result.devices.equals(by_hand.devices)
 
 
-def test_fedbn_keeps_weights_and_statistics_of_norms_and_nothing_else() -> None:
+def test_fedbn_keeps_weights_and_statistics_of_normalization_layers_alone() -> None:
     made = built("fedbn", NORMED)
 
     result = run_built("fedbn", NORMED)
@@ -131,7 +131,7 @@ def test_local_only_begins_every_device_with_the_same_untrained_model() -> None:
     assert not one.equal(other)
 
 
-def test_ft_part_is_step_c_on_the_configs_own_part() -> None:
+def test_ft_part_finetunes_the_personal_part_of_the_config() -> None:
     result = run_built("ft_part", NORMED)
     by_hand = run_built("fedalt", NORMED, personalize={"rounds": 0})
 
@@ -201,7 +201,7 @@ MEANT = {
 
 
 @pytest.mark.parametrize("method", MEANT)
-def test_a_name_puts_what_it_means_in_the_config(method: str) -> None:
+def test_a_name_puts_its_settings_into_the_config(method: str) -> None:
     config = config_of({"personalize": {"method": method}, "partition": {"personal": ["head.*"]}})
 
     for key, value in MEANT[method].items():
@@ -209,7 +209,7 @@ def test_a_name_puts_what_it_means_in_the_config(method: str) -> None:
         assert getattr(getattr(config, section), leaf) == value
 
 
-def test_scaffold_takes_plain_steps_that_count_alike_whatever_the_file_says() -> None:
+def test_scaffold_replaces_the_optimizer_and_the_weights_of_the_config() -> None:
     # Its controls are mean gradients only where u moves by the rate times the gradient.
     given = {"optimizer": "adamw", "momentum": 0.9, "weights": "examples", "personal_epochs": 3}
 
@@ -219,7 +219,7 @@ def test_scaffold_takes_plain_steps_that_count_alike_whatever_the_file_says() ->
     assert settings.personal_epochs == 0
 
 
-def test_the_values_given_are_left_as_they_were() -> None:
+def test_reading_a_config_does_not_change_its_values() -> None:
     values = {"personalize": {"method": "fedrep"}}
 
     config_of(values)
@@ -231,7 +231,7 @@ def test_the_values_given_are_left_as_they_were() -> None:
     ("method", "key", "value"),
     [("fedrep", "personal_epochs", 3), ("pfedme", "personal_steps", 7), ("fedprox", "proximal", 1.5)],
 )
-def test_what_a_paper_only_suggests_yields_to_an_explicit_value(method: str, key: str, value: Any) -> None:
+def test_an_explicit_value_overrides_a_suggested_one(method: str, key: str, value: Any) -> None:
     config = config_of({"personalize": {"method": method, key: value}})
 
     assert getattr(config.personalize, key) == value
@@ -257,10 +257,10 @@ def test_the_settings_that_a_method_replaces_are_named() -> None:
     [
         ({"personalize": {"method": "fedper"}, "partition": 3}, "`partition` must be a section, got 3."),
         ({"personalize": 3}, "`personalize` must be a section, got 3."),
-        ({"personalize": {"method": 3}}, "`personalize.method` must be a text, got 3."),
+        ({"personalize": {"method": 3}}, "`personalize.method` must be a string, got 3."),
     ],
 )
-def test_a_section_that_is_none_is_refused(values: dict[str, Any], words: str) -> None:
+def test_a_value_in_place_of_a_section_is_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         config_of(values)
 
@@ -275,7 +275,7 @@ def test_named_parts_can_be_shared_in_the_config() -> None:
 
     assert (shared.names("shared"), shared.names("personal")) == (HEAD, BODY)
     assert frozen.names("frozen") == NORM
-    with pytest.raises(ConfigError, match="`offset` is claimed as personal and as shared"):
+    with pytest.raises(ConfigError, match="`offset` is selected as personal and as shared"):
         built("fedsim", partition={"personal": "output", "shared": "output"})
 
 
@@ -303,7 +303,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_run_says_what_its_methods_name_meant(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_writes_the_settings_of_its_method(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert main(["run", "mine.toml", "personalize.method=fedrep", "out=a"]) == 0
 
     assert "`partition.personal` = 'output' instead of ['slope.*']" in caplog.text
@@ -344,7 +344,7 @@ class Carrying(LocalScaffold):
         return shared
 
 
-def test_a_method_that_carries_a_name_of_the_model_is_one_line_before_anything_is_trained(
+def test_a_method_that_carries_a_name_of_the_model_is_a_one_line_error_before_training(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("small.Carrying", Carrying, raising=False)

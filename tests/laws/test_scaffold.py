@@ -1,4 +1,4 @@
-"""SCAFFOLD against its Algorithm 1 in NumPy, and what a method that carries tensors keeps and sends."""
+"""SCAFFOLD against its Algorithm 1 in NumPy, and the tensors that a method keeps and sends."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -132,7 +132,7 @@ def test_scaffold_is_its_algorithm_in_every_round(traffic: list[tuple[Order, Rep
             assert not own[number].any()
 
 
-def test_the_controls_change_what_is_learnt() -> None:
+def test_control_variates_change_the_result() -> None:
     plain = FedAvg(shared_lr=RATE, shared_steps=STEPS, batch_size=1000, weights="equal")
 
     first, later = (
@@ -144,7 +144,7 @@ def test_the_controls_change_what_is_learnt() -> None:
     assert not same_bits(*later)
 
 
-def test_controls_travel_with_updates_and_with_nothing_else(traffic: list[tuple[Order, Reply]]) -> None:
+def test_control_variates_are_sent_with_updates_alone(traffic: list[tuple[Order, Reply]]) -> None:
     train(scaffold())
 
     model = {"slope.weight", "offset"}
@@ -161,7 +161,7 @@ def test_controls_travel_with_updates_and_with_nothing_else(traffic: list[tuple[
     assert {type(order.work) for order, _ in traffic} == {Update, Evaluate}
 
 
-def test_what_is_sent_is_counted_in_bytes() -> None:
+def test_sent_tensors_are_counted_in_bytes() -> None:
     lines: list[Any] = []
 
     train(scaffold(), watch=lambda line, *_: lines.append(line))
@@ -172,7 +172,7 @@ def test_what_is_sent_is_counted_in_bytes() -> None:
     assert all(line["bytes"] == sizes[line["work"]] for line in lines)
 
 
-def test_what_a_device_keeps_is_what_is_declared(tmp_path: Path) -> None:
+def test_a_device_keeps_exactly_the_declared_tensors(tmp_path: Path) -> None:
     result = train(scaffold(), out=tmp_path / "run")
 
     kept = [kept_by(result, device) for device in affine_devices()]
@@ -183,7 +183,7 @@ def test_what_a_device_keeps_is_what_is_declared(tmp_path: Path) -> None:
     assert result.personal("d0") == {}
 
 
-def test_only_what_trains_has_a_control() -> None:
+def test_only_trained_parameters_have_a_control_variate() -> None:
     task = normed_task()
 
     result = train(scaffold(batch_size=3, shared_lr=0.05), task=task)
@@ -194,7 +194,7 @@ def test_only_what_trains_has_a_control() -> None:
     assert result.shared["body.1.num_batches_tracked"].item() > 0
 
 
-def test_a_personal_part_is_kept_beside_the_controls_and_finetuned(
+def test_a_personal_part_is_kept_beside_the_control_variates_and_finetuned(
     traffic: list[tuple[Order, Reply]],
 ) -> None:
     task = affine_task()
@@ -213,7 +213,7 @@ def test_a_personal_part_is_kept_beside_the_controls_and_finetuned(
             assert (set(order.shared), reply.change) == ({"slope.weight"}, None)
 
 
-def test_a_device_that_fails_changes_no_control(traffic: list[tuple[Order, Reply]]) -> None:
+def test_a_device_that_fails_changes_no_control_variate(traffic: list[tuple[Order, Reply]]) -> None:
     devices = affine_devices(2)
     inputs, targets = devices["d1"]["train"]
     devices["d1"]["train"] = inputs, targets * float("nan")
@@ -236,7 +236,7 @@ def test_a_resumed_run_has_the_same_bits_wherever_it_stopped(tmp_path: Path) -> 
         pass
 
     def read(folder: Path) -> dict[str, bytes]:
-        names = {"rounds.jsonl", "commit.json"}
+        names = {"rounds.jsonl", "commit.json", "config.toml"}
         files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
         return {str(name): path.read_bytes() for name, path in files.items() if path.name not in names}
 

@@ -338,7 +338,7 @@ def test_a_table_with_validation_rows_of_its_own_or_held_out_can_choose(
 
     assert main(["run", "mine.toml", *QUICK, *arguments]) == 0
 
-    assert "the better on validation" in capsys.readouterr().out
+    assert "chosen on validation" in capsys.readouterr().out
     assert "served" in json.loads((here / "a/summary.json").read_text())["stages"]
 
 
@@ -350,5 +350,5 @@ def test_a_device_without_validation_rows_is_told_of_by_the_split_that_judges(
     assert main(["run", "mine.toml", *QUICK, *arguments]) == 0
 
     captured = capsys.readouterr()
-    assert "1 device without a validation accuracy (no validation examples)" in captured.out + captured.err
+    assert "1 device has no validation accuracy (no validation examples)" in captured.out + captured.err
     assert "Validation accuracy over 1 devices" in captured.out

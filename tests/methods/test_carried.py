@@ -1,4 +1,4 @@
-"""What an update keeps on a device and sends besides the shared part."""
+"""Tensors that an update keeps on a device and sends besides the shared part."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,24 +59,20 @@ class Counting:
         return descend({"shared": self.shared}, model, partition, batches, loss)
 
 
-def train(local: Any, **settings: Any) -> tuple[Result, list[Any]]:
+def train(local: Any, **settings: Any) -> Result:
     """Three rounds in which all six devices take part."""
     task = affine_task()
     method = Method(local=local, shared_lr=0.1, **settings)
     partition = Partition(task.model(), personal="offset")
-    lines: list[Any] = []
-    result = run(
-        task, partition, method, rounds=3, devices_per_round=6, watch=lambda line, *_: lines.append(line)
-    )
-    return result, lines
+    return run(task, partition, method, rounds=3, devices_per_round=6)
 
 
 def kept(result: Result, device: str) -> dict[str, Tensor]:
-    return result._record.store.load(device) or {}
+    return result._record.kept(device) or {}
 
 
-def test_a_device_keeps_what_depends_on_its_personal_part() -> None:
-    result, _ = train(Counting)
+def test_kept_tensors_may_depend_on_the_personal_part() -> None:
+    result = train(Counting)
 
     for device in affine_task().devices:
         assert kept(result, device)["visits/offset"].tolist() == [3.0]
@@ -85,18 +81,18 @@ def test_a_device_keeps_what_depends_on_its_personal_part() -> None:
 
 
 def test_a_stateless_device_keeps_nothing() -> None:
-    result, _ = train(Counting, stateful=False)
+    result = train(Counting, stateful=False)
 
     assert not any(kept(result, device) for device in affine_task().devices)
 
 
 def test_a_setting_of_the_update_is_bound_to_it() -> None:
-    result, _ = train(partial(Counting, step=0.5))
+    result = train(partial(Counting, step=0.5))
 
     assert kept(result, "d0")["visits/offset"].tolist() == [1.5]
 
 
-def test_what_is_sent_is_declared_for_the_shared_part_alone() -> None:
+def test_sent_tensors_are_declared_for_the_shared_part_alone() -> None:
     model = Normed()
     partition = Partition(model, personal="head.*")
     parts = partition.of(model)
@@ -116,7 +112,7 @@ def test_the_two_rules_of_aggregation() -> None:
     assert mean_over_all_devices(3, 12) == 0.25
 
 
-def test_an_update_that_declares_nothing_is_made_of_its_steps() -> None:
+def test_an_update_that_declares_nothing_is_created_from_its_steps() -> None:
     partition = Partition(Affine(), personal="offset")
     parts = partition.of(Affine())
     carried = Carried(kept={}, sent={})
@@ -141,7 +137,7 @@ def test_only_floating_point_tensors_are_sent() -> None:
         train(WholeNumbers)
 
 
-def test_what_is_kept_is_in_the_file_of_the_device(tmp_path: Path) -> None:
+def test_kept_tensors_are_in_the_file_of_the_device(tmp_path: Path) -> None:
     task = affine_task()
     partition = Partition(task.model(), personal="offset")
     method = Method(local=Counting, shared_lr=0.1)

@@ -15,7 +15,7 @@ from small import Normed, Sum, half_square_error, same_bits, square_error
 ONE = torch.tensor(1.0)
 
 
-def test_clipping_is_one_norm_over_all_that_moves() -> None:
+def test_clipping_is_by_one_norm_over_all_moving_parameters() -> None:
     # Both gradients are -1, so their norm is sqrt(2); clipped to 1/2 each is -1 / (2 sqrt(2)).
     model = Sum()
     steps = Steps(count=1, lr=1.0, max_grad_norm=0.5)
@@ -31,7 +31,7 @@ def test_clipping_is_one_norm_over_all_that_moves() -> None:
     assert model.u.item() == model.v.item() == pytest.approx(0.5 / 2**0.5, rel=1e-5)
 
 
-def test_what_is_held_still_does_not_count_in_the_norm() -> None:
+def test_fixed_parameters_do_not_count_in_the_norm() -> None:
     # Only v moves: its gradient of -1 is clipped to -1/2, whatever gradient u would have had.
     model = Sum()
     model.u.grad = torch.tensor(100.0)
@@ -107,7 +107,7 @@ def test_a_part_of_buffers_alone_still_sees_the_data() -> None:
     assert same_bits(weights, partition.of(model).shared)
 
 
-def test_a_part_the_loss_does_not_depend_on_stays() -> None:
+def test_a_part_without_influence_on_the_loss_does_not_move() -> None:
     model = nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 1))
     partition = Partition(model, personal="1.*")
     before = cloned(partition.of(model).personal)

@@ -1,4 +1,4 @@
-"""The methods that a config can name, and that no other module names one."""
+"""The registry of methods; no other module names a method."""
 
 import ast
 import logging
@@ -21,7 +21,7 @@ ALLOWED = ("__init__.py", "server/registry.py")
 """The public exports, and the server optimizers, which have names of their own."""
 
 
-def test_every_method_of_the_package_says_who_it_is() -> None:
+def test_every_built_in_method_has_a_title_and_a_citation() -> None:
     methods = registry.every()
 
     assert sorted(methods) == registry.names()
@@ -151,10 +151,23 @@ def test_an_import_path_is_a_method_or_a_bare_update() -> None:
         ("partita:Nothing", "does not import: AttributeError"),
     ],
 )
-def test_a_name_of_nothing_is_one_line(name: str, words: str) -> None:
+def test_an_unknown_name_is_a_one_line_error(name: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         registry.find(name)
 
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert registry.find_or_none(name) is None
+
+
+def test_the_reference_page_lists_every_method_with_its_title_and_its_paper() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/methods.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+
+    listed = {row[0].strip("`"): (row[1], row[-1]) for row in rows}
+
+    assert list(listed) == list(registry.every())
+    for name, method in registry.every().items():
+        title, paper = listed[name]
+        assert title == method.title
+        assert method.citation is None or f"https://arxiv.org/abs/{method.citation.arxiv})" in paper

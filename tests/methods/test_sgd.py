@@ -1,4 +1,4 @@
-"""Our SGD is torch's, bit for bit."""
+"""SGD equals that of torch, bit for bit."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_the_steps_are_those_of_torch(momentum: float, weight_decay: float) -> N
         assert torch.equal(mine, reference)
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="`momentum` must be"):
         SGD([], momentum=-0.1)
     with pytest.raises(ValueError, match="`weight_decay` must be"):

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+import partita
 from compared import done, values
-from partita import FedAlt, FedAvg, Finetuning, Partition, Plan, Training, pipeline
+from partita import FedAlt, Partition
 from partita.data.arrow import read_table
 from partita.report import write
 from report.test_run_page import ParsedPage, finished
@@ -19,13 +20,15 @@ pytestmark = pytest.mark.usefixtures("reports", "no_figures")
 BUILDERS = (
     "partita.config.building.build",
     "partita.config.building.build_partition",
-    "partita.config.imports.find_code",
-    "partita.config.imports.load",
+    "partita.config.loading.load",
+    "partita.config.partitions.build_partition",
+    "partita.config.provenance.find_code",
     "partita.config.tasks.build_task",
     "partita.studies.comparison.build",
     "partita.studies.comparison.build_model",
     "partita.studies.comparison.build_task",
     "partita.studies.comparison.find_code",
+    "partita.studies.compare.find_code",
     "partita.studies.describe.describe",
     "partita.tasks.build.build_model",
 )
@@ -94,18 +97,13 @@ def test_a_report_does_not_import_the_code_of_the_task(
     assert "own_task" not in sys.modules
 
 
-def test_a_run_from_python_has_a_report(tmp_path: Path) -> None:
+def test_a_run_from_python_has_a_report_without_a_command(tmp_path: Path) -> None:
     task = affine_task()
     partition = Partition(task.model(), personal="offset")
-    plan = Plan(
-        pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=2, devices_per_round=3),
-        personalize=Training(method=FedAlt(shared_lr=0.1), rounds=2, devices_per_round=3),
-        finetune=Finetuning(personal_lr=0.05, epochs=1),
-    )
-    pipeline(task, partition, plan, out=tmp_path / "mine")
+    partita.run(task, partition, FedAlt(shared_lr=0.1), rounds=2, out=tmp_path / "mine")
 
     page = ParsedPage(write.write_report(tmp_path / "mine"))
 
     assert page.texts["h1"] == ["mine"]
-    assert {"pretrained", "personalized", "finetuned"} <= set(page.texts["th"])
-    assert (tmp_path / "mine/tables/models.csv").is_file()
+    assert {"Start", "FedAlt"} <= set(page.texts["th"])
+    assert not [text for text in page.texts["dt"] if "command" in text.lower()]

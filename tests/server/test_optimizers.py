@@ -84,3 +84,19 @@ def test_a_bad_rate_is_refused(kind: type, lr: float) -> None:
 def test_a_bad_momentum_is_refused() -> None:
     with pytest.raises(ValueError, match="`server_momentum` must be"):
         Averaging(momentum=1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        (Adam, {"beta1": 1.0}, "`server_beta1` must be from 0 to below 1, got 1.0."),
+        (Adam, {"beta2": -0.1}, "`server_beta2` must be from 0 to below 1, got -0.1."),
+        (Adam, {"eps": 0.0}, "`server_eps` must be a finite number above 0, got 0.0."),
+        (Adagrad, {"tau": float("inf")}, "`server_tau` must be a finite number above 0, got inf."),
+        (Yogi, {"beta2": 2.0}, "`server_beta2` must be"),
+        (Yogi, {"tau": -1.0}, "`server_tau` must be"),
+    ],
+)
+def test_settings_out_of_range_are_refused(kind: type, settings: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        kind(lr=0.1, **settings)

@@ -1,4 +1,4 @@
-"""A round of the server, with devices that are only numbers."""
+"""A round of the server, with scripted replies."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -14,7 +14,7 @@ WORK = Update(personal=Pace(lr=0.1), shared=Pace(lr=0.1))
 
 
 class Scripted:
-    """Answers orders with what was written down for each device."""
+    """Answers orders with a fixed reply for each device."""
 
     def __init__(self, answers: dict[str, Reply | Failure]) -> None:
         self.answers = answers
@@ -54,7 +54,7 @@ def run_round(
     return server.step(state, mean.value(), heard=len(outcome.heard)), outcome
 
 
-def test_the_server_takes_the_weighted_mean_of_who_is_heard() -> None:
+def test_the_server_takes_the_weighted_mean_over_replies() -> None:
     answers = {"a": reply("a", 1.0, 1), "b": Failure(device="b", reason="No."), "c": reply("c", 5.0, 3)}
     server = Server(optimizer=Averaging())
     state = server.begin({"u": torch.tensor([10.0])})
@@ -77,7 +77,7 @@ def test_the_server_takes_the_weighted_mean_of_who_is_heard() -> None:
         (Reply(device="b", weight=1, change=None, metrics={}), "no change"),
     ],
 )
-def test_a_change_that_cannot_be_counted_is_its_devices_failure(bad: Reply, words: str) -> None:
+def test_a_change_that_cannot_be_added_is_a_failure_of_its_device(bad: Reply, words: str) -> None:
     server = Server(optimizer=Averaging())
     state = server.begin({"u": torch.tensor([0.0])})
 
@@ -109,10 +109,10 @@ def test_tensors_in_an_evaluation_are_refused() -> None:
     outcome = ask(orders("a", {}, work), Scripted({"a": reply("a", 1.0)}))
 
     assert outcome.heard == []
-    assert "none were asked for" in outcome.failed["a"]
+    assert "did not ask for any" in outcome.failed["a"]
 
 
-def test_what_a_method_sends_is_aggregated_by_its_own_rule() -> None:
+def test_sent_tensors_are_aggregated_by_their_own_rules() -> None:
     # Two of four devices reply, with changes of 1 and 3 in each of two tensors: their mean is 2. One tensor takes
     # the mean itself, the other the sum of the changes over all four devices, (1 + 3) / 4 = 1.
     rules = {"mean": lambda replied, devices: 1.0, "all": lambda replied, devices: replied / devices}
@@ -130,7 +130,7 @@ def test_what_a_method_sends_is_aggregated_by_its_own_rule() -> None:
     assert not state.optimizer
 
 
-def test_buffers_are_averaged_past_the_optimizer() -> None:
+def test_buffers_are_averaged_without_the_optimizer() -> None:
     # The mean change is 2; Adam's first step on u has length lr = 1/8, the buffers take the mean itself.
     server = Server(optimizer=Adam(lr=0.125), buffers=frozenset({"running"}))
     shared = {"u": torch.tensor([0.0]), "running": torch.tensor(1.0), "seen": torch.tensor(5)}

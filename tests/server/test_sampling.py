@@ -12,7 +12,7 @@ def cohort(round: int, *, devices: int = 10, size: int = 3, seed: int = 1) -> li
     return sample_cohort(devices, size, seed=seed, stage=Stage.PERSONALISED, round=round)
 
 
-def test_nobody_is_asked_twice_in_a_round() -> None:
+def test_no_device_is_sampled_twice_in_a_round() -> None:
     assert all(len(set(cohort(t))) == 3 for t in range(100))
 
 
@@ -22,7 +22,7 @@ def test_a_cohort_depends_on_seed_and_round_alone() -> None:
     assert cohort(5) != cohort(5, seed=2)
 
 
-def test_every_device_is_as_likely_as_another() -> None:
+def test_every_device_is_equally_likely() -> None:
     # 4,000 rounds of 3 in 10: each device is expected 1,200 times, with a deviation of about 29.
     counts = Counter(device for t in range(4000) for device in cohort(t))
 

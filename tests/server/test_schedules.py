@@ -5,7 +5,7 @@ import pytest
 from partita.server.schedules import Exponential, Linear, constant
 
 
-def test_linear_warms_up_and_goes_down() -> None:
+def test_linear_warms_up_and_decreases() -> None:
     # T = 10, W = 2: (t+1)/2 for t = 0, 1; then (10-t)/8.
     factors = [Linear(warmup=0.2)(t, 10) for t in range(10)]
 

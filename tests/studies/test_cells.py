@@ -1,4 +1,4 @@
-"""Which runs a comparison is made of."""
+"""The runs of a comparison."""
 
 import math
 from pathlib import Path
@@ -24,14 +24,14 @@ def configs(*methods: str, **sections: Any) -> dict[str, Config]:
     return {cell.kind: cell.config(out=Path("x")) for cell in cells(*methods, **sections) if cell.seed == 3}
 
 
-def test_a_seeds_start_comes_first_then_what_is_always_there_then_what_was_asked_for() -> None:
+def test_each_seed_has_its_pretraining_then_the_reference_methods_then_the_listed_ones() -> None:
     names = [cell.name for cell in cells("fedalt", "finetune")]
 
     per_seed = ["start", "local", "fedavg", "fedalt-output", "finetune"]
     assert names == [f"{name}-{seed}" for seed in (3, 4) for name in per_seed]
 
 
-def test_only_methods_whose_name_does_not_say_what_is_personal_are_there_with_each_partition() -> None:
+def test_only_methods_without_a_personal_part_of_their_own_are_run_with_each_partition() -> None:
     found = configs("fedper", "ditto", "fedsim", compare={"partitions": ["output", "none", "output"]})
 
     assert list(found)[3:] == ["fedper", "ditto", "fedsim-output", "fedsim-none"]
@@ -39,13 +39,13 @@ def test_only_methods_whose_name_does_not_say_what_is_personal_are_there_with_ea
     assert found["ditto"].partition.personal == "full"
 
 
-def test_a_method_asked_for_twice_is_there_once() -> None:
+def test_a_method_listed_twice_is_run_once() -> None:
     assert [cell.kind for cell in cells("fedalt", "local", "fedalt", compare={"seeds": 1})] == [
         *("start", "local", "fedavg", "fedalt-output"),
     ]
 
 
-def test_all_but_those_from_scratch_begin_from_the_start_of_their_seed() -> None:
+def test_all_methods_but_those_from_scratch_begin_from_the_pretrained_model() -> None:
     begin = {
         cell.kind for cell in cells("fedalt", "fedbabu", "fedadam", "scaffold") if cell.begins_pretrained
     }
@@ -62,7 +62,7 @@ def test_a_cell_that_begins_from_a_file_does_not_pretrain() -> None:
     assert (config.pretrain.rounds, config.out, config.seed) == (0, "there", 3)
 
 
-def test_a_device_alone_passes_over_its_examples_as_often_as_in_the_whole_pipeline() -> None:
+def test_local_training_makes_as_many_passes_as_the_whole_pipeline() -> None:
     # 4 rounds of 3 devices with one pass, and 2 of 3 with two, v's and u's, are 24 passes, 4 for each of 6 devices;
     # and 5 epochs of finetuning.
     rounds = {**ROUNDS, "rounds": 4, "shared_lr": 0.7, "momentum": 0.5}
@@ -74,7 +74,7 @@ def test_a_device_alone_passes_over_its_examples_as_often_as_in_the_whole_pipeli
     assert (local.pretrain.rounds, local.personalize.rounds) == (0, 0)
 
 
-def test_methods_that_train_from_scratch_have_as_many_rounds_as_the_others_in_all() -> None:
+def test_methods_from_scratch_have_as_many_rounds_as_the_others_in_total() -> None:
     found = configs("fedbabu", "fedadam", pretrain={**ROUNDS, "rounds": 5, "server_lr": 0.9})
 
     assert (found["fedbabu"].pretrain.rounds, found["fedbabu"].personalize.rounds) == (0, 7)
@@ -86,11 +86,11 @@ def test_methods_that_train_from_scratch_have_as_many_rounds_as_the_others_in_al
     )
 
 
-def test_fedadam_trains_where_nothing_is_pretrained_too() -> None:
+def test_fedadam_trains_without_rounds_of_pretraining_too() -> None:
     assert configs("fedadam", pretrain={**ROUNDS, "rounds": 0})["fedadam"].pretrain.rounds == 2
 
 
-def test_values_for_one_method_are_its_own_and_those_of_its_stateless_kind() -> None:
+def test_settings_of_one_method_apply_to_its_stateless_variant_too() -> None:
     settings = {"fedalt": {"personalize": {"shared_lr": 0.7}}, "ditto": {"partition": {"proximal": 0.5}}}
 
     found = configs("fedalt", "fedalt-stateless", "fedsim", "ditto", compare={"settings": settings})
@@ -103,13 +103,13 @@ def test_values_for_one_method_are_its_own_and_those_of_its_stateless_kind() -> 
     assert found["fedalt-output"].personalize.stateful is True
 
 
-def test_only_runs_that_begin_from_a_pretrained_model_choose_beside_it() -> None:
+def test_only_runs_that_begin_from_the_pretrained_model_choose_between_two_models() -> None:
     found = configs("fedalt", "fedbabu", evaluate={"choose": "validation"}, task={"validation": 0.3})
 
     assert {kind for kind, config in found.items() if config.evaluate.choose} == {"fedavg", "fedalt-output"}
 
 
-def test_no_cell_runs_the_baseline_of_a_run_alone() -> None:
+def test_no_cell_runs_the_finetune_baseline_of_a_run() -> None:
     assert not any(
         config.finetune.baseline for config in configs("fedalt", finetune={"baseline": True}).values()
     )
@@ -121,7 +121,7 @@ def test_the_baseline_is_finetune_where_it_is_compared_else_fedavg() -> None:
     assert baseline_of(CompareConfig(methods=["fedalt", "finetune"], baseline="fedalt")) == "fedalt"
 
 
-def test_short_names_are_taken_in_full() -> None:
+def test_short_names_are_spelled_out() -> None:
     given = ["methods=fedalt,my.module:Up", "partitions=output", "tune=3", "compare.seeds=2", "seed=7"]
 
     assert in_full(given) == [
@@ -154,7 +154,7 @@ def test_short_names_are_taken_in_full() -> None:
         (["fedavg-stateless"], {}, "Under `fedavg` devices keep nothing between rounds"),
     ],
 )
-def test_a_comparison_that_makes_no_sense_is_refused(methods: list[str], compare: Any, words: str) -> None:
+def test_an_invalid_comparison_is_refused(methods: list[str], compare: Any, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         cells(*methods, compare=compare)
 
@@ -167,7 +167,7 @@ def test_stateless_is_for_methods_that_keep_a_personal_part_between_rounds() -> 
     assert keep == {"fedalt", "fedsim", "fedper", "fedrep", "lg_fedavg", "fedbn"}
 
 
-def test_every_method_makes_a_config_that_reads_back() -> None:
+def test_the_values_of_every_cell_are_a_config() -> None:
     named = [name for name in registry.names() if name not in ("fedbn", "lg_fedavg")]
 
     for cell in cells(*named, "partita:LocalAlt", compare={"seeds": 1}):
@@ -175,7 +175,7 @@ def test_every_method_makes_a_config_that_reads_back() -> None:
 
 
 @pytest.mark.parametrize("trials", [1, 6, 30])
-def test_every_method_has_enough_to_try_for_as_many_trials(trials: int) -> None:
+def test_every_search_space_is_large_enough_for_the_trials(trials: int) -> None:
     named = [name for name in registry.names() if name not in ("fedbn", "lg_fedavg")]
 
     for kind, config in configs(*named).items():
@@ -183,7 +183,7 @@ def test_every_method_has_enough_to_try_for_as_many_trials(trials: int) -> None:
         assert kind == "start" or math.prod(map(len, space.values())) >= trials, kind
 
 
-def test_what_is_tried_is_what_a_method_has() -> None:
+def test_the_search_space_has_the_learning_rates_and_proximal_terms_of_a_method() -> None:
     spaces = {
         kind: list(space_of(config))
         for kind, config in configs("ditto", "fedadam", "fedalt", "fedprox").items()
@@ -200,7 +200,7 @@ def test_what_is_tried_is_what_a_method_has() -> None:
 
 
 @pytest.mark.parametrize("method", ["ditto", "local", "finetune", "fedadam", "pfedme"])
-def test_the_method_that_a_config_has_for_a_run_changes_no_cell(method: str) -> None:
+def test_the_method_of_a_config_changes_no_cell(method: str) -> None:
     methods = ("fedalt", "fedbabu", "fedadam")
 
     assert configs(*methods, personalize={"method": method}) == configs(*methods)
@@ -231,7 +231,7 @@ def test_without_partitions_those_of_the_model_and_of_the_config_are_compared(
     assert [cell.partition for cell in found if cell.method == "fedalt"] == compared
 
 
-def test_only_the_name_says_whether_devices_keep_a_state() -> None:
+def test_only_the_name_determines_whether_devices_keep_state() -> None:
     found = configs("fedalt", "fedalt-stateless", personalize={"stateful": False})
 
     assert found["fedalt-output"].personalize.stateful

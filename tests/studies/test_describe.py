@@ -236,7 +236,10 @@ def test_a_run_goes_on_only_from_the_file_that_it_began_from(
             "`adapter_width` must be a function of a device's id, got 7.",
         ),
         (["partition.adapter_width=no_module:f", "partition.personal=['head.*']"], "does not import"),
-        (["model.start_names={'(' = ''}"], "`model.start_names` needs a file to begin from, `model.start`."),
+        (
+            ["model.start_names={'(' = ''}"],
+            "`model.start_names` needs a file with initial weights, `model.start`.",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "describe"])
@@ -317,7 +320,7 @@ def test_the_papers_configs_are_described(name: str, monkeypatch: pytest.MonkeyP
 
     description = describe(read_config(path), path.parent)
 
-    assert description.notes[-1] == f"`{name}.parquet` is not here: a made-up example stands for it."
+    assert description.notes[-1] == f"`{name}.parquet` is missing: a placeholder is used."
     assert description.devices == DEVICES[name]
     formula = {
         partition: costs["memory_bytes"] - costs["backprop_bytes"]

@@ -11,7 +11,6 @@ import partita
 from partita import FedAlt, FedAvg, Finetuning, Linear, Partition, Plan, Task, Training, full
 from partita.cli import main
 from partita.errors import ConfigError
-from partita.report.write import write_report
 from partita.runs.folder import RunFolder
 from small import affine_task, same_bits
 
@@ -46,16 +45,6 @@ def test_the_config_of_a_run_from_python_says_what_it_did(tmp_path: Path) -> Non
         "shared": 3,
         "up_bytes": 12,
     }
-
-
-@pytest.mark.usefixtures("reports", "no_figures")
-def test_a_run_from_python_has_a_report(tmp_path: Path) -> None:
-    finished(tmp_path / "mine")
-
-    page = write_report(tmp_path / "mine").read_text()
-
-    assert "FedAlt" in page
-    assert "6 devices" in page
 
 
 def test_a_run_from_python_is_opened_with_its_task(tmp_path: Path) -> None:

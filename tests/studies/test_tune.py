@@ -241,7 +241,7 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([f"{KEY}=0.1,-1"], "A learning rate must be a finite number, 0 or above, got -1"),
+        ([f"{KEY}=0.1,-1"], "[finetune] `personal_lr` must be a finite number, 0 or above, got -1"),
         ([f"{KEY}=0.1,x"], "`finetune.personal_lr` must be a number, got 'x'."),
         (["finetune.lr=0.1,0.2"], "Unknown key `finetune.lr`."),
         (["seed=1,2"], "`seed` cannot be searched: it must be the same in all trials."),
@@ -253,7 +253,7 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
         (["personalize.method=ft_part,fedatl"], "got 'fedatl'. Did you mean `fedalt`?"),
         ([f"{KEY}=0.1"], "There is nothing to search: give a key several values, `key=v1,v2`."),
         ([f"{KEY}=0.1,0.2", "--trials", "-1"], "`trials` must be 0 (every combination) or above, got -1."),
-        ([f"{KEY}=0.1,0.2", "out=conf"], "`conf` exists already"),
+        ([f"{KEY}=0.1,0.2", "out=conf"], "`conf` already exists"),
         ([f"{KEY}=0.1,0.2", "task.validation=1.5"], "`validation` must be between 0 and 1"),
     ],
 )

@@ -440,11 +440,11 @@ def test_evaluations_while_training_are_in_the_curves_and_change_nothing() -> No
 
 
 def test_turns_cover_blocks_of_devices() -> None:
-    turns = list(plan(pretrain=None, personalize=None).turns(250))
+    turns = plan(pretrain=None, personalize=None).turns(250)
 
     blocks = [range(100), range(100, 200), range(200, 250)]
     assert [turn.block for turn in turns] == blocks * 3
-    assert turns[3] == Turn(turns[3].stage, "finetune", 0, range(100))
+    assert turns[3] == Turn(turns[3].stage, "finetune", 0, range(100), number=3)
 
 
 def test_full_personalization_runs_with_every_method() -> None:

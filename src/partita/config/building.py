@@ -1,5 +1,6 @@
-"""From a config's flat values to the objects of a run: a task, a partition and a plan."""
+"""From a config to the objects of a run: a task, a partition, a plan and watchers."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,31 +10,29 @@ from typing import TypeVar, cast
 import torch
 from torch import nn
 
-from partita.config.imports import OPTIMIZERS, call, load, own_code, taken
+from partita.config.loading import OPTIMIZERS, call, load, own_code, taken
+from partita.config.partitions import build_partition
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
     SERVER,
     Config,
     FinetuneConfig,
-    PartitionConfig,
     PersonalizeConfig,
     PretrainConfig,
+    ReportConfig,
     method_options,
     server_options,
 )
 from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
-from partita.config.watchers import build_watchers
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
 from partita.methods.descent import OptimizerFn, Steps
-from partita.methods.method import Method
-from partita.models.adapters import Width
-from partita.models.parts import named_partition, named_patterns
+from partita.methods.method import Finetuning, Method
 from partita.models.start import LoadReport
-from partita.partition import Partition, Personalization, Regularization
-from partita.partition.selection import REST, Selection
+from partita.partition import Personalization
+from partita.progress.tensorboard import check_tensorboard
 from partita.progress.watchers import WatcherFactory
 from partita.protocol import Stage
 from partita.server import registry as servers
@@ -42,7 +41,7 @@ from partita.server.schedules import Exponential, Linear, Schedule, constant
 from partita.tasks.build import build_model
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
-from partita.training.plan import Finetuning, Plan, Training
+from partita.training.plan import Plan, Training
 
 Choice = TypeVar("Choice")
 _NO_METHOD = (
@@ -59,16 +58,16 @@ class Built:
     personalization: Personalization
     plan: Plan
     start: LoadReport | None
-    """What became of the file to begin from, where there is one."""
+    """The report on the file of initial weights, if there is one."""
     watchers: Mapping[str, WatcherFactory]
-    """What makes the watchers that the config names, by their import paths."""
+    """The functions that create the watchers, by import path."""
 
 
 def build(config: Config, folder: Path) -> Built:
-    """Return the objects of a run; files that the config names are looked for in `folder`.
+    """Return the objects of a run; files that the config names are found in `folder`.
 
     Raises:
-        ConfigError: a value makes no sense.
+        ConfigError: a value cannot be used.
     """
     watchers = build_watchers(config.report)
     task, start = build_task(config, folder)
@@ -98,7 +97,7 @@ def build(config: Config, folder: Path) -> Built:
 
 
 def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:
-    """Raise where a method declares tensors that it cannot carry."""
+    """Raise if a method declares tensors that it cannot keep or send."""
     training = plan.training(Stage.PERSONALISED)
     if training and carries(training.method.local):
         parts = own.partition.of(build_model(task, own, seed=seed))
@@ -110,36 +109,9 @@ def _check_baseline(config: Config) -> None:
     if config.finetune.baseline and not config.finetune.epochs:
         raise ConfigError("`finetune.baseline` needs `finetune.epochs` of at least 1, got 0.")
     if config.finetune.baseline and config.partition.frozen:
-        raise ConfigError("`finetune.baseline` trains all of the model: leave out `partition.frozen`, or it.")
-
-
-def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool = False) -> Personalization:
-    """Return how the config splits a model; `follows` as in `full`."""
-    with in_section("partition"):
-        others = {
-            "shared": _selection(config.shared, model),
-            "frozen": _selection(config.frozen, model),
-            "untie": config.untie,
-        }
-        regularization = create(Regularization, config)
-        width = config.adapter_width
-        if isinstance(width, str):
-            width = cast(Width, load("partition.adapter_width", width, {}))
-            if not callable(width):
-                raise ValueError(f"`adapter_width` must be a function of a device's id, got {width!r}.")
-        if isinstance(config.personal, str) and config.personal != "rest":
-            settings = {"proximal": config.proximal, "follows": follows, "width": width}
-            return named_partition(
-                model, config.personal, regularization=regularization, **settings, **others
-            )
-        partition = Partition(model, personal=_selection(config.personal, model), **others)
-        return Personalization(partition, regularization=regularization)
-
-
-def _selection(value: str | list[str], model: nn.Module) -> Selection:
-    if value == "rest":
-        return REST
-    return named_patterns(model, value) if isinstance(value, str) else value
+        raise ConfigError(
+            "`finetune.baseline` trains the whole model: leave out `partition.frozen`, or the baseline."
+        )
 
 
 def _training(key: str, config: PretrainConfig | PersonalizeConfig) -> Training:
@@ -173,7 +145,7 @@ def _local(config: PersonalizeConfig) -> LocalFn:
     except Exception as error:
         raise ValueError(_NO_METHOD.format(name, f"{type(error).__name__}: {error}")) from error
     if not callable_update:
-        raise ValueError(_NO_METHOD.format(name, "it gives nothing to call"))
+        raise ValueError(_NO_METHOD.format(name, "it does not return a function"))
     return function
 
 
@@ -183,7 +155,7 @@ def _finetuning(config: FinetuneConfig) -> Finetuning:
 
 
 def _optimizer(key: str, config: PretrainConfig | PersonalizeConfig | FinetuneConfig) -> OptimizerFn:
-    """Return the devices' optimizer; its settings are passed on where they are not 0."""
+    """Return the devices' optimizer with those of its settings that are not 0, after a trial step."""
     function = load(f"{key}.optimizer", config.optimizer, OPTIMIZERS)
     settings = {"momentum": config.momentum, "weight_decay": config.weight_decay}
     given = {name: value for name, value in settings.items() if value}
@@ -197,7 +169,9 @@ def _optimizer(key: str, config: PretrainConfig | PersonalizeConfig | FinetuneCo
         made.zero_grad()
         made.step()
     except Exception as error:
-        raise ValueError(f"`optimizer` = {config.optimizer!r} with {given} is unfit: {error}.") from error
+        raise ValueError(
+            f"`optimizer` = {config.optimizer!r} with {given} cannot be used: {error}."
+        ) from error
     return optimizer
 
 
@@ -242,3 +216,28 @@ def _check_choice(config: Config) -> None:
         )
     if not config.pretrain.rounds and not config.model.start:
         raise ValueError("`choose` needs a model to choose beside a device's own: `pretrain.rounds` above 0.")
+
+
+def build_watchers(config: ReportConfig) -> dict[str, WatcherFactory]:
+    """Return the functions that create the watchers of a config, by import path.
+
+    Raises:
+        ConfigError: one cannot be created, or TensorBoard is missing.
+    """
+    if config.tensorboard:
+        check_tensorboard()
+    return {path: _watcher_factory(path) for path in config.watchers}
+
+
+def _watcher_factory(path: str) -> WatcherFactory:
+    wanted = "must be a function of a run's folder and its config"
+    factory = load("report.watchers", path, {})
+    if not callable(factory):
+        raise ConfigError(f"`report.watchers`: {path!r} {wanted}, got {factory!r}.")
+    try:
+        inspect.signature(factory).bind(Path(), {})
+    except TypeError as error:
+        raise ConfigError(f"`report.watchers`: {path!r} {wanted}: {error}.") from None
+    except ValueError:  # Some built-in functions have no signature.
+        pass
+    return cast(WatcherFactory, factory)

@@ -16,6 +16,8 @@ from partita.methods import registry
 
 COMMAND = "command"
 """The key under which a recorded run has the command that started it."""
+TITLE = "title"
+"""The key under which a recorded run has the title of its method, where that is own code."""
 _CODE = "code"
 """The key under which a recorded run has the folders of its own code."""
 
@@ -35,6 +37,8 @@ def made_with(config: Config, folder: Path, *others: Config) -> dict[str, str]:
         root = file.parents[module.count(".") + (file.name == "__init__.py")]
         if not any(root.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix)):
             places.add(os.path.relpath(root, folder.resolve()))
+    if ":" in registry.path_of(config.personalize.method):
+        versions[TITLE] = registry.find(config.personalize.method).title
     return versions | ({_CODE: os.pathsep.join(sorted(places))} if places else {})
 
 
@@ -49,6 +53,7 @@ def _paths(config: Config) -> list[str]:
     paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
     paths += [registry.path_of(config.personalize.method), config.personalize.optimizer]
     paths += [config.finetune.optimizer]
+    paths += [config.pretrain.server_optimizer, config.personalize.server_optimizer]
     return [*paths, str(config.partition.adapter_width), *config.report.watchers]
 
 
@@ -68,7 +73,7 @@ def find_code(made_with: Mapping[str, str], beside: Path) -> None:
     """Put the folders of own code on `sys.path`: those of a recorded run, the current one, the config's."""
     recorded = made_with.get(_CODE, "")
     places = [beside.resolve() / place for place in recorded.split(os.pathsep) if place]
-    folders = [str(folder) for folder in (*places, Path.cwd(), beside)]
+    folders = [str(folder) for folder in (*places, Path.cwd(), beside.resolve())]
     sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
 
 

@@ -39,7 +39,7 @@ def warn_replaced(values: Mapping[str, Any]) -> None:
 
 
 def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a TOML file says, with `section.key=value` on top, and nothing that it leaves out."""
+    """Return the values in a TOML file, with `section.key=value` on top, without defaults."""
     try:
         values = tomllib.loads(path.read_text())
     except OSError as error:
@@ -99,8 +99,8 @@ def _read(kind: type, values: Mapping[str, Any], section: str = "") -> Any:
     known = {entry.name: hints[entry.name] for entry in fields(kind) if entry.name != "options"}
     further = {name: value for name, value in values.items() if name not in known}
     for key in further:
-        is_server = kind is PretrainConfig and key.startswith(SERVER)
-        if "options" not in hints or (kind is PretrainConfig and not is_server):
+        is_other = kind is PretrainConfig and not key.startswith(SERVER)
+        if "options" not in hints or is_other:
             if homes := _elsewhere(kind, key):
                 raise ConfigError(f"Unknown key `{prefix}{key}`.{homes}")
             raise _unknown_key(prefix, key, list(known))
@@ -120,7 +120,7 @@ def _value(value: Any, hint: Any, key: str) -> Any:
 
 
 def check_type(value: Any, hint: Any, key: str) -> Any:
-    """Return the value of a key where it is of the type that it should be, whole numbers as floats too."""
+    """Return the value of a key if it has the right type, a whole number as a float where one is needed."""
     options = alternatives(hint)
     for option in options:
         if _fits(value, option):
@@ -146,14 +146,14 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _name_of(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     if get_origin(kind) is Literal:
         return " or ".join(map(repr, get_args(kind)))
     if kind == Mapping[str, str]:
-        return "a table of texts"
+        return "a table of strings"
     if kind == Mapping[str, Any]:
         return "a table"
-    return names.get(kind, "a list of texts")
+    return names.get(kind, "a list of strings")
 
 
 def _unknown_key(prefix: str, key: str, known: Sequence[str]) -> ConfigError:
@@ -163,20 +163,20 @@ def _unknown_key(prefix: str, key: str, known: Sequence[str]) -> ConfigError:
 
 
 def _elsewhere(kind: type, key: str) -> str:
-    """Return where a key belongs that was given without its section."""
+    """Return a question about the sections that have a key, empty if none has it."""
     sections = {name: hint for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
     homes = [f"`{name}.{key}`" for name, hint in sections.items() if key in get_type_hints(hint)]
     return f" Did you mean {' or '.join(homes)}?" if homes else ""
 
 
 def did_you_mean(value: str, known: Sequence[str], prefix: str = "") -> str:
-    """Return a question about the nearest known text, nothing where none is near."""
+    """Return a question about the most similar name, empty if none is similar."""
     near = difflib.get_close_matches(value, known, n=1)
     return f" Did you mean `{prefix}{near[0]}`?" if near else ""
 
 
 def to_values(config: Any) -> dict[str, Any]:
-    """Return a config as TOML values, without what is left out."""
+    """Return a config, or a section of it, as TOML values, without those that are None."""
     values: dict[str, Any] = {}
     for entry in fields(config):
         value = getattr(config, entry.name)

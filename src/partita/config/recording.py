@@ -40,8 +40,7 @@ def recorded_values(own: Personalization, plan: Plan, *, seed: int, name: str) -
         "finetune": {"epochs": 0},
         "evaluate": _settings(plan.evaluate),
     }
-    if plan.personalize:
-        values["personalize"]["method"] = _method_name(plan.personalize)
+    values["personalize"]["method"] = _method_name(plan.personalize) if plan.personalize else registry.DEFAULT
     if plan.finetune:
         values["finetune"] = _settings(plan.finetune) | {
             "optimizer": _optimizer_name(plan.finetune.optimizer)
@@ -84,7 +83,7 @@ def _partition_values(own: Personalization) -> dict[str, Any]:
 
 def _training_values(training: Training | None) -> dict[str, Any]:
     if training is None:
-        return {"rounds": 0}
+        return {"rounds": 0, "server_optimizer": servers.DEFAULT}
     kind = training.schedule if training.schedule is constant else type(training.schedule)
     schedule = {"schedule": _SCHEDULES[kind]} if kind in _SCHEDULES else {}
     path = _path(type(training.server))

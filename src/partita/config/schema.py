@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from partita.config.sections import includes
 from partita.methods import registry
-from partita.methods.method import Method
+from partita.methods.method import Finetuning, Method
 from partita.partition.personalization import Regularization
 from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear
-from partita.training.plan import Evaluation, Finetuning, Training
+from partita.training.plan import Evaluation, Training
 
 _PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "stateful")
 """Settings of the personal part, which pretraining does not have."""
@@ -131,7 +131,7 @@ class PersonalizeConfig:
         def __getattr__(self, name: str) -> Any: ...
 
     method: str = registry.DEFAULT
-    """{methods}, or "package.module:thing", an own method (docs/how-to/own-method.md)."""
+    """Method: {methods}, or "package.module:thing" for your own (docs/how-to/own-method.md)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Every further key is a hyperparameter of the method or, if it begins with `server_`, a setting of the
     server's optimizer."""
@@ -169,7 +169,7 @@ class FinetuneConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """Who follows a run while it trains; nothing here changes its results."""
+    """Watchers of a running run; nothing here changes its results."""
 
     watchers: list[str] = field(default_factory=list)
     """Import paths "package.module:function" of watchers: each is called with the run's folder and its

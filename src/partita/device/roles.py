@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from partita.methods import registry
-from partita.methods.carried import LocalFn
-from partita.methods.descent import OptimizerFn
-from partita.methods.method import Method
-from partita.methods.sgd import SGD
+from partita.methods.method import Finetuning, Method
 from partita.partition import Personalization
 from partita.protocol import Stage
 
@@ -21,12 +18,10 @@ class Role:
 
     personalization: Personalization
     """How the stage's model is split."""
-    local: LocalFn = field(default_factory=lambda: registry.find(registry.REFERENCE).update)
-    """The update of a training round."""
-    optimizer: OptimizerFn = SGD
-    """The device's optimizer, created anew in each visit."""
-    stateful: bool = True
-    """Whether the device keeps its personal part from one visit to the next."""
+    method: Method = field(default_factory=lambda: Method(local=registry.find(registry.REFERENCE).update))
+    """How they learn in training rounds."""
+    finetuning: Finetuning = field(default_factory=Finetuning)
+    """How they finetune."""
 
 
 def build_roles(
@@ -34,7 +29,7 @@ def build_roles(
     *,
     pretrain: Method | None = None,
     personalize: Method | None = None,
-    finetune: OptimizerFn = SGD,
+    finetune: Finetuning | None = None,
 ) -> dict[Stage, Role]:
     """Return the role of a device in each stage.
 
@@ -42,21 +37,16 @@ def build_roles(
         stages: how the model is split in each stage, see `tasks.build.split_by_stage`.
         pretrain: the method of pretraining, if there is any.
         personalize: the method of personalization, if there is any.
-        finetune: the optimizer of finetuning.
+        finetune: the settings of finetuning, if there is any.
     """
-    return {
-        Stage.PRETRAINED: _training_role(stages[Stage.PRETRAINED], pretrain),
-        Stage.PERSONALISED: _training_role(stages[Stage.PERSONALISED], personalize),
-        Stage.FINETUNED: Role(personalization=stages[Stage.FINETUNED], optimizer=finetune),
+    settings = {
+        Stage.PRETRAINED: {"method": pretrain},
+        Stage.PERSONALISED: {"method": personalize},
+        Stage.FINETUNED: {"finetuning": finetune},
     }
-
-
-def _training_role(personalization: Personalization, method: Method | None) -> Role:
-    if method is None:
-        return Role(personalization=personalization)
-    return Role(
-        personalization=personalization,
-        local=method.local,
-        optimizer=method.optimizer,
-        stateful=method.stateful,
-    )
+    return {
+        stage: Role(
+            personalization=stages[stage], **{name: value for name, value in own.items() if value is not None}
+        )
+        for stage, own in settings.items()
+    }

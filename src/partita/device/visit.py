@@ -18,7 +18,8 @@ from partita.device.roles import Role
 from partita.device.store import Store
 from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
-from partita.methods.descent import Diverged, OptimizerFn, Steps, descend
+from partita.methods.descent import Diverged, Steps, descend
+from partita.methods.method import Finetuning, Method
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull
 from partita.partition import Part, Partition, Parts, Personalization
 from partita.partition.selection import tensors_of
@@ -108,28 +109,28 @@ class Visitor:
                 return self._evaluate(bench, order, order.work)
 
     def _update(self, bench: _Workbench, order: Order, work: Update, carried: Carried) -> Reply:
-        role = self.roles[order.stage]
+        method = self.roles[order.stage].method
         examples = self._training(order)
         update = make_update(
-            role.local,
-            personal=_steps(work, work.personal, examples, role.optimizer),
-            shared=_steps(work, work.shared, examples, role.optimizer),
+            method.local,
+            personal=_steps(method, work.personal, examples),
+            shared=_steps(method, work.shared, examples),
             carried=carried,
         )
-        batches = self._batches(order, work, examples)
+        batches = self._batches(order, method, examples)
         losses = update(bench.model, bench.partition, batches, self._loss(bench, order))
         parts = bench.parts
         change = change_of({**parts.shared, **carried.sent}, order.shared)
         _check_finite("change of the shared part", change)
-        self._save({**(parts.personal if role.stateful else {}), **carried.kept}, order)
-        weight = len(examples) if work.weights == "examples" else 1
+        self._save({**parts.personal, **carried.kept} if method.stateful else {}, order)
+        weight = len(examples) if method.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
     def _finetune(self, bench: _Workbench, order: Order, work: Finetune) -> Reply:
-        role = self.roles[order.stage]
+        finetuning = self.roles[order.stage].finetuning
         examples = self._training(order)
-        moves: dict[Part, Steps] = {"personal": _steps(work, work.personal, examples, role.optimizer)}
-        batches = self._batches(order, work, examples)
+        moves: dict[Part, Steps] = {"personal": _steps(finetuning, work.personal, examples)}
+        batches = self._batches(order, finetuning, examples)
         losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench, order))
         self._save(bench.parts.personal, order)
         return _reply(order, len(examples), _training_measures(examples, losses))
@@ -159,14 +160,14 @@ class Visitor:
     def _kept(self, order: Order, partition: Partition) -> Params:
         if order.start.personal is not None:
             self._starts[order.start.digest] = order.start.personal
-        if not partition.names("personal") and not carries(self.roles[order.stage].local):
+        if not partition.names("personal") and not carries(self.roles[order.stage].method.local):
             return {}
         return self.store.load(order.device) or {}
 
     def _personal(self, order: Order, own: Personalization, kept: Params) -> Params:
         """Return the personal part that the visit begins with: the device's own, or the start."""
         is_global = isinstance(order.work, Evaluate) and order.work.model == "global"
-        uses_kept = self.roles[order.stage].stateful and not is_global
+        uses_kept = self.roles[order.stage].method.stateful and not is_global
         if uses_kept and (personal := own.partition.personal_in(kept)):
             return personal
         if own.start is not None and not is_global:
@@ -175,7 +176,7 @@ class Visitor:
 
     def _carried(self, bench: _Workbench, order: Order, kept: Params) -> Carried:
         """Return the tensors that the stage's method declares besides the model."""
-        local, parts = self.roles[order.stage].local, bench.parts
+        local, parts = self.roles[order.stage].method.local, bench.parts
         declared = kept_by(local, bench.partition, parts)
         sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
@@ -194,9 +195,9 @@ class Visitor:
             raise CannotDo("The device has no training examples.")
         return examples
 
-    def _batches(self, order: Order, work: Update | Finetune, examples: Examples) -> Iterator[Batch]:
+    def _batches(self, order: Order, settings: Method | Finetuning, examples: Examples) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(self._seed(order))
-        return shuffled(examples, work.batch_size, generator)
+        return shuffled(examples, settings.batch_size, generator)
 
     def _seed(self, order: Order) -> int:
         return derive_seed(self.seed, order.stage, order.round, order.device)
@@ -216,8 +217,9 @@ class Visitor:
             start = self._starts[order.start.digest] if regularization.l2_to == "start" else None
             strength = regularization.l2
             yield partial(_pull, partition=partition, part="personal", towards=start, strength=strength)
-        if isinstance(order.work, Update) and order.work.proximal and partition.trained("shared"):
-            sent, strength = order.shared, order.work.proximal
+        proximal = self.roles[order.stage].method.proximal if isinstance(order.work, Update) else 0.0
+        if proximal and partition.trained("shared"):
+            sent, strength = order.shared, proximal
             yield partial(_pull, partition=partition, part="shared", towards=sent, strength=strength)
 
     def _workbench(self, order: Order) -> _Workbench:
@@ -246,9 +248,10 @@ def _pull(
     return pull({name: state[name] for name in partition.trained(part)}, towards, strength=strength)
 
 
-def _steps(work: Update | Finetune, pace: Pace, examples: Examples, optimizer: OptimizerFn) -> Steps:
-    count = pace.steps or pace.epochs * batches_per_epoch(examples, work.batch_size)
-    return Steps(count=count, lr=pace.lr, max_grad_norm=work.max_grad_norm, optimizer=optimizer)
+def _steps(settings: Method | Finetuning, pace: Pace, examples: Examples) -> Steps:
+    count = pace.steps or pace.epochs * batches_per_epoch(examples, settings.batch_size)
+    norm = settings.max_grad_norm
+    return Steps(count=count, lr=pace.lr, max_grad_norm=norm, optimizer=settings.optimizer)
 
 
 def _reply(order: Order, weight: int, measures: Measures, change: Params | None = None) -> Reply:

@@ -2,9 +2,9 @@
 
 An update declares them by name and shape, and nothing undeclared is stored on a device or sent:
 
-- `keeps(shared, personal)`: what a device stores between its visits. It may depend on both parts.
-- `sends(shared)`: what travels with the shared part, both ways, and how the server aggregates it. It depends
-  on the shared part alone, so nothing personal shapes what leaves a device.
+- `keeps(shared, personal)`: tensors that a device stores between its visits. They may depend on both parts.
+- `sends(shared)`: tensors that travel with the shared part, both ways, with the rule by which the server
+  aggregates them. They depend on the shared part alone, so nothing personal shapes what leaves a device.
 
 An update with either of them is created with a further argument `carried`, a `Carried`.
 """
@@ -60,7 +60,7 @@ class Keeps(Protocol):
 
     @staticmethod
     def keeps(shared: Params, personal: Params) -> Params:
-        """Return what a device keeps before its first visit, for the parameters of both parts that train."""
+        """Return the kept tensors before the first visit, for the trained parameters of both parts."""
         ...
 
 
@@ -70,13 +70,13 @@ class Sends(Protocol):
 
     @staticmethod
     def sends(shared: Params) -> Mapping[str, Sent]:
-        """Return what is sent in the first round, for the shared parameters that train."""
+        """Return the sent tensors of the first round, for the trained shared parameters."""
         ...
 
 
 LocalFn = Callable[..., LocalUpdate]
-"""From `personal` and `shared` steps to what a device does with them, such as `LocalAlt`; with settings of
-its own, a `functools.partial` of one."""
+"""From `personal` and `shared` steps to an update, such as `LocalAlt`; with settings of its own, a
+`functools.partial` of one."""
 
 
 def make_update(local: LocalFn, *, personal: Steps, shared: Steps, carried: Carried) -> LocalUpdate:
@@ -92,7 +92,7 @@ def carries(local: LocalFn) -> bool:
 
 
 def kept_by(local: LocalFn, partition: Partition, parts: Parts) -> dict[str, Tensor]:
-    """Return what a device keeps before its first visit, by name.
+    """Return the tensors that a device keeps before its first visit, by name.
 
     Raises:
         ValueError: a name is also a tensor of the model.
@@ -105,7 +105,7 @@ def kept_by(local: LocalFn, partition: Partition, parts: Parts) -> dict[str, Ten
 
 
 def sent_by(local: LocalFn, partition: Partition, shared: Params) -> dict[str, Sent]:
-    """Return what is sent with the shared part in the first round, by name.
+    """Return the tensors that are sent with the shared part in the first round, by name.
 
     Raises:
         ValueError: a name is also a tensor of the model, or a tensor has no floating-point values.

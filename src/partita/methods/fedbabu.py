@@ -13,7 +13,7 @@ from partita.methods.named import Budget, Citation, NamedMethod
 
 
 def _from_scratch(budget: Budget) -> Mapping[str, Any]:
-    """Return the settings of pretraining, for all rounds, with the output part held still from the first."""
+    """Return the settings of pretraining, for all rounds, with the output part always fixed."""
     settings = {f"personalize.{key}": value for key, value in budget.pretrain.items()}
     return {**settings, "personalize.rounds": budget.rounds, "pretrain.rounds": 0}
 

@@ -1,12 +1,16 @@
-"""A method with its settings: a device's update, learning rates and numbers of steps."""
+"""How a device learns: the settings of a method in training rounds, and of finetuning."""
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from partita.methods.carried import Carried, LocalFn, make_update
 from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.sgd import SGD
-from partita.protocol import Pace, Update, Weights
+from partita.protocol import Finetune, Pace, Update
+
+Weights = Literal["examples", "equal"]
+"""Weight of a device in the mean: its number of training examples, or the same for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +48,11 @@ class Method:
         update = self.update
         if not any((self.personal_epochs, self.personal_steps, self.shared_epochs, self.shared_steps)):
             raise ValueError("Nothing would move: all epochs and steps are 0.")
-        if not callable(self.optimizer):
-            raise TypeError(f"`optimizer` must be a function of parameter groups, got {self.optimizer!r}.")
+        _check_steps(self)
+        if not 0 <= self.proximal < math.inf:
+            raise ValueError(f"`proximal` must be a finite number, 0 or above, got {self.proximal!r}.")
+        if self.weights not in get_args(Weights):
+            raise ValueError(f"`weights` must be 'examples' or 'equal', got {self.weights!r}.")
         self._try_local(update.personal, update.shared)
 
     def _try_local(self, personal: Pace, shared: Pace) -> None:
@@ -72,11 +79,43 @@ class Method:
         return Update(
             personal=_pace("personal", personal_lr, self.personal_epochs, self.personal_steps),
             shared=shared,
-            batch_size=self.batch_size,
-            max_grad_norm=self.max_grad_norm,
-            weights=self.weights,
-            proximal=self.proximal,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finetuning:
+    """The last stage: each device trains its personal part alone."""
+
+    epochs: int = 5
+    """Passes over a device's training examples; 0 skips this stage."""
+    personal_lr: float = 0.01
+    """Learning rate of the personal part."""
+    batch_size: int = 32
+    """Examples per step."""
+    max_grad_norm: float = 0.0
+    """Norm to which the gradient of a step is clipped; 0: no clipping."""
+    optimizer: OptimizerFn = SGD
+    """Optimizer of the device."""
+
+    def __post_init__(self) -> None:
+        _check_steps(self)
+        _ = self.work  # It checks its values.
+
+    @property
+    def work(self) -> Finetune:
+        """The work that devices are asked to do."""
+        return Finetune(personal=_pace("personal", self.personal_lr, self.epochs, 0))
+
+
+def _check_steps(settings: Method | Finetuning) -> None:
+    """Raise if the batch size, the clipping or the optimizer makes no sense."""
+    if settings.batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1, got {settings.batch_size}.")
+    norm = settings.max_grad_norm
+    if not (math.isfinite(norm) and norm >= 0):
+        raise ValueError(f"`max_grad_norm` must be a finite number, 0 (no clipping) or above, got {norm!r}.")
+    if not callable(settings.optimizer):
+        raise TypeError(f"`optimizer` must be a function of parameter groups, got {settings.optimizer!r}.")
 
 
 def _pace(part: str, lr: float, epochs: int, steps: int) -> Pace:

@@ -52,12 +52,12 @@ class NamedMethod:
     title: str
     """The name in tables and charts."""
     update: "LocalFn"
-    """What a device does in a training round: from `personal` and `shared` steps to a `LocalUpdate`. Further
+    """The device's update in a training round: from `personal` and `shared` steps to a `LocalUpdate`. Further
     arguments with defaults are the method's own hyperparameters, keys of `[personalize]`."""
     citation: Citation | None = None
     """The paper that it comes from."""
     personal: str = ""
-    """The personal part that the name stands for; empty: the config's `partition.personal`."""
+    """The personal part of the method; empty: the config's `partition.personal`."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Settings, by dotted key, without which it would be another method: they replace the config's."""
     suggested: Mapping[str, Any] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class NamedMethod:
     """Whether each visit of a device that owns a full model starts that model from the shared one."""
     from_scratch: Callable[[Budget], Mapping[str, Any]] | None = None
     """For a method that does not begin from a comparison's pretrained model: the settings, by dotted key,
-    with which it trains as long as the other methods do."""
+    with which it trains as long as the other methods do; None for a key to leave out."""
 
     @property
     def settings(self) -> dict[str, Any]:

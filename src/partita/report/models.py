@@ -4,19 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from partita.config.provenance import TITLE
 from partita.methods import registry
 from partita.methods.named import NamedMethod
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.server import registry as servers
-
-_TITLES = {
-    Stage.PRETRAINED: "pretrained",
-    Stage.PERSONALISED: "personalized",
-    Stage.FINETUNED: "finetuned",
-    Stage.SERVED: "chosen on validation",
-}
-"""The titles of models whose method is not known."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,7 @@ class EvaluatedModel:
 
 def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
     """Return the models of a finished run in the order of their stages, its baseline's second."""
-    titles = _titles(config_values(run)) if run.exists else _TITLES
+    titles = _titles(run.values)
     models = [
         EvaluatedModel(titles[Stage(stage)], run, Stage(stage), statistics)
         for stage, statistics in run.summary["stages"].items()
@@ -47,28 +40,25 @@ def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
     return models
 
 
-def config_values(run: RunFolder) -> Mapping[str, Any]:
-    """Return the values of a run's config; none for a run from Python, which has no config."""
-    return run.values if run.exists else {}
-
-
 def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
-    """Return the title of the model of each stage, from the config's values."""
+    """Return the title of the model of each stage, from the values of the config."""
     pretrain, personalize = values["pretrain"], values["personalize"]
     method = personalize["method"]
-    title = method_title(method)
+    title = values["made_with"].get(TITLE) or method_title(method)
     finetuned = f"{title}, finetuned" if personalize["rounds"] else _finetuned_alone(method, values)
     server = servers.title_of(pretrain["server_optimizer"])
     return {
         Stage.PRETRAINED: server if pretrain["rounds"] else "Start",
         Stage.PERSONALISED: title,
         Stage.FINETUNED: finetuned,
-        Stage.SERVED: _TITLES[Stage.SERVED],
+        Stage.SERVED: "chosen on validation",
     }
 
 
 def _finetuned_alone(method: str, values: Mapping[str, Any]) -> str:
     """Return the title of a model that is finetuned without a round of personalization before."""
+    if own := values["made_with"].get(TITLE):
+        return own
     named = _named(method)
     if named and not named.trains_rounds:
         return named.title

@@ -47,8 +47,6 @@ class RunData:
     @property
     def is_personal(self) -> bool:
         """Whether devices have a personal part; a method may let them keep other values without one."""
-        if not self.run.exists:
-            return self.run.kept_parameters > 0
         return self.run.values["partition"]["personal"] not in ("none", [])
 
     @property

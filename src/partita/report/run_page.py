@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from partita.config.recording import is_from_python
 from partita.errors import ConfigError
 from partita.protocol import Stage
 from partita.report import charts
 from partita.report.command_tables import bytes_text, models_table
 from partita.report.figures import Data, Datum
-from partita.report.models import EvaluatedModel, config_values
+from partita.report.models import EvaluatedModel
 from partita.report.page import Page, Section
 from partita.report.run_data import RunData, read_run
 from partita.report.sections import (
@@ -57,9 +58,9 @@ class _RunPage:
 
     def page(self) -> Page:
         """Return the page."""
-        run, values = self.data.run, config_values(self.data.run)
+        run = self.data.run
         return Page(
-            title=values.get("name", run.path.resolve().name),
+            title=run.values["name"],
             answer=self._answer(),
             sections=list(self._sections()),
             data=self._data_sets(),
@@ -67,15 +68,13 @@ class _RunPage:
             change=self._change,
             split=self.data.split,
             facts=self._facts(),
-            config=run.config_text if run.exists else "",
+            config=run.config_text,
         )
 
     def _facts(self) -> dict[str, str]:
         """Return how to reproduce the run."""
         run = self.data.run
-        if not run.exists:
-            return {"Run": "from Python, without a config"}
-        command = f"partita run {run.config_file.name} out=FOLDER"
+        command = "" if is_from_python(run.values) else f"partita run {run.config_file.name} out=FOLDER"
         return reproduction(run.values, command) | {"Seed": str(run.values["seed"])}
 
     @property
@@ -241,7 +240,7 @@ def _device_costs(run: RunFolder) -> str:
         return "This run has not recorded what a device needs to train."
     at_most = "at most " if "sizes" in costs else ""
     facts = [f"keeps {at_most}{counted(costs['personal'], 'personal parameter')}"]
-    if config_values(run).get("personalize", {}).get("rounds"):
+    if run.values["personalize"]["rounds"]:
         facts.append(f"sends {at_most}{bytes_text(costs['up_bytes'])} per round of personalization")
     if costs.get("memory_bytes"):
         facts.append(f"needs {at_most}{bytes_text(costs['memory_bytes'])} of memory to train on one example")

@@ -14,11 +14,13 @@ _MIN_DEVICES = 5
 
 
 def reproduction(values: Mapping[str, Any], command: str) -> dict[str, str]:
-    """Return how a run or comparison was made: the commands to make it again, and versions."""
+    """Return how a run or comparison was made: the commands to make it again, if any, and versions."""
     versions = dict(values["made_with"])
-    typed = versions.pop(COMMAND, "")
-    original = {"Original command": typed} if typed else {}
-    return original | {"Command to reproduce it, in this folder": command, **versions}
+    commands = {
+        "Original command": versions.pop(COMMAND, ""),
+        "Command to reproduce it, in this folder": command,
+    }
+    return {name: text for name, text in commands.items() if text} | versions
 
 
 def change_of(metric: str, direction: str) -> str:

@@ -24,7 +24,7 @@ def write_report(folder: Path) -> Path:
         ConfigError: there is neither, or nothing in it is finished, or its files are damaged.
     """
     run = RunFolder(folder)
-    if not run.exists and not run.is_finished:
+    if not run.exists:
         raise ConfigError(f"`{folder}` is not the folder of a run or a comparison: it has no `config.toml`.")
     with locked(folder, wait=True):
         with _readable(folder):

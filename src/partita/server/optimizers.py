@@ -19,7 +19,10 @@ from partita.params import Params
 
 @runtime_checkable
 class ServerOptimizer(Protocol):
-    """Moves the shared part along the mean change; a frozen dataclass, its first field `lr`."""
+    """Moves the shared part along the mean change.
+
+    In a config, its arguments are keys with `server_` before them: `server_lr` is `lr`.
+    """
 
     def init(self, shared: Params) -> dict[str, Tensor]:
         """Return the state before the first step."""
@@ -76,6 +79,9 @@ class Adam:
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
+        _check_share("server_beta1", self.beta1)
+        _check_share("server_beta2", self.beta2)
+        _check_positive("server_eps", self.eps)
 
     def init(self, shared: Params) -> dict[str, Tensor]:
         """Return both moments at 0 and a count of steps."""
@@ -111,6 +117,7 @@ class Adagrad:
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
+        _check_positive("server_tau", self.tau)
 
     def init(self, shared: Params) -> dict[str, Tensor]:
         """Return the sums of squares at tau^2."""
@@ -143,6 +150,9 @@ class Yogi:
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
+        _check_share("server_beta1", self.beta1)
+        _check_share("server_beta2", self.beta2)
+        _check_positive("server_tau", self.tau)
 
     def init(self, shared: Params) -> dict[str, Tensor]:
         """Return the first moment at 0 and the second at tau^2."""
@@ -180,3 +190,8 @@ def _check_rate(lr: float) -> None:
 def _check_share(name: str, value: float) -> None:
     if not 0 <= value < 1:
         raise ValueError(f"`{name}` must be from 0 to below 1, got {value!r}.")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"`{name}` must be a finite number above 0, got {value!r}.")

@@ -28,15 +28,17 @@ class Outcome:
     """The replies of a round, filled in as they arrive."""
 
     asked: Sequence[DeviceId]
+    """The devices that orders were sent to."""
     replies: dict[DeviceId, Reply] = field(default_factory=dict)
-    """Without their changes, which are in the mean already."""
+    """The replies, without their changes, which are in the mean already."""
     failed: dict[DeviceId, str] = field(default_factory=dict)
+    """The reason of each device that failed."""
     bytes_up: int = 0
     bytes_down: int = 0
 
     @property
     def heard(self) -> list[DeviceId]:
-        """The devices that replied, in the order in which they were asked."""
+        """The devices that replied, in the order of `asked`."""
         return [device for device in self.asked if device in self.replies]
 
     @property
@@ -48,17 +50,17 @@ class Outcome:
         return math.fsum(weight * loss for weight, loss in losses) / total if total else None
 
     def metrics(self) -> list[tuple[DeviceId, Mapping[str, Measures]]]:
-        """Return what each device measured, in the order in which they were asked."""
+        """Return the metrics of each device that replied, in the order of `asked`."""
         return [(device, self.replies[device].metrics) for device in self.heard]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """The server's step after a round."""
+    """The server's step at the end of a round."""
 
     optimizer: ServerOptimizer
     buffers: frozenset[str] = frozenset()
-    """Shared tensors without a gradient: the optimizer leaves them out, and their mean change is added."""
+    """Shared tensors without a gradient: their mean change is added without the optimizer."""
     sent: Mapping[str, Aggregation] = field(default_factory=dict)
     """Tensors that the method sends besides the shared part, each with its rule of aggregation."""
     devices: int = 1
@@ -69,18 +71,24 @@ class Server:
         return State(shared=shared, optimizer=self.optimizer.init(self._optimized(shared)))
 
     def step(self, state: State, change: Params, *, heard: int = 1) -> State:
-        """Return the state after a mean change, over the devices heard, of the shared part."""
-        moved, kept = self.optimizer.step(
+        """Return the state after a step along a mean change over the devices that replied.
+
+        Args:
+            state: the state before.
+            change: the mean change of every tensor that was sent.
+            heard: the number of devices that replied.
+        """
+        optimized, kept = self.optimizer.step(
             self._optimized(state.shared), self._optimized(change), state.optimizer
         )
-        taken = {
-            name: tensor.add(change[name], alpha=self.sent[name](heard, self.devices))
-            if name in self.sent
-            else _plus(tensor, change[name])
-            for name, tensor in state.shared.items()
-            if name not in moved
-        }
-        shared = {name: (moved if name in moved else taken)[name] for name in state.shared}
+        shared: dict[str, Tensor] = {}
+        for name, tensor in state.shared.items():
+            if name in optimized:
+                shared[name] = optimized[name]
+            elif name in self.sent:
+                shared[name] = tensor.add(change[name], alpha=self.sent[name](heard, self.devices))
+            else:
+                shared[name] = _plus(tensor, change[name])
         return State(shared=shared, optimizer=kept, steps=state.steps + 1)
 
     def _optimized(self, params: Params) -> dict[str, Tensor]:
@@ -115,9 +123,9 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
 def _count(reply: Reply, mean: WeightedMean | None) -> None:
     if mean is None:
         if reply.change is not None:
-            raise ValueError("The reply carries tensors, and none were asked for.")
+            raise ValueError("The reply has tensors, but the order did not ask for any.")
     elif reply.change is None:
-        raise ValueError("The reply to an update carries no change.")
+        raise ValueError("The reply to an update has no change.")
     else:
         mean.add(reply.device, reply.change, reply.weight)
 

@@ -12,7 +12,7 @@ import tomli_w
 
 from partita.config.building import build
 from partita.config.changes import with_values
-from partita.config.imports import own_code
+from partita.config.loading import own_code
 from partita.config.provenance import COMMAND, find_code, made_with
 from partita.config.reading import read_values
 from partita.config.schema import Config

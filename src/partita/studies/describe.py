@@ -6,11 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from partita.config.building import build_partition
-from partita.config.imports import own_code
+from partita.config.loading import own_code
+from partita.config.partitions import build_partition
+from partita.config.placeholders import with_placeholders
 from partita.config.provenance import find_code
 from partita.config.schema import Config
-from partita.config.stand_ins import with_stand_ins
 from partita.config.tasks import build_task
 from partita.errors import ConfigError
 from partita.methods import registry
@@ -47,7 +47,7 @@ def describe(config: Config, beside: Path) -> Description:
     """
     find_code(config.made_with, beside)
     with TemporaryDirectory() as folder:
-        config, notes = with_stand_ins(config, beside, Path(folder))
+        config, notes = with_placeholders(config, beside, Path(folder))
         return _describe(config, beside, notes)
 
 
@@ -62,6 +62,8 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
     local = registry.find(method).update
     chosen = config.partition.personal
     names = partition_names(costs.model)
+    with own_code("`partition.adapter_width`"):
+        own.kinds(task.devices.ids)
     with own_code("`personalize.method`"):
         own_costs = costs.costs(own, local)
     partitions = {name: own_costs if name == chosen else _named(config, name, costs) for name in names}

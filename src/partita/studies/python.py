@@ -16,7 +16,6 @@ from partita.errors import ConfigError
 from partita.executors.serial import SerialExecutor
 from partita.methods import registry
 from partita.methods.method import Method
-from partita.methods.sgd import SGD
 from partita.partition import Partition, Personalization, personalization_of
 from partita.protocol import Executor, Stage
 from partita.runs.fingerprint import fingerprint_of
@@ -40,7 +39,7 @@ def local_executor(
         split_by_stage(task, personalization, seed=seed, pretrains=pretrains),
         pretrain=plan.pretrain.method if plan.pretrain else None,
         personalize=plan.personalize.method if plan.personalize else None,
-        finetune=plan.finetune.optimizer if plan.finetune else SGD,
+        finetune=plan.finetune,
     )
     return SerialExecutor(task, roles, store, seed=seed)
 

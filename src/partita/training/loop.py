@@ -21,31 +21,29 @@ from partita.training.stages import ServerStage
 
 
 def run_rounds(
-    stage: ServerStage,
-    state: State,
-    turns: Iterable[tuple[int, Turn]],
-    executor: Executor,
-    journal: Journal,
+    stage: ServerStage, state: State, turns: Iterable[Turn], executor: Executor, journal: Journal
 ) -> Iterator[Round]:
     """Run the rounds of a stage and yield each one after its commit.
 
     Args:
         stage: the server's side of the stage.
         state: u and the server optimizer's state before the first of these rounds.
-        turns: the rounds, each with its position in the plan.
+        turns: the rounds.
         executor: carries out the visits.
         journal: commits the rounds.
     """
-    for number, turn in turns:
+    for turn in turns:
         begin = time.perf_counter()
         cohort = stage.cohort(turn)
         orders = stage.orders(turn, cohort, state)
-        mean = WeightedMean(state.shared, cohort=len(cohort)) if turn.work == "update" else None
+        mean = WeightedMean(state.shared, cohort=len(cohort)) if turn.trains_shared else None
+        # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
         outcome = ask(orders, executor, mean)
-        if mean is not None and mean.weight:
+        if mean is not None and outcome.heard:
             state = stage.server.step(state, mean.value(), heard=len(outcome.heard))
-        seconds = round(time.perf_counter() - begin, 4)
-        done = Round(stage, number, turn, orders, outcome, state, seconds)
-        journal.commit(done.commit, state, done.line, done.rows if turn.final else [])
-        executor.close(done.commit.label, done.commit.counted, done.commit.asked)
+        seconds = time.perf_counter() - begin
+        done = Round(stage, turn, orders=orders, outcome=outcome, state=state, seconds=seconds)
+        commit = done.commit
+        journal.commit(commit, state, done.line, done.rows if turn.final else [])
+        executor.close(commit.label, commit.counted, commit.asked)
         yield done

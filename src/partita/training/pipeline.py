@@ -61,8 +61,8 @@ class Pipeline:
         self._stages = Stages(task, personalization, plan, seed=seed, devices=devices, journal=journal)
         self._executor = executor
         self._journal = journal
-        self._turns = list(enumerate(plan.turns(len(self._stages.evaluated))))
-        self._rounds = Counter(turn.stage for _, turn in self._turns if turn.work != "evaluate")
+        self._turns = plan.turns(len(self._stages.evaluated))
+        self._rounds = Counter(turn.stage for turn in self._turns if turn.work != "evaluate")
         self._unheard = 0
         self._reason = "`rounds.jsonl` says why."
 
@@ -74,19 +74,19 @@ class Pipeline:
         if last is not None:
             self._executor.close(last.label, last.counted, last.asked)
         done = -1 if last is None else last.number
-        for stage in dict.fromkeys(turn.stage for _, turn in self._turns):
-            left = [(number, turn) for number, turn in self._turns if turn.stage is stage and number > done]
+        for stage in dict.fromkeys(turn.stage for turn in self._turns):
+            left = [turn for turn in self._turns if turn.stage is stage and turn.number > done]
             resumed = self._journal.state() if last is not None and last.stage == stage else None
             if left:
                 self._run_stage(stage, left, resumed, on_round)
-        if self._turns[-1][1].stage is Stage.PRETRAINED:
+        if self._turns[-1].stage is Stage.PRETRAINED:
             self._save_starts(Stage.FINETUNED)
         return self._finish()
 
     def _run_stage(
         self,
         stage: Stage,
-        turns: Sequence[tuple[int, Turn]],
+        turns: Sequence[Turn],
         resumed: State | None,
         on_round: RoundCallback | None,
     ) -> None:
@@ -96,11 +96,11 @@ class Pipeline:
         for is_final in (False, True):
             if is_final:
                 self._save_result(own, state)
-            some = [(number, turn) for number, turn in turns if turn.final == is_final]
+            some = [turn for turn in turns if turn.final == is_final]
             for done in run_rounds(own, state, some, self._executor, self._journal):
                 state = done.state
                 if on_round is not None:
-                    on_round(self._report(done), done.number + 1, len(self._turns))
+                    on_round(self._report(done), done.turn.number + 1, len(self._turns))
                 self._check_heard(done)
 
     def _save_starts(self, stage: Stage) -> None:

@@ -3,15 +3,13 @@
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from partita.data.examples import examples_of
 from partita.errors import CannotDo
-from partita.methods.descent import OptimizerFn
-from partita.methods.method import Method
-from partita.methods.sgd import SGD
-from partita.protocol import Finetune, Pace, Stage, derive_seed
+from partita.methods.method import Finetuning, Method
+from partita.protocol import Stage, derive_seed
 from partita.server.optimizers import Averaging, ServerOptimizer
 from partita.server.schedules import Schedule, constant
 from partita.tasks.task import Task
@@ -42,36 +40,6 @@ class Training:
             raise ValueError(f"`rounds` must be 0 or above, got {self.rounds}.")
         if self.devices_per_round < 1:
             raise ValueError(f"`devices_per_round` must be at least 1, got {self.devices_per_round}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finetuning:
-    """The last stage: each device trains its personal part alone."""
-
-    epochs: int = 5
-    """Passes over a device's training examples; 0 skips this stage."""
-    personal_lr: float = 0.01
-    """Learning rate of the personal part."""
-    batch_size: int = 32
-    """Examples per step."""
-    max_grad_norm: float = 0.0
-    """Norm to which the gradient of a step is clipped; 0: no clipping."""
-    optimizer: OptimizerFn = SGD
-    """Optimizer of the device."""
-
-    @property
-    def work(self) -> Finetune:
-        """The work that devices are asked to do."""
-        return Finetune(
-            personal=Pace(lr=self.personal_lr, epochs=self.epochs),
-            batch_size=self.batch_size,
-            max_grad_norm=self.max_grad_norm,
-        )
-
-    def __post_init__(self) -> None:
-        if not callable(self.optimizer):
-            raise TypeError(f"`optimizer` must be a function of parameter groups, got {self.optimizer!r}.")
-        _ = self.work  # It checks its values.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +105,13 @@ class Turn:
     """Positions of this round's devices among the evaluated ones, if no cohort is drawn."""
     final: bool = False
     """Whether this evaluates the final model of the stage."""
+    number: int = 0
+    """Position of the round in the run, from 0."""
+
+    @property
+    def trains_shared(self) -> bool:
+        """Whether devices reply with changes of u."""
+        return self.work == "update"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +143,11 @@ class Plan:
                 )
         self.evaluate.positions(devices, seed=0)
 
-    def turns(self, evaluated: int) -> Iterator[Turn]:
-        """Yield every round of a run that evaluates a number of devices."""
+    def turns(self, evaluated: int) -> list[Turn]:
+        """Return every round of a run that evaluates a number of devices."""
+        return [replace(turn, number=number) for number, turn in enumerate(self._turns(evaluated))]
+
+    def _turns(self, evaluated: int) -> Iterator[Turn]:
         blocks = list(_blocks(evaluated))
         for stage in Stage:
             training = self.training(stage)

@@ -18,8 +18,6 @@ class Round:
     """A finished round."""
 
     stage: ServerStage
-    number: int
-    """Position of the round in the plan, from 0."""
     turn: Turn
     orders: Sequence[Order]
     outcome: Outcome
@@ -32,7 +30,7 @@ class Round:
         """The commit of this round; an evaluation moves no personal part."""
         moves = self.turn.work != "evaluate"
         return Commit(
-            number=self.number,
+            number=self.turn.number,
             stage=self.turn.stage,
             round=self.turn.round,
             label=label_of(self.turn.stage, self.turn.round),
@@ -47,7 +45,7 @@ class Round:
         return {
             **self._facts(),
             **_means(self.rows, self.stage.stages.plan.evaluate.split),
-            "seconds": self.seconds,
+            "seconds": round(self.seconds, 4),
         }
 
     @cached_property

@@ -29,10 +29,15 @@ OPTIMIZERS = {"sgd": "partita.methods.sgd:SGD", "adamw": "torch.optim:AdamW"}
 
 
 def load(key: str, value: str, known: Mapping[str, str]) -> Any:
-    """Return what a name or an import path `package.module:function` stands for.
+    """Return the object with a name or an import path, `package.module:function`.
+
+    Args:
+        key: the key of the config, for messages.
+        value: the name or the import path.
+        known: import paths by name.
 
     Raises:
-        ConfigError: it is neither, or does not import.
+        ConfigError: there is no such name, or the path does not import.
     """
     path = known.get(value, value)
     module, colon, attribute = path.partition(":")
@@ -61,14 +66,14 @@ def call(key: str, function: Callable[..., Any], options: Mapping[str, Any], *, 
         prefix: the text that keys of the section have before the names of arguments.
 
     Raises:
-        ConfigError: the keys do not fit, or the function fails.
+        ConfigError: the keys do not match the arguments, or the function fails.
     """
     if not callable(function):
         raise ConfigError(f"[{key}] needs a function, got {function!r}.")
     name = getattr(function, "__name__", key)
     try:
         signature = inspect.signature(function)
-    except ValueError:  # Some built-in functions have none to look at.
+    except ValueError:  # Some built-in functions have no signature.
         signature = inspect.Signature([inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)])
     _check_options(key, name, signature, options, prefix)
     with own_code(f"[{key}] {name}"):
@@ -76,7 +81,7 @@ def call(key: str, function: Callable[..., Any], options: Mapping[str, Any], *, 
 
 
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those options that a function takes by name."""
+    """Return the options that are arguments of a function."""
     try:
         known = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -85,7 +90,7 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def takes(name: str, function: Callable[..., Any]) -> bool:
-    """Return whether a function takes an option of this name, or any."""
+    """Return whether a function has an argument of this name, or takes any."""
     try:
         known = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -99,7 +104,7 @@ def _check_options(
     try:
         signature.bind(**options)
     except TypeError as error:
-        raise ConfigError(f"The keys of [{key}] do not fit {name}{signature}: {error}.") from None
+        raise ConfigError(f"The keys of [{key}] do not match {name}{signature}: {error}.") from None
     for option, value in options.items():
         kind = signature.parameters[option].annotation if option in signature.parameters else Any
         if kind in (int, float, bool, str):
@@ -108,7 +113,7 @@ def _check_options(
 
 @contextmanager
 def own_code(what: str) -> Iterator[None]:
-    """Turn what goes wrong in code that a config names into one line, with the place where it did."""
+    """Turn an exception of code that a config names into an error of one line, with file and line number."""
     try:
         yield
     except ConfigError:

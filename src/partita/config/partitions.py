@@ -1,0 +1,48 @@
+"""From a config's `[partition]` to the split of a model."""
+
+from typing import cast
+
+from torch import nn
+
+from partita.config.loading import load
+from partita.config.schema import PartitionConfig
+from partita.config.sections import create, in_section
+from partita.models.adapters import Width
+from partita.models.parts import named_partition, named_patterns
+from partita.partition import Partition, Personalization, Regularization
+from partita.partition.selection import REST, Selection
+
+
+def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool = False) -> Personalization:
+    """Return how the config splits a model.
+
+    Args:
+        config: the section.
+        model: the model to split.
+        follows: with `full`, whether each visit starts from the shared model, see `named_partition`.
+    """
+    with in_section("partition"):
+        others = {
+            "shared": _selection(config.shared, model),
+            "frozen": _selection(config.frozen, model),
+            "untie": config.untie,
+        }
+        regularization = create(Regularization, config)
+        width = config.adapter_width
+        if isinstance(width, str):
+            width = cast(Width, load("partition.adapter_width", width, {}))
+            if not callable(width):
+                raise ValueError(f"`adapter_width` must be a function of a device's id, got {width!r}.")
+        if isinstance(config.personal, str) and config.personal != "rest":
+            settings = {"proximal": config.proximal, "follows": follows, "width": width}
+            return named_partition(
+                model, config.personal, regularization=regularization, **settings, **others
+            )
+        partition = Partition(model, personal=_selection(config.personal, model), **others)
+        return Personalization(partition, regularization=regularization)
+
+
+def _selection(value: str | list[str], model: nn.Module) -> Selection:
+    if value == "rest":
+        return REST
+    return named_patterns(model, value) if isinstance(value, str) else value
