@@ -1,6 +1,7 @@
 """Settings and fixtures for all tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,14 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test uses the network. Set before `datasets` is loaded, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_fsync() -> Iterator[None]:
+    """Do not wait for the disk: only a power failure would show the difference."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture
