@@ -69,13 +69,13 @@ def quiet(*_: object) -> None:
     """Ignore the progress."""
 
 
-def begun(folder: Path, given: Mapping[str, Any]) -> Comparison:
+def started(folder: Path, given: Mapping[str, Any]) -> Comparison:
     return begin({**given, "out": str(folder)}, Path())
 
 
 def done(folder: Path, given: Mapping[str, Any]) -> tuple[Comparison, dict[str, str]]:
     """A finished comparison in a folder, with its tables."""
-    comparison = begun(folder, given)
+    comparison = started(folder, given)
     failed = finish(comparison, quiet)
     write_comparison_tables(comparison, failed)
     return comparison, failed

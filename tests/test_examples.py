@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 SCRIPTS = {
     "own_model": r"FedAvg: test accuracy 0\.\d\d\nFedAlt: test accuracy 0\.\d\d\ndevice-3 predicts",
-    "own_data": r"FedAlt, finetuned +0\.\d{4}",
+    "own_data": r"FedAlt, fine-tuned +0\.\d{4}",
     "own_method": r"LocalAlt: mean squared error 0\.\d{3}\nSharedFirst: mean squared error 0\.\d{3}",
     "resume_and_open": r"interrupted\n20 rounds, 48 rows in devices.parquet\ndevice-03: mean squared error 0\.",
     "compare": r"Finetune +0\.\d{4}\nFedAlt +output +0\.\d{4}\n",

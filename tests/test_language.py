@@ -32,6 +32,12 @@ RETIRED = {
     r"in the middle": "median",
     r"whose some": "the device id of each row",
     r"that which": "the",
+    r"begun": "started",
+    r"anew": "again",
+    r"was heard": "replied",
+    r"own code": "user code",
+    r"towards": "toward",
+    r"left out:": "default:",
     r"least_train|least_test|judged by": "min_train_examples, evaluated on",
 }
 """Words that we no longer write, with the ones that replaced them."""

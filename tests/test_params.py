@@ -159,9 +159,9 @@ def test_equal_tensors_give_equal_bytes_that_read_back() -> None:
 
 def test_a_pull_is_half_its_strength_times_the_squared_distance_and_its_gradient_the_way() -> None:
     own = {"a": torch.tensor([3.0, -1.0], requires_grad=True), "b": torch.tensor([[2.0]], requires_grad=True)}
-    towards = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([[2.0]]), "other": torch.tensor(9.0)}
+    toward = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([[2.0]]), "other": torch.tensor(9.0)}
 
-    value = pull(own, towards, strength=0.5)
+    value = pull(own, toward, strength=0.5)
     ways = torch.autograd.grad(value, list(own.values()))
 
     assert value.item() == 0.25 * (4 + 1 + 0)

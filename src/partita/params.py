@@ -15,8 +15,8 @@ Params = Mapping[str, Tensor]
 """Tensors by name."""
 
 Aggregation = Callable[[int, int], float]
-"""From the number of devices that replied and the number of all devices to the factor with which the server
-adds the mean change of a tensor that is sent besides the shared part."""
+"""Returns the factor by which the server scales the mean change of a tensor that a method sends, from the
+number of devices that replied and the number of all devices."""
 
 SCALE = 2.0**36
 """A change is counted in steps of 1 / SCALE (about 1.5e-11)."""
@@ -54,8 +54,8 @@ def change_of(after: Params, before: Params) -> dict[str, Tensor]:
     }
 
 
-def pull(params: Params, towards: Params | None, *, strength: float) -> Tensor:
-    """Return (strength / 2) ||params - towards||^2; without `towards`, towards 0.
+def pull(params: Params, toward: Params | None, *, strength: float) -> Tensor:
+    """Return (strength / 2) ||params - toward||^2; without `toward`, toward 0.
 
     >>> pull({"u": torch.tensor([3.0])}, {"u": torch.tensor([1.0])}, strength=0.5).item()
     1.0
@@ -63,7 +63,7 @@ def pull(params: Params, towards: Params | None, *, strength: float) -> Tensor:
     # `mse_loss` keeps the two tensors for the backward pass, not their difference: a third copy of the model.
     squares = [
         nn.functional.mse_loss(
-            own, torch.zeros_like(own) if towards is None else towards[name], reduction="sum"
+            own, torch.zeros_like(own) if toward is None else toward[name], reduction="sum"
         )
         for name, own in params.items()
     ]

@@ -130,7 +130,7 @@ class Reply:
     change: Params | None
     """For an `Update`, exactly the names and shapes of the shared part; otherwise None."""
     metrics: Mapping[str, Measures]
-    """By split: `train` for an update or finetuning, every requested split for an evaluation."""
+    """By split: `train` for an update or fine-tuning, every requested split for an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class Executor(Protocol):
     """Where devices run: a context manager, entered by whoever starts the run."""
 
     def __enter__(self) -> Self:
-        """Start what carries out visits."""
+        """Start the executor."""
         ...
 
     def __exit__(
@@ -154,7 +154,7 @@ class Executor(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop what carries out visits."""
+        """Stop the executor."""
         ...
 
     def devices(self) -> Sequence[DeviceId]:

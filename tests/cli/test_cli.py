@@ -76,7 +76,7 @@ epochs = 1
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder, with her own code and config."""
+    """A user's folder, with her own modules and config."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_task", raising=False)
@@ -98,7 +98,7 @@ def test_the_quickstart_ends_with_a_table(here: Path, capsys: pytest.CaptureFixt
 
     out = capsys.readouterr().out
     assert "Test accuracy over 3 devices" in out
-    names = ["FedAvg", "Finetune", "FedAlt", "FedAlt, finetuned"]
+    names = ["FedAvg", "Finetune", "FedAlt", "FedAlt, fine-tuned"]
     table = [line.strip() for line in out.splitlines() if "0." in line]
     assert [name for name, line in zip(names, table, strict=True) if line.startswith(name)] == names
     assert "The run is in runs/quickstart-1" in out
@@ -134,7 +134,7 @@ def test_own_code_runs_by_import_path_and_again_from_the_recorded_config(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "mine.toml"]) == 0
-    assert "Mine, finetuned" in capsys.readouterr().out
+    assert "Mine, fine-tuned" in capsys.readouterr().out
 
     assert main(["run", "runs/mine-1/config.toml", "out=again"]) == 0
 
@@ -227,7 +227,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "mine.toml", "personalize.shared_lr=nan"], "`shared_lr` must be a finite number"),
         (["run", "mine.toml", "personalize.shared_lr=-1"], "`shared_lr` must be a finite number"),
         (["run", "mine.toml", "personalize.devices_per_round=6"], "number of devices, 5, got 6"),
-        (["run", "mine.toml", "partition.personal=['*']"], "leaves nothing of Sequential shared"),
+        (["run", "mine.toml", "partition.personal=['*']"], "leaves no tensor of Sequential shared"),
         (["run", "mine.toml", "model.name=my_task:Tied", "model.width=1"], "do not match Tied"),
         (["run", "tied.toml"], "`body.weight` (shared) and `head.weight` (personal) are one tensor"),
         (["run", "mine.toml", "task.kind=my_task:absent"], "does not import: AttributeError"),
@@ -336,7 +336,7 @@ def test_a_run_with_an_edited_config_is_not_resumed(here: Path, capsys: pytest.C
 
     assert main(["run", "--resume", "a"]) == 2
 
-    assert "begun with other values of `seed`" in error_line(capsys)
+    assert "started with other values of `seed`" in error_line(capsys)
 
 
 def test_a_config_printed_by_the_command_can_be_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -382,7 +382,7 @@ def test_a_folder_without_permission_is_an_error_in_one_line(
 def test_a_run_without_a_reply_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "mine.toml", "task.scale=nan"]) == 1
 
-    assert "No device was heard in any round of `pretrained`" in capsys.readouterr().err
+    assert "No device replied in any round of `pretrained`" in capsys.readouterr().err
 
 
 def test_the_installed_command_runs() -> None:

@@ -64,7 +64,7 @@ seeds = 2
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder, with her own code and config."""
+    """A user's folder, with her own modules and config."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for module in ("my_task", "my_method"):
@@ -132,7 +132,7 @@ def test_a_failed_run_is_reported_and_the_command_fails(
     assert main(["compare", "mine.toml", settings, "seeds=1", "out=grid"]) == 1
 
     out = capsys.readouterr().out
-    assert "fedper-5 failed: No device was heard in any round of `personalised`" in out
+    assert "fedper-5 failed: No device replied in any round of `personalised`" in out
     assert [row["method"] for row in table(here / "grid")] == [
         *("FedAvg", "Local only", "FedAvg, continued", "FedAlt"),
     ]
@@ -181,7 +181,7 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.
         (["partition.frozen=['body.bias']"], "Local only: [partition] The partition `full` takes no"),
         (
             ["evaluate.choose=validation", "pretrain.rounds=0", "task.validation=0.3"],
-            "`choose` needs a model to choose",
+            "`choose` needs a pretrained model",
         ),
         (["pretrain.devices_per_round=9"], "must be at most the number of devices, 4, got 9."),
         (["--dry-run", "methods=fedatl"], "There is no method 'fedatl'. Known: "),

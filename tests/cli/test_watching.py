@@ -151,7 +151,7 @@ def test_json_is_a_line_for_every_round_and_one_for_the_result(
     assert own[5]["helped"] + own[5]["hurt"] + own[5]["same"] == 6
     assert outcome["folder"] == "a"
     assert outcome["summary"] == json.loads(Path("a/summary.json").read_text())
-    assert list(outcome["models"]) == ["FedAvg", "Finetune", "FedAlt", "FedAlt, finetuned"]
+    assert list(outcome["models"]) == ["FedAvg", "Finetune", "FedAlt", "FedAlt, fine-tuned"]
     assert outcome["warnings"] == []
 
 
@@ -293,7 +293,7 @@ class Service(ModuleType):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.begun: list[str | None] = []
+        self.started: list[str | None] = []
         self.numbers: list[dict[str, float]] = []
         self.kept: list[str] = []
         self.id = self.run_id = "run-1"
@@ -301,7 +301,7 @@ class Service(ModuleType):
 
     @contextmanager
     def start_run(self, *, run_id: str | None, run_name: str) -> Iterator[Any]:
-        self.begun.append(run_id)
+        self.started.append(run_id)
         yield self
 
     def init(self, *, project: str, name: str, id: str | None, resume: str, config: dict) -> Any:
@@ -340,7 +340,7 @@ def test_the_watchers_in_the_docs_work(
     assert main(["run", "--resume", "a"]) == 0
 
     assert main(["run", "--resume", "a"]) == 0  # A finished run makes no watcher.
-    assert service.begun == [None, "run-1"]
+    assert service.started == [None, "run-1"]
     assert len(service.numbers) == ROUNDS - 1
     assert service.numbers[-1]["finetuned/evaluate/metric"] == rounds_in("a")[-1]["metric"]
     assert service.numbers[-1].keys() >= {"finetuned/evaluate/hurt", "finetuned/evaluate/loss"}

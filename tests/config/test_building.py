@@ -176,7 +176,7 @@ def test_schedules_and_optimizers_are_named() -> None:
             {"partition": {"personal": ["haed.*"]}},
             "[partition] No tensor of ConvNet matches 'haed.*'. Near names: head.*",
         ),
-        ({"partition": {"personal": ["*"]}}, "leaves nothing of ConvNet shared"),
+        ({"partition": {"personal": ["*"]}}, "leaves no tensor of ConvNet shared"),
         (
             {"partition": {"shared": "body"}},
             "[partition] ConvNet names no part 'body'. Known: none, input, output",
@@ -214,7 +214,7 @@ def test_schedules_and_optimizers_are_named() -> None:
         ({"personalize": {"method": "fedsim", "personal_steps": 1}}, "takes as many steps"),
         ({"personalize": {"method": "partita:FedAlt"}}, "such as 'partita:LocalAlt', got 'partita:FedAlt'"),
         ({"personalize": {"method": "builtins:dict"}}, "it does not return a function"),
-        ({"personalize": {"personal_epochs": 0, "shared_epochs": 0}}, "Nothing would move"),
+        ({"personalize": {"personal_epochs": 0, "shared_epochs": 0}}, "Nothing would be trained"),
         (
             {"pretrain": {"optimizer": "torch.optim:LBFGS"}},
             "`optimizer` = 'torch.optim:LBFGS' with {} cannot be used",

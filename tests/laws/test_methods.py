@@ -42,7 +42,7 @@ def on_full(count: int, *, local_steps: int, proximal: float = 2.0) -> Any:
     return model, losses
 
 
-def test_many_steps_on_theta_reach_the_proximal_point_and_w_moves_towards_it() -> None:
+def test_many_steps_on_theta_reach_the_proximal_point_and_w_moves_toward_it() -> None:
     # With a = 3, lambda = 2, w = 0: theta = (a + lambda w) / (1 + lambda) = 1,
     # and w <- w - 1/4 lambda (w - theta) = 1/2.
     model, losses = on_full(12, local_steps=1)
@@ -139,12 +139,12 @@ def test_finetuning_after_pfedme_begins_with_the_last_w(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run/personal").iterdir())) == 3
 
 
-def least_squares(device: str, *, strength: float, towards: np.ndarray) -> np.ndarray:
-    """The minimum of F_i(v) + (strength / 2) ||v - towards||^2, v being the slope and the offset."""
+def least_squares(device: str, *, strength: float, toward: np.ndarray) -> np.ndarray:
+    """The minimum of F_i(v) + (strength / 2) ||v - toward||^2, v being the slope and the offset."""
     inputs, targets = (field.numpy().astype(float) for field in affine_devices()[device]["train"])
     columns = np.column_stack([inputs, np.ones(len(targets))])
     curvature = columns.T @ columns / len(targets) + strength * np.eye(4)
-    return np.linalg.solve(curvature, columns.T @ targets / len(targets) + strength * towards)
+    return np.linalg.solve(curvature, columns.T @ targets / len(targets) + strength * toward)
 
 
 def flat(params: Mapping[str, Tensor], prefix: str) -> np.ndarray:
@@ -164,7 +164,7 @@ def test_ditto_reaches_the_minimum_between_a_devices_loss_and_the_pretrained_mod
 
     pretrained = flat(result.shared, "shared")
     for device in task.devices:
-        expected = least_squares(device, strength=strength, towards=pretrained)
+        expected = least_squares(device, strength=strength, toward=pretrained)
         np.testing.assert_allclose(flat(result.personal(device), "personal"), expected, atol=2e-4)
         assert np.abs(expected - pretrained).max() > 0.05
 
@@ -189,7 +189,7 @@ def test_ditto_without_a_pull_is_finetune_bit_for_bit() -> None:
         assert not same_bits(ditto.personal(device), pulled.personal(device))
 
 
-def test_fedprox_is_pulled_towards_the_model_sent_in_this_round() -> None:
+def test_fedprox_is_pulled_toward_the_model_sent_in_this_round() -> None:
     # y = 3, lr = 1/2, mu = 2. In the first round w is held to 0:
     #   w: 0 + 1/2 * 3 = 3/2;  3/2 - 1/2 (-3/2 + 2 * 3/2) = 3/4;  3/4 - 1/2 (-9/4 + 2 * 3/4) = 9/8
     # in the second to 9/8, each step in 64ths:

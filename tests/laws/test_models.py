@@ -332,7 +332,7 @@ def test_a_run_is_not_resumed_with_other_sizes(tmp_path: Path, stateful: bool) -
     for name, before, after in (("one", 2, 4), ("each", lambda _: 2, lambda d: 4 if d == "d3" else 2)):
         with pytest.raises(KeyboardInterrupt):
             pipeline(task, adapters(task.model(), where, width=before), plan, out=tmp_path / name, watch=stop)
-        with pytest.raises(ConfigError, match="begun with other values of `partition`"):
+        with pytest.raises(ConfigError, match="started with other values of `partition`"):
             pipeline(task, adapters(task.model(), where, width=after), plan, out=tmp_path / name, resume=True)
 
 

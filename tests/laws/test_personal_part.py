@@ -45,11 +45,11 @@ def test_without_strength_nothing_is_pulled() -> None:
 PULLS = [("zero", 31 / 16, 17 / 32), ("start", 9 / 4, 3 / 8)]
 
 
-@pytest.mark.parametrize(("towards", "v", "u"), PULLS)
-def test_l2_pulls_the_personal_part_and_nothing_else_in_an_update(towards: Any, v: float, u: float) -> None:
+@pytest.mark.parametrize(("toward", "v", "u"), PULLS)
+def test_l2_pulls_the_personal_part_and_nothing_else_in_an_update(toward: Any, v: float, u: float) -> None:
     task = point_task()
     partition = Personalization(
-        Partition(Both(), personal="v"), regularization=Regularization(l2=0.5, l2_to=towards)
+        Partition(Both(), personal="v"), regularization=Regularization(l2=0.5, l2_to=toward)
     )
 
     result = run(task, partition, FedAlt(shared_lr=0.5, personal_epochs=2), rounds=1)
@@ -72,10 +72,10 @@ def test_in_a_later_round_the_start_is_still_the_start() -> None:
     assert result.shared["u"].item() == 41 / 64
 
 
-@pytest.mark.parametrize(("towards", "v"), [(towards, v) for towards, v, _ in PULLS])
-def test_l2_pulls_in_finetuning(towards: Any, v: float) -> None:
+@pytest.mark.parametrize(("toward", "v"), [(toward, v) for toward, v, _ in PULLS])
+def test_l2_pulls_in_finetuning(toward: Any, v: float) -> None:
     partition = Personalization(
-        Partition(Both(), personal="v"), regularization=Regularization(l2=0.5, l2_to=towards)
+        Partition(Both(), personal="v"), regularization=Regularization(l2=0.5, l2_to=toward)
     )
 
     result = pipeline(point_task(), partition, Plan(finetune=Finetuning(personal_lr=0.5, epochs=2)))

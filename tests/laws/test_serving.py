@@ -305,7 +305,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 NO_ROWS = "[evaluate] `choose` and `split` need validation rows, and no device has any"
-NO_MODEL = "[evaluate] `choose` needs a model to choose beside a device's own"
+NO_MODEL = "[evaluate] `choose` needs a pretrained model"
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,6 @@ def test_patterns_of_a_part_by_its_name() -> None:
     assert named_patterns(ConvNet(), "output") == ["head.*"]
     assert named_patterns(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1)), "norm") == ["1.*"]
     with pytest.raises(
-        ValueError, match="The part 'adapter' is added to the model: only `personal` can name"
+        ValueError, match="The part 'adapter' adds modules to the model: it can only be `personal`"
     ):
         named_patterns(ConvNet(), "adapter")

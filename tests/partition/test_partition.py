@@ -72,7 +72,7 @@ def test_split_and_combine_undo_each_other() -> None:
         ),
         ({"personal": "head.*", "shared": "body.0.*"}, "No part selects `body.1.weight`.*rest"),
         ({"personal": REST, "shared": REST}, "Only one part can be the rest, got shared and personal"),
-        ({"personal": "*"}, "leaves nothing of Normed shared.*`full`"),
+        ({"personal": "*"}, "leaves no tensor of Normed shared.*`full`"),
     ],
 )
 def test_a_bad_claim_says_what_would_be_right(claims: dict, words: str) -> None:

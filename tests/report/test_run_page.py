@@ -100,7 +100,7 @@ def test_a_change_is_the_difference_to_the_pretrained_model_on_the_same_device(r
     metric = {(r["stage"], r["device"], r["split"]): r["metric"] for r in rows}
     for row in pq.read_table(run / "finetune/devices.parquet").to_pylist():
         metric["baseline " + row["stage"], row["device"], row["split"]] = row["metric"]
-    stages = {"Finetune": "baseline finetuned", "FedAlt": "personalised", "FedAlt, finetuned": "finetuned"}
+    stages = {"Finetune": "baseline finetuned", "FedAlt": "personalised", "FedAlt, fine-tuned": "finetuned"}
 
     devices = data_of(run).devices
 
@@ -152,7 +152,7 @@ def test_the_answer_is_one_sentence_with_the_numbers_of_the_summary(run: Path) -
 
     word = "improved" if last["weighted_mean"] > first["weighted_mean"] else "worsened"
     assert (
-        f"Personalization (FedAlt, finetuned) {word} test closeness from {first['weighted_mean']:.4f} to "
+        f"Personalization (FedAlt, fine-tuned) {word} test closeness from {first['weighted_mean']:.4f} to "
         f"{last['weighted_mean']:.4f} over 6 devices: {last['helped']} helped, {last['hurt']} hurt, "
         f"{last['same']} unchanged."
     ) in text
@@ -268,7 +268,7 @@ def test_few_devices_have_no_violins_and_old_figures_are_deleted(tmp_path: Path)
 
     text = (folder / "report.html").read_text()
     assert (
-        "Not drawn (fewer than 5 devices, or the same change on all of them): Finetune, FedAlt, FedAlt, finetuned."
+        "Not drawn (fewer than 5 devices, or the same change on all of them): Finetune, FedAlt, FedAlt, fine-tuned."
         in text
     )
     assert "Every device has 6 training examples: nothing to draw." in text
@@ -464,7 +464,7 @@ COSTS = {"personal": 1, "up_bytes": 12_000, "memory_bytes": 3_500_000}
             "A device keeps at most 1,200 personal parameters and sends at most 12 kB per round of "
             "personalization.",
         ),
-        (None, "This run has not recorded what a device needs to train."),
+        (None, "This run has no record of the costs for a device."),
     ],
 )
 def test_costs_of_a_device_are_those_that_the_run_has_recorded(

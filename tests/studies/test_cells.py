@@ -148,10 +148,10 @@ def test_short_names_are_spelled_out() -> None:
         (
             ["pfedme-stateless"],
             {},
-            "Under `pfedme` devices keep nothing between rounds: leave out `-stateless`.",
+            "`pfedme` keeps no state between rounds: leave out `-stateless`.",
         ),
-        (["ft_part-stateless"], {}, "Under `ft_part` devices keep nothing between rounds"),
-        (["fedavg-stateless"], {}, "Under `fedavg` devices keep nothing between rounds"),
+        (["ft_part-stateless"], {}, "`ft_part` keeps no state between rounds"),
+        (["fedavg-stateless"], {}, "`fedavg` keeps no state between rounds"),
     ],
 )
 def test_an_invalid_comparison_is_refused(methods: list[str], compare: Any, words: str) -> None:

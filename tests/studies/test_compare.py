@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from compared import ROUNDS, begun, done, quiet, table, tables, values
+from compared import ROUNDS, done, quiet, started, table, tables, values
 from partita.config.reading import config_of, read_config, read_values
 from partita.config.schema import Config
 from partita.durable import locked
@@ -118,7 +118,7 @@ def test_an_interrupted_comparison_resumes_to_the_same_tables(whole: Comparison,
         if len(told) == 9:
             raise Stop
 
-    comparison = begun(tmp_path / "grid", values(*METHODS))
+    comparison = started(tmp_path / "grid", values(*METHODS))
     with pytest.raises(Stop):
         finish(comparison, stop)
     # A kill between a cell's folder and its config leaves this.
@@ -141,7 +141,7 @@ def test_a_finished_comparison_runs_nothing_again(whole: Comparison, monkeypatch
 def test_a_cell_that_another_process_runs_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    comparison = begun(tmp_path / "grid", values(compare={"seeds": 1}))
+    comparison = started(tmp_path / "grid", values(compare={"seeds": 1}))
     lock = locked(tmp_path / "grid/cells/start-3.lock")
     assert lock.__enter__()
     while_held: set[str] = set()
@@ -175,12 +175,12 @@ def test_a_failed_cell_is_named_and_the_others_are_compared(
     comparison, failed = done(tmp_path / "grid", values("fedalt", "fedsim", compare={"seeds": 1, **DIVERGES}))
 
     assert list(failed) == ["fedalt-output-3"]
-    assert "No device was heard in any round of `personalised`" in failed["fedalt-output-3"]
+    assert "No device replied in any round of `personalised`" in failed["fedalt-output-3"]
     assert [row["method"] for row in table(comparison.folder)] == [
         *("FedAvg", "Local only", "FedAvg, continued", "FedSim"),
     ]
     notes = (comparison.folder / "tables/methods.md").read_text()
-    assert "fedalt-output-3 failed: No device was heard" in notes
+    assert "fedalt-output-3 failed: No device replied" in notes
     # The failure is recorded: no process runs the cell again.
     monkeypatch.setattr(runner, "finish", lambda *_: pytest.fail("A cell was run again."))
     assert finish(reopen(comparison.folder), quiet) == failed
@@ -200,7 +200,7 @@ def test_a_failed_start_fails_the_cells_that_begin_from_it_alone(tmp_path: Path)
 
 
 def test_a_comparison_without_a_finished_run_fails(tmp_path: Path) -> None:
-    comparison = begun(tmp_path / "grid", values(compare={"seeds": 1}))
+    comparison = started(tmp_path / "grid", values(compare={"seeds": 1}))
 
     with pytest.raises(RunFailed, match="There is nothing to compare. a failed: b"):
         write_comparison_tables(comparison, {"a": "b"})
@@ -220,7 +220,7 @@ def test_a_comparison_works_in_a_relative_folder(tmp_path: Path, monkeypatch: py
 
 def test_progress_covers_the_comparison_and_advances_inside_a_cell(tmp_path: Path) -> None:
     told: list[tuple[float, int, str]] = []
-    comparison = begun(tmp_path / "grid", values("fedalt", compare={"seeds": 1}))
+    comparison = started(tmp_path / "grid", values("fedalt", compare={"seeds": 1}))
 
     finish(comparison, lambda *progress: told.append(progress))
 
@@ -354,7 +354,7 @@ def test_a_method_without_a_finished_trial_is_named_and_the_others_are_compared(
     comparison, failed = done(tmp_path / "grid", given)
 
     assert list(failed) == ["fedalt-output-3"]
-    assert failed["fedalt-output-3"].startswith("Tuning: No trial ran to its end: No device was heard")
+    assert failed["fedalt-output-3"].startswith("Tuning: No trial ran to its end: No device replied")
     assert len(table(comparison.folder)) == 3
 
 

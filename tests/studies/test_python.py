@@ -1,4 +1,4 @@
-"""Runs begun in Python: their folder, its report, and opening them again."""
+"""Runs started in Python: their folder, its report, and opening them again."""
 
 import json
 import tomllib
@@ -68,7 +68,7 @@ def test_without_its_task_only_models_are_missing(tmp_path: Path) -> None:
     assert opened.summary == result.summary
     assert same_bits(opened.shared, result.shared)
     assert opened.served("d0") == "personal"
-    with pytest.raises(ConfigError, match="to build its models, `partita.open` needs its task"):
+    with pytest.raises(ConfigError, match="to build its models, pass its task to `partita.open`"):
         opened.model("d0")
 
 
@@ -76,7 +76,7 @@ def test_a_partition_that_is_more_than_names_is_asked_for(tmp_path: Path) -> Non
     own = full(affine_task().model(), proximal=0.5)
     task, result = finished(tmp_path / "mine", own)
 
-    with pytest.raises(ConfigError, match="is more than names of tensors"):
+    with pytest.raises(ConfigError, match="does not contain its whole partition"):
         partita.open(tmp_path / "mine", task=task).model("d0")
     opened = partita.open(tmp_path / "mine", task=task, partition=own)
     assert same_bits(opened.model("d0").state_dict(), result.model("d0").state_dict())
@@ -109,4 +109,4 @@ def test_a_run_from_python_is_resumed_there(tmp_path: Path, capsys: pytest.Captu
 
     assert main(["run", "--resume", str(tmp_path / "mine")]) == 2
 
-    assert "was begun in Python: resume it there, with `resume=True`." in capsys.readouterr().err
+    assert "was started in Python: resume it there, with `resume=True`." in capsys.readouterr().err

@@ -141,7 +141,7 @@ def test_trials_are_evaluated_during_training_only_if_some_may_be_stopped(tmp_pa
 
 
 def test_a_search_without_a_finished_trial_fails(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="No trial ran to its end: No device was heard"):
+    with pytest.raises(RunFailed, match="No trial ran to its end: No device replied"):
         tuned(tmp_path, {"personalize.shared_lr": [1e30]}, given("fedalt", personalize={"personal_lr": 1e30}))
 
 
@@ -224,7 +224,7 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
     with (here / "runs/mine-tune-1/trials.csv").open() as lines:
         rows = list(csv.DictReader(lines))
     assert [(row[KEY], row["closeness is_best"]) for row in rows] == [("0.0", "0"), ("0.05", "1")]
-    # From a folder in which the own code is not.
+    # From a folder without the user's code.
     sys.modules.pop("beside", None)
     sys.path[:] = [place for place in sys.path if Path(place).name != "conf"]
     assert main(["run", "runs/mine-tune-1/tuned.toml", "out=final"]) == 0

@@ -197,10 +197,10 @@ def test_a_device_whose_change_is_refused_keeps_its_v() -> None:
     assert result.personal("d2")["offset"].item() == 0.0
 
 
-def test_a_stage_in_which_nobody_is_ever_heard_fails_the_run() -> None:
+def test_a_stage_in_which_nobody_ever_replies_fails_the_run() -> None:
     task = affine_task(devices=with_targets(float("nan"), *affine_devices()))
 
-    with pytest.raises(RunFailed, match="No device was heard in any round of `pretrained`.*nan"):
+    with pytest.raises(RunFailed, match="No device replied in any round of `pretrained`.*nan"):
         pipeline(task, offset(task), plan())
 
 

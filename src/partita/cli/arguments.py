@@ -106,7 +106,7 @@ def _add_describe(add_parser: _AddParser) -> None:
         "and training memory.",
     )
     _add_arguments(describe)
-    describe.add_argument("--json", action="store_true", help="print JSON")
+    describe.add_argument("--json", action="store_true", help="print the costs as JSON")
     describe.set_defaults(command=commands.describe)
 
 

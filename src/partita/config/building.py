@@ -215,7 +215,7 @@ def _check_choice(config: Config) -> None:
             "evaluated on test rows."
         )
     if not config.pretrain.rounds and not config.model.start:
-        raise ValueError("`choose` needs a model to choose beside a device's own: `pretrain.rounds` above 0.")
+        raise ValueError("`choose` needs a pretrained model: set `pretrain.rounds` or `model.start`.")
 
 
 def build_watchers(config: ReportConfig) -> dict[str, WatcherFactory]:

@@ -17,7 +17,7 @@ def with_values(values: Values, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of the values in which some dotted keys have other values.
 
     A value for a whole section replaces all of it, and None removes a key. As in TOML, a part of a key that
-    has dots of its own is quoted.
+    contains dots is quoted.
 
     >>> with_values({"seed": 1, "finetune": {"epochs": 5}}, {"seed": None, "finetune.personal_lr": 0.1})
     {'finetune': {'epochs': 5, 'personal_lr': 0.1}}

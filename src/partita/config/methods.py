@@ -12,10 +12,10 @@ from partita.methods.named import NamedMethod
 
 
 def method_of(values: Values) -> NamedMethod | None:
-    """Return the method of a config, None where the config cannot say.
+    """Return the method of a config, None if its name is not a string or a run's code is missing.
 
-    A config that a run has written contains every setting of its method already: it can be read where the
-    method's own code is missing.
+    The `config.toml` of a run contains all settings of its method, so it can be read without the method's
+    code.
 
     Raises:
         ConfigError: there is no such method, or its code does not import.

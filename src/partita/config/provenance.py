@@ -1,4 +1,4 @@
-"""The code that makes a run: where own modules are found, versions and hashes."""
+"""The code behind a run: folders of user modules, versions and hashes."""
 
 import hashlib
 import importlib
@@ -15,15 +15,15 @@ from partita.config.schema import Config
 from partita.methods import registry
 
 COMMAND = "command"
-"""The key under which a recorded run has the command that started it."""
+"""The key of the command that started a recorded run."""
 TITLE = "title"
-"""The key under which a recorded run has the title of its method, where that is own code."""
+"""The key of the title of a recorded run's method, if it is the user's."""
 _CODE = "code"
-"""The key under which a recorded run has the folders of its own code."""
+"""The key of the folders of a recorded run's user code."""
 
 
 def made_with(config: Config, folder: Path, *others: Config) -> dict[str, str]:
-    """Return the versions of what makes runs, and of own code its version, the file's hash and its place."""
+    """Return the versions of Python and packages, and version, file hash and folder of user modules."""
     versions = {"python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("partita", "torch", "numpy")}
     places: set[str] = set()
@@ -43,13 +43,13 @@ def made_with(config: Config, folder: Path, *others: Config) -> dict[str, str]:
 
 
 def still_made_with(config: Config, folder: Path) -> dict[str, str]:
-    """Return what a recorded run was made with, and what it uses besides from now on."""
+    """Return the versions of a recorded run, plus those of modules that it did not use before."""
     now = made_with(config, folder)
     return {**now, **config.made_with, **({_CODE: now[_CODE]} if _CODE in now else {})}
 
 
 def _paths(config: Config) -> list[str]:
-    """Return what may be import paths in a config."""
+    """Return the values of a config that may be import paths."""
     paths = [config.task.kind, config.model.name, config.pretrain.optimizer]
     paths += [registry.path_of(config.personalize.method), config.personalize.optimizer]
     paths += [config.finetune.optimizer]
@@ -65,12 +65,12 @@ def _version(module: str) -> str:
 
 @cache
 def _owners() -> Mapping[str, list[str]]:
-    """Return which packages modules belong to; asked once, since it reads the records of all packages."""
+    """Return the packages of each module; cached, since it reads the metadata of all packages."""
     return metadata.packages_distributions()
 
 
 def find_code(made_with: Mapping[str, str], beside: Path) -> None:
-    """Put the folders of own code on `sys.path`: those of a recorded run, the current one, the config's."""
+    """Put user code on `sys.path`: the folders of a recorded run, the current one, the config's."""
     recorded = made_with.get(_CODE, "")
     places = [beside.resolve() / place for place in recorded.split(os.pathsep) if place]
     folders = [str(folder) for folder in (*places, Path.cwd(), beside.resolve())]
@@ -78,7 +78,7 @@ def find_code(made_with: Mapping[str, str], beside: Path) -> None:
 
 
 def changed_code(config: Config, folder: Path) -> list[str]:
-    """Return a sentence for each thing that a recorded run was made with and that is another one now."""
+    """Return a sentence for each version or hash that has changed since a recorded run."""
     now = made_with(config, folder)
     return [
         f"The run was made with {name} {was}; now it is {now[name]}."

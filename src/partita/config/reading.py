@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Return the config in a TOML file, with `section.key=value` on top.
 
-    Own code that it names is looked for beside it; settings that its method replaces are logged.
+    User code that it names is looked for beside it; settings that its method replaces are logged.
     """
     values = read_values(path, overrides)
     find_code(values.get("made_with", {}), path.parent)

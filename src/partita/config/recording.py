@@ -1,8 +1,7 @@
-"""The `config.toml` of a run that was begun in Python, and its partition read back from there.
+"""The `config.toml` of a run that was started in Python: writing it, and reading its partition back.
 
-It says all that a config can say of such a run. The task is missing, and what only Python has, such as own
-functions, is given by its import path: the report can be written from the folder, but the run is resumed in
-Python.
+It contains every setting that a config can express. The task is missing, and functions are given by their
+import paths. So the report can be written from the folder, but the run can only be resumed in Python.
 """
 
 import platform
@@ -22,14 +21,14 @@ from partita.server.schedules import Exponential, Linear, constant
 from partita.training.plan import Plan, Training
 
 ORIGIN, PYTHON = "origin", "python"
-"""The key and the value under `made_with` that mark a run as begun in Python."""
+"""The key and the value under `made_with` that mark a run as started in Python."""
 _SPLIT, _BY_NAMES = "partition", "by names"
-"""The key and the value under `made_with` that say whether names of tensors are the whole partition."""
+"""The key and the value under `made_with` of a partition that tensor names define completely."""
 _SCHEDULES = {constant: "constant", Linear: "linear", Exponential: "exponential"}
 
 
 def recorded_values(own: Personalization, plan: Plan, *, seed: int, name: str) -> dict[str, Any]:
-    """Return the values of the `config.toml` of a run that was begun in Python."""
+    """Return the values of the `config.toml` of a run that was started in Python."""
     values: dict[str, Any] = {
         "name": name,
         "seed": seed,
@@ -53,20 +52,20 @@ def recorded_values(own: Personalization, plan: Plan, *, seed: int, name: str) -
 
 
 def is_from_python(values: Mapping[str, Any]) -> bool:
-    """Return whether the values of a `config.toml` are those of a run that was begun in Python."""
+    """Return whether the values of a `config.toml` are those of a run that was started in Python."""
     return values.get("made_with", {}).get(ORIGIN) == PYTHON
 
 
 def recorded_partition(values: Mapping[str, Any], model: nn.Module) -> Partition:
-    """Return the partition of a run that was begun in Python, by the names of its tensors.
+    """Return the partition of a run that was started in Python, by the names of its tensors.
 
     Raises:
-        ConfigError: names do not say everything about it.
+        ConfigError: tensor names do not define it completely.
     """
     recorded = values["partition"]
     if values["made_with"][_SPLIT] != _BY_NAMES:
         raise ConfigError(
-            "The partition of this run is more than names of tensors: `partita.open` needs it as `partition`."
+            "The run's folder does not contain its whole partition: pass it to `partita.open` as `partition`."
         )
     return Partition(model, personal=_exact(recorded["personal"]), frozen=_exact(recorded["frozen"]))
 

@@ -31,7 +31,7 @@ class TaskConfig:
     """digits (the quickstart's), image, text, speech, tabular, synthetic, or "package.module:function"
     returning a Task."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Every further key is an argument of that function."""
+    """All other keys are arguments of the function `kind`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,13 @@ class ModelConfig:
     """convnet, resnet, transformer, speech, or "package.module:function" returning a module; empty: the
     task's own model."""
     start: str = ""
-    """A safetensors file with initial weights: tensors that fit by name and shape are loaded, and the run
-    reports which ones were."""
+    """A safetensors file with initial weights: tensors with matching name and shape are loaded, and the
+    run reports which ones."""
     start_names: Mapping[str, str] = field(default_factory=dict)
-    """Regular expressions to replace in the names of that file, with their replacements:
+    """Regular expressions and their replacements, applied to the tensor names of `start`:
     { "^backbone[.]" = "" }."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Every further key is an argument of that function."""
+    """All other keys are arguments of the function `name`."""
 
 
 @includes(Regularization)
@@ -64,16 +64,16 @@ class PartitionConfig:
     output, adapter), a list of patterns, or "rest"."""
     shared: str | list[str] = "rest"
     """Parameters that all devices train together: a part that the model names, a list of patterns, or "rest"
-    for everything that no other part claims."""
+    for everything that no other part selects."""
     frozen: str | list[str] = field(default_factory=list)
     """Parameters that are neither trained nor sent, in any stage: a list of patterns, or "rest"."""
     proximal: float = 0.1
-    """With `full`, strength of the pull of a device's model towards the shared one (lambda)."""
+    """With `full`, strength lambda of the proximal term (lambda / 2) ||v_i - u||^2."""
     untie: bool = False
     """Give tied tensors that fall into different parts their own copies."""
     adapter_width: int | str = 0
-    """With `adapter`, the bottleneck width of adapters, or "package.module:function" from a device id to a
-    width; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions."""
+    """With `adapter`, the bottleneck width of adapters, or "package.module:function", which returns it for a
+    device id; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions."""
 
 
 @includes(Linear, Exponential)
@@ -90,7 +90,7 @@ class OptimizerConfig:
     """The optimizer of the devices."""
 
     optimizer: str = "sgd"
-    """Optimizer of the devices: sgd, adamw, or "package.module:function" of parameter groups."""
+    """Optimizer of the devices: sgd, adamw, or "package.module:function", which takes parameter groups."""
     momentum: float = 0.0
     """Momentum of the devices' optimizer, if it has one."""
     weight_decay: float = 0.0
@@ -103,7 +103,7 @@ class ServerConfig:
 
     server_optimizer: str = servers.DEFAULT
     """Optimizer of the server: {server_optimizers}, or "package.module:function". Its other settings are
-    further keys with `server_` before them, such as `server_beta1`."""
+    keys with the prefix `server_`, such as `server_beta1`."""
     server_lr: float = 1.0
     """Learning rate of the server."""
     server_momentum: float = 0.0
@@ -119,7 +119,7 @@ class PretrainConfig:
         def __getattr__(self, name: str) -> Any: ...
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Every further key begins with `server_` and is a setting of the server's optimizer."""
+    """All other keys have the prefix `server_` and are settings of the server's optimizer."""
 
 
 @includes(Training, Method, ScheduleConfig, OptimizerConfig, ServerConfig)
@@ -133,7 +133,7 @@ class PersonalizeConfig:
     method: str = registry.DEFAULT
     """Method: {methods}, or "package.module:thing" for your own (docs/how-to/own-method.md)."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Every further key is a hyperparameter of the method or, if it begins with `server_`, a setting of the
+    """All other keys are hyperparameters of the method or, with the prefix `server_`, settings of the
     server's optimizer."""
 
 
@@ -152,15 +152,15 @@ class BaselineConfig:
     """The paper's Finetune baseline."""
 
     baseline: bool = False
-    """Whether to finetune the whole pretrained model on every device too, the paper's Finetune baseline; its
-    results are in the folder `finetune/` of the run."""
+    """Also fine-tune the whole pretrained model on every device, the paper's Finetune baseline; its results
+    are in the folder `finetune/` of the run."""
     baseline_lr: float | None = None
-    """Learning rate of the Finetune baseline; left out: `personal_lr`."""
+    """Learning rate of the Finetune baseline; default: `personal_lr`."""
 
 
 @includes(Finetuning, OptimizerConfig, BaselineConfig)
 class FinetuneConfig:
-    """Training of the personal part of each evaluated device alone."""
+    """Fine-tuning of the personal part on each evaluated device, with the shared part fixed."""
 
     if TYPE_CHECKING:
 
@@ -169,14 +169,14 @@ class FinetuneConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """Watchers of a running run; nothing here changes its results."""
+    """Watchers of a run while it trains; they do not change its results."""
 
     watchers: list[str] = field(default_factory=list)
     """Import paths "package.module:function" of watchers: each is called with the run's folder and its
-    config, and returns a callback for every round, or a context manager that gives one
+    config, and returns a callback for every round, or a context manager that yields one
     (docs/how-to/watch-a-run.md)."""
     tensorboard: bool = False
-    """Whether to write rounds as TensorBoard events too, to the folder `tensorboard/` of the run; needs
+    """Also write TensorBoard events, to the folder `tensorboard/` of the run; needs
     partita[tensorboard]."""
 
 
@@ -186,20 +186,20 @@ class CompareConfig:
 
     methods: list[str] | None = None
     """Methods by name or import path, with "-stateless" appended for devices that keep nothing between
-    rounds; left out: the methods of the paper. The pretrained model, training on each device alone and as
-    many further rounds without a personal part are always compared too."""
+    rounds; default: the methods of the paper. The pretrained model, local training, and as many
+    additional rounds without a personal part are always included."""
     partitions: list[str] = field(default_factory=list)
-    """Personal parts for the methods that do not determine it: names, or patterns separated by spaces; left
-    out: those of input, output and adapter that the model names, and `partition.personal`."""
+    """Personal parts, for methods that do not fix theirs: names, or patterns separated by spaces; default:
+    those of input, output and adapter that the model names, and `partition.personal`."""
     seeds: int = 5
-    """Number of seeds, counted up from `seed`."""
+    """Number of seeds: `seed`, `seed` + 1 and so on."""
     baseline: str = ""
-    """The method that others are paired with, device by device and seed by seed; left out: finetuning of the
-    whole model if it is compared, else further rounds without a personal part."""
+    """The method that others are compared with, paired by device and seed; default: finetune if it is
+    included, else fedavg."""
     tune: int = 0
-    """Number of trials on validation rows with which each method is tuned first; 0: no tuning."""
+    """Number of trials to tune each method on validation data before the comparison; 0: no tuning."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings for one method alone, stateless or not, such as partition.proximal = 0.01 in
+    """Settings for a single method and its stateless variant, such as partition.proximal = 0.01 in
     [compare.settings.NAME]."""
 
 
@@ -208,11 +208,11 @@ class Config:
     """A run."""
 
     name: str = ""
-    """Name of the run; left out: the name of the config file."""
+    """Name of the run; default: the name of the config file."""
     out: str = ""
-    """Folder of the run; left out: the next free runs/NAME-N."""
+    """Folder of the run; default: the next free runs/NAME-N."""
     seed: int = 1
-    """Seed of all randomness."""
+    """Random seed; everything random is derived from it."""
     task: TaskConfig = field(default_factory=TaskConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)

@@ -2,8 +2,8 @@
 
 A setting is declared once, in the class that uses it. A section includes such classes: each of their fields
 that is a plain value is a key of the section, with the same type, default and docstring. Fields that are
-objects (a schedule, an optimizer) are no keys: the section has a name for them, and `config.building` creates
-them from it.
+objects (a schedule, an optimizer) are not keys: the section has a name for them, from which `config.building`
+creates them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -65,7 +65,7 @@ def included_in(kind: type) -> tuple[type, ...]:
 
 
 def create(kind: Callable[..., Kind], section: Any, **others: Any) -> Kind:
-    """Return an object with the settings that a section has for it, and with other arguments."""
+    """Create an object from the settings in a section and from other arguments."""
     assert isinstance(kind, type)
     given = {name: getattr(section, name) for name in settings_of(kind) if hasattr(section, name)}
     return kind(**(given | others))
@@ -82,7 +82,7 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 @contextmanager
 def in_section(name: str) -> Iterator[None]:
-    """Turn a value that a class refuses into an error that names the section of the config."""
+    """Turn a ValueError into a ConfigError that names the section of the config."""
     try:
         yield
     except ConfigError:
@@ -92,5 +92,5 @@ def in_section(name: str) -> Iterator[None]:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return whether a type is one that TOML has values for."""
+    """Return whether TOML has values of this type."""
     return all(kind in _PLAIN or get_origin(kind) is Literal for kind in alternatives(hint))

@@ -21,7 +21,7 @@ class Role:
     method: Method = field(default_factory=lambda: Method(local=registry.find(registry.REFERENCE).update))
     """How they learn in training rounds."""
     finetuning: Finetuning = field(default_factory=Finetuning)
-    """How they finetune."""
+    """How they fine-tune."""
 
 
 def build_roles(
@@ -37,7 +37,7 @@ def build_roles(
         stages: how the model is split in each stage, see `tasks.build.split_by_stage`.
         pretrain: the method of pretraining, if there is any.
         personalize: the method of personalization, if there is any.
-        finetune: the settings of finetuning, if there is any.
+        finetune: the settings of fine-tuning, if there is any.
     """
     settings = {
         Stage.PRETRAINED: {"method": pretrain},

@@ -1,4 +1,4 @@
-"""A visit: load v; update, finetune or evaluate; save the new v; reply.
+"""A visit: load v; update, fine-tune or evaluate; save the new v; reply.
 
 The personal part comes from the device's own store and goes back there. The reply consists of the change of
 the shared part, a weight and metrics; it has no field in which v could leave.
@@ -42,7 +42,7 @@ from partita.tasks.task import LossFn, Task
 
 @dataclass(frozen=True)
 class _Workbench:
-    """A model that successive visits reuse: each visit loads anew everything that a visit can change."""
+    """A model that successive visits reuse: each visit loads again everything that a visit can change."""
 
     model: nn.Module
     personalization: Personalization
@@ -58,7 +58,7 @@ class _Workbench:
 
     @property
     def parts(self) -> Parts:
-        """The model's own tensors, looked up anew: a model may replace the tensor of a buffer."""
+        """The model's own tensors, looked up each time: a model may replace the tensor of a buffer."""
         return self.partition.of(self.model)
 
 
@@ -216,11 +216,11 @@ class Visitor:
         if regularization.l2 and partition.trained("personal"):
             start = self._starts[order.start.digest] if regularization.l2_to == "start" else None
             strength = regularization.l2
-            yield partial(_pull, partition=partition, part="personal", towards=start, strength=strength)
+            yield partial(_pull, partition=partition, part="personal", toward=start, strength=strength)
         proximal = self.roles[order.stage].method.proximal if isinstance(order.work, Update) else 0.0
         if proximal and partition.trained("shared"):
             sent, strength = order.shared, proximal
-            yield partial(_pull, partition=partition, part="shared", towards=sent, strength=strength)
+            yield partial(_pull, partition=partition, part="shared", toward=sent, strength=strength)
 
     def _workbench(self, order: Order) -> _Workbench:
         """Return the model for an order's stage and device, built where it is not kept."""
@@ -242,10 +242,10 @@ class Visitor:
 
 
 def _pull(
-    model: nn.Module, *, partition: Partition, part: Part, towards: Params | None, strength: float
+    model: nn.Module, *, partition: Partition, part: Part, toward: Params | None, strength: float
 ) -> Tensor:
     state = tensors_of(model)
-    return pull({name: state[name] for name in partition.trained(part)}, towards, strength=strength)
+    return pull({name: state[name] for name in partition.trained(part)}, toward, strength=strength)
 
 
 def _steps(settings: Method | Finetuning, pace: Pace, examples: Examples) -> Steps:

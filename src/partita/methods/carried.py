@@ -75,7 +75,7 @@ class Sends(Protocol):
 
 
 LocalFn = Callable[..., LocalUpdate]
-"""From `personal` and `shared` steps to an update, such as `LocalAlt`; with settings of its own, a
+"""Returns an update from `personal` and `shared` steps, such as `LocalAlt`; with hyperparameters, a
 `functools.partial` of one."""
 
 

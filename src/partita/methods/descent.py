@@ -29,7 +29,7 @@ class Optimizer(Protocol):
 
 
 OptimizerFn = Callable[[list[dict[str, Any]]], Optimizer]
-"""From groups of parameters (`params`), each with its `lr`, to an optimizer."""
+"""Returns an optimizer for parameter groups, each with `params` and `lr`."""
 
 
 class Diverged(Exception):

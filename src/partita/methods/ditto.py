@@ -1,4 +1,4 @@
-"""Ditto: every device finetunes a whole model with a proximal term towards the pretrained one.
+"""Ditto: every device fine-tunes a whole model with a proximal term to the pretrained one.
 
 Ditto: Fair and Robust Federated Learning Through Personalization
     T. Li, S. Hu, A. Beirami, V. Smith. ICML 2021.

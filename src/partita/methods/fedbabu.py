@@ -1,4 +1,4 @@
-"""FedBABU: the output part keeps its random start in training and is finetuned on each device afterwards.
+"""FedBABU: the output part is random and fixed during training, then fine-tuned on each device.
 
 FedBABU: Toward Enhanced Representation for Federated Image Classification
     J. Oh, S. Kim, S.-Y. Yun. ICLR 2022.

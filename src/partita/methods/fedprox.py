@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a proximal term that holds devices to the shared part that the server sent.
+"""FedProx: FedAvg with a proximal term that keeps u close to the u that the server sent.
 
 Federated Optimization in Heterogeneous Networks
     T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith. MLSys 2020.

@@ -1,4 +1,4 @@
-"""Finetune: every device finetunes the whole pretrained model; no rounds of personalization.
+"""Finetune: every device fine-tunes the whole pretrained model; no rounds of personalization.
 
 Federated Learning with Partial Model Personalization
     K. Pillutla, K. Malik, A. Mohamed, M. Rabbat, M. Sanjabi, L. Xiao. ICML 2022.
@@ -10,7 +10,7 @@ from partita.methods.fedavg import LocalSGD
 from partita.methods.named import NamedMethod
 
 WHOLE_MODEL = {"partition.proximal": 0.0, "finetune.baseline": False, "personalize.rounds": 0}
-"""The settings of finetuning alone, of a whole model that nothing holds back."""
+"""Settings that only fine-tune, without a proximal term and without the baseline."""
 
 METHOD = NamedMethod(
     title="Finetune",

@@ -1,4 +1,4 @@
-"""FT (part.): every device finetunes the personal part of the pretrained model; no rounds of personalization.
+"""FT (part.): every device fine-tunes the personal part of the pretrained model; no personalization rounds.
 
 Federated Learning with Partial Model Personalization
     K. Pillutla, K. Malik, A. Mohamed, M. Rabbat, M. Sanjabi, L. Xiao. ICML 2022.

@@ -8,7 +8,7 @@ from partita.methods.finetune import WHOLE_MODEL
 from partita.methods.named import Budget, NamedMethod
 
 _TAKEN_OVER = ("batch_size", "optimizer", "momentum", "weight_decay", "max_grad_norm")
-"""The settings of pretraining with which a device trains alone."""
+"""Settings of pretraining that local training uses too."""
 
 
 def _from_scratch(budget: Budget) -> Mapping[str, Any]:

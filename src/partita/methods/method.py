@@ -1,4 +1,4 @@
-"""How a device learns: the settings of a method in training rounds, and of finetuning."""
+"""How a device learns: the settings of a method in training rounds, and of fine-tuning."""
 
 import math
 from dataclasses import dataclass
@@ -26,28 +26,28 @@ class Method:
     shared_epochs: int = 1
     """Passes over a device's training examples that update the shared part."""
     shared_steps: int = 0
-    """Steps on the shared part instead of epochs; 0: epochs."""
+    """Number of steps on the shared part, instead of `shared_epochs`; 0: use `shared_epochs`."""
     personal_lr: float | None = None
-    """Learning rate of the personal part, before the schedule; left out: `shared_lr`."""
+    """Learning rate of the personal part, before the schedule; default: `shared_lr`."""
     personal_epochs: int = 1
     """Passes over a device's training examples that update the personal part."""
     personal_steps: int = 0
-    """Steps on the personal part instead of epochs; 0: epochs."""
+    """Number of steps on the personal part, instead of `personal_epochs`; 0: use `personal_epochs`."""
     stateful: bool = True
     """Whether devices keep their personal part, and the state of their method, from one round to the next."""
     max_grad_norm: float = 0.0
-    """Norm to which the gradient of all parameters that move in a step is clipped; 0: no clipping."""
+    """Maximum gradient norm, over all parameters trained in a step; 0: no clipping."""
     weights: Weights = "examples"
-    """Weight of a device in the mean: its number of training `examples`, or `equal` for all devices."""
+    """Weight of a device in aggregation: its number of training `examples`, or `equal` for all devices."""
     proximal: float = 0.0
-    """Strength mu of the proximal term (mu / 2) ||u - u_sent||^2, which keeps u near the server's."""
+    """Strength mu of the proximal term (mu / 2) ||u - u_sent||^2, which keeps u close to the server's."""
     optimizer: OptimizerFn = SGD
-    """Optimizer of the device, created anew in each visit."""
+    """Optimizer of the device, created in each visit."""
 
     def __post_init__(self) -> None:
         update = self.update
         if not any((self.personal_epochs, self.personal_steps, self.shared_epochs, self.shared_steps)):
-            raise ValueError("Nothing would move: all epochs and steps are 0.")
+            raise ValueError("Nothing would be trained: all epochs and steps are 0.")
         _check_steps(self)
         if not 0 <= self.proximal < math.inf:
             raise ValueError(f"`proximal` must be a finite number, 0 or above, got {self.proximal!r}.")
@@ -93,7 +93,7 @@ class Finetuning:
     batch_size: int = 32
     """Examples per step."""
     max_grad_norm: float = 0.0
-    """Norm to which the gradient of a step is clipped; 0: no clipping."""
+    """Maximum gradient norm; 0: no clipping."""
     optimizer: OptimizerFn = SGD
     """Optimizer of the device."""
 

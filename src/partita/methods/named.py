@@ -59,7 +59,7 @@ class NamedMethod:
     personal: str = ""
     """The personal part of the method; empty: the config's `partition.personal`."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Settings, by dotted key, without which it would be another method: they replace the config's."""
+    """Settings, by dotted key, that define the method: they override the config's."""
     suggested: Mapping[str, Any] = field(default_factory=dict)
     """Settings, by dotted key, that its paper uses: they apply where the config has none."""
     search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class NamedMethod:
     order: int = 100
     """Its place among other methods in tables, lower first."""
     follows: bool = False
-    """Whether each visit of a device that owns a full model starts that model from the shared one."""
+    """With `full`, whether a device that has kept no model starts from the current shared model."""
     from_scratch: Callable[[Budget], Mapping[str, Any]] | None = None
     """For a method that does not begin from a comparison's pretrained model: the settings, by dotted key,
     with which it trains as long as the other methods do; None for a key to leave out."""

@@ -24,7 +24,7 @@ from partita.partition import Partition
 
 @dataclass(frozen=True, kw_only=True)
 class LocalMoreau:
-    """On each batch, many steps on theta towards the batch's proximal point, then one on w."""
+    """On each batch, many steps on theta toward the batch's proximal point, then one on w."""
 
     personal: Steps
     """Steps on theta for each batch."""

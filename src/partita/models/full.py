@@ -1,4 +1,4 @@
-"""Full personalization: every device has a whole model, pulled towards the shared one.
+"""Full personalization: every device has a whole model, pulled toward the shared one.
 
 Ditto: Fair and Robust Federated Learning Through Personalization
     T. Li, S. Hu, A. Beirami, V. Smith. ICML 2021.
@@ -56,7 +56,7 @@ def full(
     follows: bool = False,
     regularization: Regularization | None = None,
 ) -> Personalization:
-    """Give each device a whole model, pulled towards the shared one.
+    """Give each device a whole model, pulled toward the shared one.
 
     It minimizes the average over devices of F_i(v_i) + (proximal / 2) ||v_i - u||^2.
 

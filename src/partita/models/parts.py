@@ -37,7 +37,7 @@ def named_partition(
     Args:
         model: the model to split.
         name: one of `partition_names(model)`, or `norm`.
-        proximal: with `full`, strength of the pull towards the shared model.
+        proximal: with `full`, strength of the pull toward the shared model.
         follows: with `full`, whether a device that has kept no model starts from the current shared one.
         width: with adapters, their bottleneck width.
         regularization: dropout and L2 penalty on the personal part.
@@ -58,7 +58,7 @@ def named_patterns(model: nn.Module, name: str) -> list[str]:
     """Return the patterns of a part that the model names, or of its normalization layers."""
     part = _part_of(model, name)
     if isinstance(part, Adapters):
-        raise ValueError(f"The part {name!r} is added to the model: only `personal` can name it.")
+        raise ValueError(f"The part {name!r} adds modules to the model: it can only be `personal`.")
     return part
 
 

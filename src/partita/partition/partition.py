@@ -31,7 +31,7 @@ class _Entry:
     shape: torch.Size
     is_buffer: bool
     is_trained: bool
-    """Whether a gradient step may move it: a parameter that its model has not fixed itself."""
+    """Whether gradient steps may change it: a parameter that requires a gradient."""
 
 
 class Partition:
@@ -210,8 +210,8 @@ class Partition:
     def _check(self, model: nn.Module) -> None:
         if not self.names("shared"):
             raise ValueError(
-                f"The partition leaves nothing of {type(model).__name__} shared: leave something out of the "
-                "other parts, or, to give every device a whole model of its own, use the partition `full`."
+                f"The partition leaves no tensor of {type(model).__name__} shared: select fewer personal or "
+                "frozen tensors, or use the partition `full` to give every device its own model."
             )
         for name, tensor in tensors_of(model).items():
             if tensor.is_complex():

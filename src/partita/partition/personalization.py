@@ -1,7 +1,7 @@
 """How a model is personalized: its partition, and the values that go with it.
 
-The partition says which tensors are personal. Beside it stand how training holds the personal part back
-(`Regularization`, a penalty), where the personal part starts, and personal parts that differ by device.
+The partition says which tensors are personal. The other values are the regularization of the personal part
+(`Regularization`, a penalty), its initial values, and personal parts that differ by device.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ L2Center = Literal["zero", "start"]
 
 @dataclass(frozen=True, kw_only=True)
 class Regularization:
-    """How training holds the personal part back."""
+    """Regularization of the personal part."""
 
     dropout: float = 0.0
-    """Probability with which training drops each value that enters a personal layer."""
+    """Dropout probability for the inputs of personal layers."""
     l2: float = 0.0
     """Strength of the L2 penalty on the personal part: (l2 / 2) ||v||^2 is added to the loss."""
     l2_to: L2Center = "zero"
-    """Center of the L2 penalty: `zero`, or the `start` of the personal part (pretrained or drawn)."""
+    """Center of the L2 penalty: `zero`, or `start`, the initial personal part (pretrained or random)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.dropout < 1:

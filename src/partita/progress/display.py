@@ -83,7 +83,7 @@ class Speed:
         self._remaining = 0
 
     def update(self, done: int, total: int) -> None:
-        """Record the end of a round; a count that does not grow belongs to another run and starts anew."""
+        """Record the end of a round; a count that does not grow belongs to another run and starts again."""
         now = self._clock()
         if self._ends and done <= self._ends[-1][0]:
             self._begun = self._ends[-1][1]
@@ -98,8 +98,8 @@ class Speed:
         """Rounds per second, None if no round has ended."""
         if not self._ends:
             return None
-        (first, begun), (last, ended) = self._ends[0], self._ends[-1]
-        return (last - first) / (ended - begun) if ended > begun else None
+        (first, started), (last, ended) = self._ends[0], self._ends[-1]
+        return (last - first) / (ended - started) if ended > started else None
 
     @property
     def left(self) -> timedelta | None:

@@ -45,7 +45,7 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
     pretrain, personalize = values["pretrain"], values["personalize"]
     method = personalize["method"]
     title = values["made_with"].get(TITLE) or method_title(method)
-    finetuned = f"{title}, finetuned" if personalize["rounds"] else _finetuned_alone(method, values)
+    finetuned = f"{title}, fine-tuned" if personalize["rounds"] else _finetuned_alone(method, values)
     server = servers.title_of(pretrain["server_optimizer"])
     return {
         Stage.PRETRAINED: server if pretrain["rounds"] else "Start",
@@ -56,7 +56,7 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
 
 
 def _finetuned_alone(method: str, values: Mapping[str, Any]) -> str:
-    """Return the title of a model that is finetuned without a round of personalization before."""
+    """Return the title of a model that is fine-tuned without rounds of personalization."""
     if own := values["made_with"].get(TITLE):
         return own
     named = _named(method)
@@ -77,5 +77,5 @@ def method_title(method: str) -> str:
 
 
 def _named(method: str) -> NamedMethod | None:
-    """Return a method that is known by name; own code by import path is not loaded."""
+    """Return a method that is known by name; user code by import path is not loaded."""
     return None if ":" in method else registry.find_or_none(method)

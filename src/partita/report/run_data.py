@@ -24,7 +24,7 @@ class RunData:
     devices: Sequence[Datum] = ()
     """One datum for each model, device and split: the metric, its change and the training examples."""
     rounds: Sequence[Datum]
-    """One datum for each training round; for finetuning, for each block of devices."""
+    """One datum for each training round; for fine-tuning, for each block of devices."""
     visits: Sequence[Datum]
     """One datum for each device and stage: how often it was asked to train, replied and failed."""
 

@@ -148,7 +148,7 @@ class _RunPage:
         trained = {datum["stage"] for datum in self.data.rounds}
         missing = [] if "pretraining" in trained else ["No pretraining: the first row is the initial model."]
         if Stage.PRETRAINED not in own:
-            missing.append("No device has the metric of the pretrained model.")
+            missing.append("No device has a metric for the pretrained model.")
         later = (Stage.PERSONALISED, Stage.FINETUNED)
         missing += [f"No model of the stage `{stage}`." for stage in later if stage not in own]
         return missing
@@ -177,7 +177,7 @@ class _RunPage:
         """Yield the charts of every device's change."""
         changes = [datum["change"] for datum in self.data.devices if datum["change"] is not None]
         if not any(changes):
-            reason = f"No device has a {self._metric} for two models."
+            reason = f"No device has a {self._metric} for more than one model."
             if changes:
                 reason = "No model changes the metric of any device: nothing to draw."
             yield Section(title="Devices", paragraphs=[reason])
@@ -237,7 +237,7 @@ def _device_costs(run: RunFolder) -> str:
     """Return what a device keeps, sends and needs, as the run has recorded it."""
     costs = run.costs
     if costs is None:
-        return "This run has not recorded what a device needs to train."
+        return "This run has no record of the costs for a device."
     at_most = "at most " if "sizes" in costs else ""
     facts = [f"keeps {at_most}{counted(costs['personal'], 'personal parameter')}"]
     if run.values["personalize"]["rounds"]:

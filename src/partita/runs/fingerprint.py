@@ -13,7 +13,7 @@ from partita.training.plan import Plan
 
 
 def fingerprint_of(task: Task, own: Personalization, plan: Plan, *, seed: int) -> dict[str, str]:
-    """Return a text for each thing that a resumed run must have in common with its beginning."""
+    """Return the settings that must not change on resume, as strings by name."""
     regularization = own.regularization
     return {
         "seed": str(seed),
@@ -39,7 +39,7 @@ def _sizes(own: Personalization, task: Task) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """Return a text that is the same in another process: functions by name, dataclasses by their fields."""
+    """Return a string that is the same in every process: functions by name, dataclasses by their fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return _text(partial(type(value), **fields))

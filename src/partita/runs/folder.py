@@ -150,7 +150,7 @@ class RunFolder:
 
     @property
     def kept_parameters(self) -> int:
-        """The most values that any device keeps."""
+        """The largest number of values that a device keeps."""
         files = self.personal_folder.glob("*.safetensors")
         largest = max(files, key=lambda file: file.stat().st_size, default=None)
         return sum(t.numel() for t in from_bytes(largest.read_bytes()).values()) if largest else 0

@@ -36,11 +36,11 @@ class FolderJournal:
 
     Args:
         folder: the run's folder.
-        fingerprint: what a resumed run must have in common with its beginning, by name.
+        fingerprint: the settings that must not change on resume, by name.
 
     Raises:
         InUse: another process is writing the run.
-        ConfigError: the folder is not a run's, or is damaged, or was begun with another fingerprint.
+        ConfigError: the folder is not a run's, or is damaged, or was started with another fingerprint.
     """
 
     def __init__(self, folder: RunFolder, fingerprint: Mapping[str, str] | None = None) -> None:
@@ -147,14 +147,14 @@ class FolderJournal:
         return {}
 
     def _check_fingerprint(self) -> None:
-        """Raise where the run was begun with other settings than this one's."""
+        """Raise where the run was started with other settings than this one's."""
         if not self._committed or not self._fingerprint:
             return
-        begun = self._committed["fingerprint"]
-        if changed := [name for name, text in self._fingerprint.items() if begun.get(name) != text]:
+        recorded = self._committed["fingerprint"]
+        if changed := [name for name, text in self._fingerprint.items() if recorded.get(name) != text]:
             raise ConfigError(
-                f"The run in `{self.folder.path}` was begun with other values of "
-                f"{', '.join(f'`{name}`' for name in changed)}: resume it with the same values, or begin a "
+                f"The run in `{self.folder.path}` was started with other values of "
+                f"{', '.join(f'`{name}`' for name in changed)}: resume it with the same values, or start a "
                 "new run."
             )
 
@@ -206,7 +206,7 @@ class FolderJournal:
 
 
 class MemoryJournal:
-    """The journal of a run in memory, which is also what can be read of it afterwards.
+    """The journal of a run in memory; it is also the record that a `Result` reads.
 
     Args:
         store: the personal parts of a run in this process; None where the devices keep them elsewhere.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Schedule = Callable[[int, int], float]
-"""From the round t and the number of rounds T to the factor of both learning rates."""
+"""Returns the factor of both learning rates, from the round t and the number of rounds T."""
 
 
 def constant(round: int, rounds: int) -> float:
@@ -21,7 +21,7 @@ class Linear:
     """
 
     warmup: float = 0.1
-    """Share of rounds in which the linear schedule warms up."""
+    """Fraction of rounds for the warmup of the linear schedule."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < 1:

@@ -117,7 +117,7 @@ def titles_of(methods: Sequence[str]) -> dict[str, str]:
 
 
 def base_of(values: Mapping[str, Any]) -> Config:
-    """Return the config that all cells have in common, without the method that it has for a run."""
+    """Return the config that all cells have in common, without `personalize.method`."""
     return config_of(_without_method(values))
 
 
@@ -200,12 +200,12 @@ def _check_method(method: str) -> None:
     name, known = method.removesuffix(STATELESS), registry.names()
     if name not in known and ":" not in name:
         raise ConfigError(
-            f"There is no method {method!r}. Known: {', '.join(known)}, where devices keep a state also with "
+            f"There is no method {method!r}. Known: {', '.join(known)}; stateful ones also with the suffix "
             f"`{STATELESS}`; or an import path such as 'package.module:METHOD'.{did_you_mean(name, known)}"
         )
     found = registry.find(name, key="compare.methods")
     if method.endswith(STATELESS) and not found.is_stateful:
-        raise ConfigError(f"Under `{name}` devices keep nothing between rounds: leave out `{STATELESS}`.")
+        raise ConfigError(f"`{name}` keeps no state between rounds: leave out `{STATELESS}`.")
 
 
 def baseline_of(compare: CompareConfig) -> str:

@@ -60,7 +60,7 @@ def pipeline(
     Args:
         task: data, model, loss and metrics.
         partition: how the model is split after pretraining.
-        plan: pretraining, personalization and finetuning, each where wanted.
+        plan: pretraining, personalization and fine-tuning, each optional.
         seed: the source of all randomness.
         out: the run's folder; without it everything stays in memory.
         resume: continue the run in `out`.
@@ -96,7 +96,7 @@ def pipeline(
 
 
 def _write_config(folder: RunFolder, own: Personalization, plan: Plan, *, seed: int) -> None:
-    """Write what a config can say of a run that was begun in Python, so that its report can be written."""
+    """Write what a config can say of a run that was started in Python, so that its report can be written."""
     values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
     replace_file(folder.config_file, tomli_w.dumps(values).encode())
 
@@ -148,13 +148,13 @@ def open(
 ) -> Result:
     """Return the result of the finished run in a folder.
 
-    A run from a config builds its task again when a model is first asked for. For a run that was begun in
+    A run from a config builds its task again when a model is first asked for. For a run that was started in
     Python, give its task; and its partition too where the names of the tensors do not say everything
     (adapters, `full`, regularization, personal parts that differ by device).
 
     Args:
         path: the run's folder.
-        task: the task of a run that was begun in Python.
+        task: the task of a run that was started in Python.
         partition: its partition.
 
     Raises:
@@ -170,7 +170,7 @@ def _origin_of(folder: RunFolder, task: Task | None, partition: Partition | Pers
     """Return the task and the settings of the run in a folder.
 
     Raises:
-        ConfigError: the run was begun in Python, and its task or partition is not given.
+        ConfigError: the run was started in Python, and its task or partition is not given.
     """
     values = folder.values
     if not is_from_python(values):
@@ -179,8 +179,8 @@ def _origin_of(folder: RunFolder, task: Task | None, partition: Partition | Pers
         return Origin(built.task, built.personalization, config.seed)
     if task is None:
         raise ConfigError(
-            f"The run in `{folder.path}` was begun in Python: to build its models, `partita.open` needs its "
-            "task, as `task`."
+            f"The run in `{folder.path}` was started in Python: to build its models, pass its task to "
+            "`partita.open` as `task`."
         )
     if partition is None:
         partition = recorded_partition(values, task.model())

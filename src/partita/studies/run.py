@@ -84,17 +84,17 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
     folder = RunFolder(path)
     if not folder.exists:
         raise ConfigError(
-            f"`{path}` holds no run to resume: it has no `{folder.config_file.name}`. Resume a run that was "
-            "begun in Python there, with `resume=True`."
+            f"`{path}` holds no run to resume: it has no `{folder.config_file.name}`. A run started in "
+            "Python is resumed in Python, with `resume=True`."
         )
     if is_from_python(folder.values):
-        raise ConfigError(f"The run in `{path}` was begun in Python: resume it there, with `resume=True`.")
+        raise ConfigError(f"The run in `{path}` was started in Python: resume it there, with `resume=True`.")
     config = read_config(folder.config_file, overrides)
     if not config.made_with:
         raise ConfigError(f"`{path}` is not a run's folder: no run has written its `config.toml`.")
     for name, (file, text) in _files(config, path).items():
         if config.made_with.get(name, text) != text:
-            raise ConfigError(f"`{file}` is not the file that the run began with: restore that file.")
+            raise ConfigError(f"`{file}` has changed since the run started: restore the original file.")
     run = Prepared(config, _build(config, path), folder)
     if overrides:
         with FolderJournal(folder):

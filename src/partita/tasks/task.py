@@ -26,7 +26,7 @@ def default_predict(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
     """Return the model's output for the first field of a batch, and the second field as targets."""
     if not (isinstance(batch, tuple | list) and len(batch) == 2):
         kind = type(batch).__name__
-        raise TypeError(f"A task whose batches are not pairs needs `predict`, got a batch of {kind}.")
+        raise TypeError(f"`predict` is needed if batches are not pairs, got a batch of {kind}.")
     inputs, targets = batch
     return model(inputs), targets
 

@@ -1,1 +1,1 @@
-"""Rounds in order: pretrain, personalize, finetune, each round committed."""
+"""Rounds in order: pretrain, personalize, fine-tune, each round committed."""

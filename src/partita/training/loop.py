@@ -4,7 +4,7 @@ Federated Learning with Partial Model Personalization
     K. Pillutla, K. Malik, A. Mohamed, M. Rabbat, M. Sanjabi, L. Xiao. ICML 2022.
     https://arxiv.org/abs/2204.03809
 
-Finetuning and evaluation are rounds that ask blocks of devices and leave u as it is, so they are committed
+Fine-tuning and evaluation are rounds over blocks of devices, without a step on u, so they are committed
 and resumed like training rounds.
 """
 

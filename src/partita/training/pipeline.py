@@ -1,7 +1,7 @@
-"""The pipeline of the paper: pretrain w_g, personalize u and v_i from it, finetune v_i alone.
+"""The pipeline of the paper: pretrain w_g, personalize u and v_i from it, fine-tune v_i alone.
 
 Around the rounds of each stage stands what a run needs besides them: it resumes after the last commit,
-reports progress, gives up where no device is heard, and ends with a summary.
+reports progress, ends if no device replies, and ends with a summary.
 """
 
 import logging
@@ -108,14 +108,14 @@ class Pipeline:
             self._journal.save_shared(name, params)
 
     def _save_result(self, own: ServerStage, state: State) -> None:
-        """Save what a stage's training ends with, unless no device was heard in it."""
+        """Save what a stage's training ends with, unless no device replied in it."""
         if self._stages.plan.training(own.stage) and not state.steps:
-            raise RunFailed(f"No device was heard in any round of `{own.stage}`: {self._reason}")
+            raise RunFailed(f"No device replied in any round of `{own.stage}`: {self._reason}")
         if own.stage is not Stage.FINETUNED:
             self._journal.save_shared(own.stage, own.result(state))
 
     def _report(self, done: Round) -> RoundRow:
-        """Return what the callback is given for a round."""
+        """Return the line that the callback receives for a round."""
         line = {**done.line, "rounds": self._rounds[done.turn.stage]}
         if done.turn.work == "evaluate" and done.turn.stage is not Stage.PRETRAINED:
             line |= self._pretrained.against(done.rows)
@@ -139,12 +139,10 @@ class Pipeline:
             (failed[device] for device in done.outcome.asked if device in failed), self._reason
         )
         if self._unheard == 1:
-            logger.warning(
-                "No device was heard in round %d of `%s`: %s", turn.round, turn.stage, self._reason
-            )
+            logger.warning("No device replied in round %d of `%s`: %s", turn.round, turn.stage, self._reason)
         if self._unheard == _MAX_UNHEARD:
             raise RunFailed(
-                f"No device was heard in {_MAX_UNHEARD} rounds of `{turn.stage}`: {self._reason} "
+                f"No device replied in {_MAX_UNHEARD} rounds of `{turn.stage}`: {self._reason} "
                 "If losses diverge, lower the learning rates or set `max_grad_norm`."
             )
 

@@ -17,7 +17,7 @@ from partita.tasks.task import Task
 Split = Literal["test", "validation"]
 
 BLOCK = 100
-"""Devices in a round of finetuning or evaluation."""
+"""Devices in a round of fine-tuning or evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +44,17 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The devices that are evaluated and finetuned, how often, and on which split."""
+    """Evaluation: the devices that are evaluated and fine-tuned, how often, and on which split."""
 
     devices: int | Literal["all"] = "all"
-    """Number of devices, a fixed sample; or "all"."""
+    """Number of devices to evaluate, a fixed sample; or "all"."""
     every: int = 0
     """Rounds between evaluations during training; 0: only at the end of each stage."""
     split: Split = "test"
     """Split on which models are evaluated; with `validation`, for tuning, test rows are not read."""
     choose: Literal["", "validation"] = ""
-    """With `validation`, each device serves the better of the pretrained model and its own on its validation
-    rows (see `task.validation`), reported as the stage `served`."""
+    """With `validation`, each device uses the pretrained model or its own, whichever is better on its
+    validation rows (see `task.validation`); reported as the stage `served`."""
 
     def __post_init__(self) -> None:
         if self.split not in get_args(Split):
@@ -125,7 +125,7 @@ class Plan:
     finetune: Finetuning | None = None
     """Training of the personal part alone."""
     evaluate: Evaluation = field(default_factory=Evaluation)
-    """Evaluation, and the devices that are finetuned."""
+    """Evaluation, and the devices that are fine-tuned."""
 
     def training(self, stage: Stage) -> Training | None:
         """Return the training rounds of a stage, None if it has none."""

@@ -136,7 +136,7 @@ class ServerStage:
         ]
 
     def shared_part(self, state: State) -> dict[str, Tensor]:
-        """Return u without what the method sends besides it."""
+        """Return u without the other tensors that the method sends."""
         return {name: tensor for name, tensor in state.shared.items() if name not in self.server.sent}
 
     def result(self, state: State) -> dict[str, Tensor]:
