@@ -10,7 +10,7 @@ import pytest
 from partita.methods import registry
 from partita.report.comparison_tables import comparison_tables
 from partita.report.tables import Cited, Interval, MeanStd, Rounded, Table
-from partita.studies.results import Outcome, Results, Variant
+from partita.studies.results import CellResult, Results, Variant
 
 TITLES = {"": "FedAvg", "local": "Local only", "fedavg": "FedAvg, continued", "finetune": "Finetune"}
 TITLES |= {
@@ -23,7 +23,7 @@ TITLES |= {
 
 def outcome(
     *last: float, weights: Sequence[int] = (1, 3), before: Sequence[float] = (), **changes: Any
-) -> Outcome:
+) -> CellResult:
     """The outcome of a run on the devices d0, d1, ...; with `before`, of the stage before the last too."""
 
     def values(metrics: Sequence[float]) -> dict[str, tuple[float, int]]:
@@ -32,11 +32,11 @@ def outcome(
     stages = (
         {"personalised": values(before), "finetuned": values(last)} if before else {"finetuned": values(last)}
     )
-    whole = Outcome(stages=stages, rounds=10, sent=2_000_000, seconds=3.0, kept=7, devices=2)
+    whole = CellResult(stages=stages, rounds=10, sent=2_000_000, seconds=3.0, kept=7, devices=2)
     return replace(whole, **changes)
 
 
-def results(outcomes: Mapping[Variant, Sequence[Outcome]], **changes: Any) -> Results:
+def results(outcomes: Mapping[Variant, Sequence[CellResult]], **changes: Any) -> Results:
     whole = Results(
         metric="accuracy",
         direction="up",

@@ -13,7 +13,7 @@ from partita.report.tables import Cited, Entry, Interval, MeanStd, Rounded, Tabl
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START, STATELESS
 from partita.studies.comparison import Comparison, first_seed
-from partita.studies.results import Outcome, Results, Variant, collect
+from partita.studies.results import CellResult, Results, Variant, collect
 from partita.studies.statistics import (
     DeviceCounts,
     DeviceMetrics,
@@ -230,11 +230,11 @@ def _mean_counts(counts: Sequence[DeviceCounts]) -> list[Entry]:
     return [Rounded(statistics.fmean(getattr(count, name) for count in counts)) for name in named]
 
 
-def _last(runs: Mapping[int, Outcome]) -> MetricsBySeed:
+def _last(runs: Mapping[int, CellResult]) -> MetricsBySeed:
     return {seed: outcome.last for seed, outcome in runs.items()}
 
 
-def _stage(runs: Mapping[int, Outcome], stage: Stage) -> MetricsBySeed:
+def _stage(runs: Mapping[int, CellResult], stage: Stage) -> MetricsBySeed:
     return {seed: outcome.stages[stage] for seed, outcome in runs.items() if outcome.stages.get(stage)}
 
 
@@ -261,7 +261,7 @@ def _marked(means: Sequence[MeanStd], results: Results) -> list[MeanStd]:
     return [MeanStd(one.mean, one.std, is_best=sign * one.mean >= threshold) for one in means]
 
 
-def _costs(results: Results, variant: Variant, seed: int, outcome: Outcome) -> tuple[float, float, float]:
+def _costs(results: Results, variant: Variant, seed: int, outcome: CellResult) -> tuple[float, float, float]:
     """Return rounds, bytes and seconds of a run, including those of the pretraining that it begins from."""
     start = results.of(START).get(seed)
     both = [outcome, start] if variant in results.begin_pretrained and start else [outcome]

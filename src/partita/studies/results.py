@@ -11,14 +11,15 @@ from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START, base_of, baseline_of
 from partita.studies.comparison import Comparison, first_seed
-from partita.studies.statistics import DeviceMetrics, Direction
+from partita.studies.statistics import DeviceMetrics
+from partita.tasks.metrics import Direction
 
 Variant = tuple[str, str]
 """A method with a personal part: one row of the tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CellResult:
     """The results of one cell."""
 
     stages: Mapping[str, DeviceMetrics]
@@ -49,7 +50,7 @@ class Results:
     split: str
     """The split on which models are evaluated."""
     seeds: int
-    outcomes: Mapping[Variant, Mapping[int, Outcome]]
+    outcomes: Mapping[Variant, Mapping[int, CellResult]]
     """By variant and seed."""
     titles: Mapping[str, str]
     citations: Mapping[str, Citation | None]
@@ -66,7 +67,7 @@ class Results:
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
 
-    def of(self, method: str, partition: str = "") -> Mapping[int, Outcome]:
+    def of(self, method: str, partition: str = "") -> Mapping[int, CellResult]:
         """Return the results of a method, by seed."""
         return self.outcomes.get((method, partition), {})
 
@@ -77,7 +78,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     Raises:
         RunFailed: no cell is finished.
     """
-    outcomes: dict[Variant, dict[int, Outcome]] = {}
+    outcomes: dict[Variant, dict[int, CellResult]] = {}
     runs: dict[Variant, dict[int, RunFolder]] = {}
     summary: Mapping[str, Any] = {}
     notes = [f"{name} failed: {reason}" for name, reason in failed.items()]
@@ -116,7 +117,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     )
 
 
-def _outcome(run: RunFolder) -> Outcome:
+def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
     stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
     split = run.summary["split"]
@@ -126,7 +127,7 @@ def _outcome(run: RunFolder) -> Outcome:
             stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
     training = [line for line in lines if line["work"] != "evaluate"]
     evaluated = [line for line in lines if line["stage"] == Stage.PRETRAINED and line["final"]]
-    return Outcome(
+    return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
         rounds=sum(line["work"] == "update" for line in training),
         sent=sum(sum(line["bytes"].values()) for line in training),

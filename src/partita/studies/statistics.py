@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from partita.protocol import DeviceId
+from partita.tasks.metrics import Direction
 
 DeviceMetrics = Mapping[DeviceId, tuple[float, int]]
 """A metric and its weight, by device."""
-Direction = Literal["up", "down"]
 Numbers = npt.NDArray[np.float64]
 _RESAMPLES = 2000
 
