@@ -39,7 +39,7 @@ def fedalt(
 
     for t in range(rounds):
         # The server samples m devices and broadcasts u.
-        sampler = random.Random(seed_of(seed, "personalised", t, "cohort"))
+        sampler = random.Random(seed_of(seed, "personalized", t, "cohort"))
         cohort = [list(devices)[k] for k in sampler.sample(range(len(devices)), devices_per_round)]
         total = {name: torch.zeros(u[name].shape, dtype=torch.int64) for name in u}
         weight = 0
@@ -47,7 +47,7 @@ def fedalt(
         for i in cohort:
             # LocalAlt: update v_i with u fixed, then u with the new v_i fixed.
             copy(u | v[i], into=now)
-            generator = torch.Generator().manual_seed(seed_of(seed, "personalised", t, i))
+            generator = torch.Generator().manual_seed(seed_of(seed, "personalized", t, i))
             batches = epochs(devices[i], batch_size, generator)
             for batch in next(batches):
                 step(model, {name: now[name] for name in personal}, batch, personal_lr)

@@ -46,7 +46,7 @@ def main() -> None:
     for update in (partita.LocalAlt, SharedFirst):
         method = partita.Method(local=update, shared_lr=0.05, personal_lr=0.05, batch_size=8)
         result = partita.run(task, partition, method, rounds=20, devices_per_round=4)
-        error = result.summary["stages"]["personalised"]["weighted_mean"]
+        error = result.summary["stages"]["personalized"]["weighted_mean"]
         print(f"{update.__name__}: mean squared error {error:.3f}")
 
 

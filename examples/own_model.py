@@ -36,7 +36,7 @@ def main() -> None:
 
     for method in (partita.FedAvg(shared_lr=0.5), partita.FedAlt(shared_lr=0.5, personal_lr=0.5)):
         result = partita.run(task, partition, method, rounds=20)
-        accuracy = result.summary["stages"]["personalised"]["weighted_mean"]
+        accuracy = result.summary["stages"]["personalized"]["weighted_mean"]
         print(f"{type(method).__name__}: test accuracy {accuracy:.2f}")
 
     model = result.model("device-3")

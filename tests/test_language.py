@@ -23,7 +23,7 @@ RETIRED = {
     r"made[- ]up": "placeholder",
     r"learnt": "learned",
     r"\w*(?:colour|behaviour|neighbour|favour)\w*": "American spelling",
-    r"(?!personalised\b)\w*(?:ersonalis|egularis|ummaris|inimis|nitialis|ormalis|tandardis|okenis)\w*": "-ize",
+    r"\w*(?:ersonalis|egularis|ummaris|inimis|nitialis|ormalis|tandardis|okenis)\w*": "-ize",
     r"(?:go|goes|going|gone) on with": "resume",
     r"Mind:": "Warning:",
     r"troubles?": "warning",

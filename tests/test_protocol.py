@@ -20,12 +20,12 @@ def test_an_order_has_the_fields_of_the_design() -> None:
 
 def test_seeds_depend_on_everything_they_are_for() -> None:
     seeds = {
-        derive_seed(1, "personalised", 0, "a"),
-        derive_seed(2, "personalised", 0, "a"),
+        derive_seed(1, "personalized", 0, "a"),
+        derive_seed(2, "personalized", 0, "a"),
         derive_seed(1, "finetuned", 0, "a"),
-        derive_seed(1, "personalised", 1, "a"),
-        derive_seed(1, "personalised", 0, "b"),
-        derive_seed(1, "personalised", "0a"),
+        derive_seed(1, "personalized", 1, "a"),
+        derive_seed(1, "personalized", 0, "b"),
+        derive_seed(1, "personalized", "0a"),
     }
 
     assert len(seeds) == 6

@@ -26,7 +26,7 @@ class Stage(StrEnum):
     """The stages of a run, named after the model that each one ends with."""
 
     PRETRAINED = "pretrained"
-    PERSONALISED = "personalised"
+    PERSONALIZED = "personalized"
     FINETUNED = "finetuned"
     SERVED = "served"
     """No training: for each device, the better of the pretrained model and its own."""
@@ -178,7 +178,7 @@ def label_of(stage: Stage, round: int) -> str:
 def derive_seed(seed: int, *path: str | int) -> int:
     """Return the seed for one use of randomness, derived from the run's seed and its purpose.
 
-    >>> derive_seed(1, "personalised", 0, "a") == derive_seed(1, "personalised", 0, "b")
+    >>> derive_seed(1, "personalized", 0, "a") == derive_seed(1, "personalized", 0, "b")
     False
     """
     digest = hashlib.sha256(json.dumps([seed, *path]).encode()).digest()

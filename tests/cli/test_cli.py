@@ -138,7 +138,7 @@ def test_own_code_runs_by_import_path_and_again_from_the_recorded_config(
 
     assert main(["run", "runs/mine-1/config.toml", "out=again"]) == 0
 
-    for name in ("summary.json", "devices.parquet", "shared/personalised.safetensors"):
+    for name in ("summary.json", "devices.parquet", "shared/personalized.safetensors"):
         assert (here / "runs/mine-1" / name).read_bytes() == (here / "again" / name).read_bytes()
 
 

@@ -132,7 +132,7 @@ def test_a_failed_run_is_reported_and_the_command_fails(
     assert main(["compare", "mine.toml", settings, "seeds=1", "out=grid"]) == 1
 
     out = capsys.readouterr().out
-    assert "fedper-5 failed: No device replied in any round of `personalised`" in out
+    assert "fedper-5 failed: No device replied in any round of `personalized`" in out
     assert [row["method"] for row in table(here / "grid")] == [
         *("FedAvg", "Local only", "FedAvg, continued", "FedAlt"),
     ]

@@ -41,7 +41,7 @@ def test_a_small_experiment_runs(path: Path, tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "run/summary.json").read_bytes())
     assert {stage: numbers["devices"] for stage, numbers in summary["stages"].items()} == {
         "pretrained": 2,
-        "personalised": 2,
+        "personalized": 2,
         "finetuned": 2,
     }
 

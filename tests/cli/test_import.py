@@ -247,7 +247,7 @@ def test_a_bad_test_row_does_not_lose_the_training(
     assert Path("a/rounds.jsonl").read_text().startswith(trained)
     assert "skip_bad = true" in Path("a/config.toml").read_text()
     assert main(["run", "words.toml", *SHORT, "task.skip_bad=true", "out=b"]) == 0
-    for name in ("summary.json", "devices.parquet", "shared/personalised.safetensors"):
+    for name in ("summary.json", "devices.parquet", "shared/personalized.safetensors"):
         assert Path("a", name).read_bytes() == Path("b", name).read_bytes()
     resumed, whole = (
         [line for line in Path(name, "config.toml").read_text().splitlines() if "command =" not in line]

@@ -147,7 +147,7 @@ def test_json_is_a_line_for_every_round_and_one_for_the_result(
         written = rounds_in(folder)
         assert len(printed) == len(written)
         assert all(line.items() >= wrote.items() for line, wrote in zip(printed, written, strict=True))
-    assert (own[0]["rounds"], own[5]["stage"], own[5]["final"]) == (2, "personalised", True)
+    assert (own[0]["rounds"], own[5]["stage"], own[5]["final"]) == (2, "personalized", True)
     assert own[5]["helped"] + own[5]["hurt"] + own[5]["same"] == 6
     assert outcome["folder"] == "a"
     assert outcome["summary"] == json.loads(Path("a/summary.json").read_text())
@@ -238,7 +238,7 @@ def test_a_watcher_changes_no_bit_and_one_that_raises_is_not_called_again(
         "RuntimeError: no server (my_watchers.py, line 16)."
     )
     assert len(calls_in("watched")) == ROUNDS
-    for name in ("summary.json", "devices.parquet", "shared/personalised.safetensors"):
+    for name in ("summary.json", "devices.parquet", "shared/personalized.safetensors"):
         assert Path("watched", name).read_bytes() == Path("plain", name).read_bytes()
     watched, plain = (
         [{key: value for key, value in line.items() if key != "seconds"} for line in rounds_in(folder)]

@@ -22,31 +22,31 @@ def kept(store: Store, device: str) -> float | None:
 
 
 def test_a_device_that_was_never_counted_has_nothing(store: Store) -> None:
-    store.save("a", "personalised-0", ONE)
+    store.save("a", "personalized-0", ONE)
 
     assert kept(store, "a") is None
 
 
 def test_only_counted_devices_keep_what_they_learnt(store: Store) -> None:
-    store.save("a", "personalised-0", ONE)
-    store.save("b", "personalised-0", ONE)
-    store.commit("personalised-0", ["a"], ["a", "b"])
+    store.save("a", "personalized-0", ONE)
+    store.save("b", "personalized-0", ONE)
+    store.commit("personalized-0", ["a"], ["a", "b"])
 
     assert (kept(store, "a"), kept(store, "b")) == (1.0, None)
 
-    store.save("a", "personalised-1", TWO)
-    store.save("b", "personalised-1", TWO)
-    store.commit("personalised-1", ["b"], ["a", "b"])
+    store.save("a", "personalized-1", TWO)
+    store.save("b", "personalized-1", TWO)
+    store.commit("personalized-1", ["b"], ["a", "b"])
 
     assert (kept(store, "a"), kept(store, "b")) == (1.0, 2.0)
 
 
 def test_committing_again_does_no_harm(store: Store) -> None:
-    store.save("a", "personalised-0", ONE)
-    store.commit("personalised-0", ["a"], ["a", "b"])
-    store.save("a", "personalised-1", TWO)
+    store.save("a", "personalized-0", ONE)
+    store.commit("personalized-0", ["a"], ["a", "b"])
+    store.save("a", "personalized-1", TWO)
 
-    store.commit("personalised-0", ["a"], ["a", "b"])
+    store.commit("personalized-0", ["a"], ["a", "b"])
 
     assert kept(store, "a") == 1.0
 
@@ -65,12 +65,12 @@ def test_what_is_kept_does_not_change_with_what_was_saved(store: Store) -> None:
 
 def test_a_new_process_finishes_the_last_commit(tmp_path: Path) -> None:
     before = DiskStore(tmp_path)
-    before.save("a", "personalised-4", ONE)
-    before.save("b", "personalised-4", TWO)
+    before.save("a", "personalized-4", ONE)
+    before.save("b", "personalized-4", TWO)
     # Here the process is killed: the commit of round 4 is on disk, the renames are not.
 
     after = DiskStore(tmp_path)
-    after.commit("personalised-4", ["a"], ["a", "b"])
+    after.commit("personalized-4", ["a"], ["a", "b"])
 
     assert (kept(after, "a"), kept(after, "b")) == (1.0, None)
     assert not list(tmp_path.glob("*.next"))

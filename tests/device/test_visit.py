@@ -64,7 +64,7 @@ class Setting:
         )
 
     def order(self, work: Update | Finetune | Evaluate, device: str = "d0", **changes: Any) -> Order:
-        settings = {"stage": Stage.PERSONALISED, "round": 0, "shared": self.shared, "start": self.start}
+        settings = {"stage": Stage.PERSONALIZED, "round": 0, "shared": self.shared, "start": self.start}
         return Order(device=device, work=work, **(settings | changes))
 
     def visit(self, work: Update | Finetune | Evaluate, device: str = "d0", **changes: Any) -> Reply:
@@ -75,7 +75,7 @@ class Setting:
     def executor(self) -> SerialExecutor:
         return SerialExecutor(self.task, self.roles, self.store, seed=1)
 
-    def filed(self, device: str = "d0", label: str = "personalised-0") -> Mapping[str, Tensor]:
+    def filed(self, device: str = "d0", label: str = "personalized-0") -> Mapping[str, Tensor]:
         self.store.commit(label, [device], [device])
         personal = self.store.load(device)
         assert personal is not None
@@ -299,7 +299,7 @@ def test_a_stateful_device_goes_on_from_what_it_kept() -> None:
     setting.visit(one_step)
     first = setting.filed()["offset"].clone()
     setting.visit(one_step, round=1)
-    second = setting.filed(label="personalised-1")["offset"]
+    second = setting.filed(label="personalized-1")["offset"]
 
     inputs, targets = affine_devices()["d0"]["train"]
     slope = setting.shared["slope.weight"].squeeze(0)
@@ -313,7 +313,7 @@ def test_a_stateless_device_starts_anew_and_keeps_nothing() -> None:
     first, again = (setting.visit(UPDATE) for _ in range(2))
 
     assert same_bits(first.change or {}, again.change or {})
-    setting.store.commit("personalised-0", ["d0"], ["d0"])
+    setting.store.commit("personalized-0", ["d0"], ["d0"])
     assert setting.store.load("d0") is None
 
 
@@ -329,7 +329,7 @@ def test_a_loss_that_becomes_nan_is_the_devices_failure(method: Any) -> None:
     assert isinstance(answer, Failure)
     assert answer.device == "d0"
     assert "loss became nan" in answer.reason
-    setting.store.commit("personalised-0", ["d0"], ["d0"])
+    setting.store.commit("personalized-0", ["d0"], ["d0"])
     assert setting.store.load("d0") is None
 
 
@@ -362,7 +362,7 @@ def test_an_error_in_the_users_code_is_raised_with_the_device() -> None:
     with pytest.raises(KeyError) as caught:
         setting.visit(UPDATE, "d3", round=7)
 
-    assert caught.value.__notes__ == ["On device 'd3', in round 7 of `personalised`."]
+    assert caught.value.__notes__ == ["On device 'd3', in round 7 of `personalized`."]
 
 
 def test_a_frozen_part_that_is_not_the_servers_is_refused() -> None:
@@ -419,10 +419,10 @@ def test_an_order_says_which_round_counted() -> None:
     setting.visit(UPDATE, round=0)
     setting.visit(UPDATE, round=1)
 
-    setting.visit(Evaluate(model="personal"), round=2, counted="personalised-1")
+    setting.visit(Evaluate(model="personal"), round=2, counted="personalized-1")
 
     counted = setting.store.load("d0")
     assert counted is not None
     again = Setting(affine_task(), personal="offset")
     again.visit(UPDATE, round=1)
-    assert same_bits(counted, again.filed(label="personalised-1"))
+    assert same_bits(counted, again.filed(label="personalized-1"))

@@ -56,7 +56,7 @@ def test_a_device_that_was_not_sampled_keeps_its_start() -> None:
     )
 
     moved = {f"d{n}" for n in range(6) if result.personal(f"d{n}")["offset"].item() != 0.0}
-    sampler = random.Random(derive_seed(1, "personalised", 0, "cohort"))
+    sampler = random.Random(derive_seed(1, "personalized", 0, "cohort"))
     assert moved == {f"d{position}" for position in sampler.sample(range(6), 2)}
 
 
@@ -81,7 +81,7 @@ def numpy_run(method: str, *, rounds: int, cohort: int, gamma_u: float, gamma_v:
     ]
     v = np.zeros(len(devices))
     for t in range(rounds):
-        key = json.dumps([seed, "personalised", t, "cohort"]).encode()
+        key = json.dumps([seed, "personalized", t, "cohort"]).encode()
         sampler = random.Random(int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> 1)
         chosen = sampler.sample(range(len(devices)), cohort)
         changes, weights = [], []

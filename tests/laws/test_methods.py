@@ -121,7 +121,7 @@ def test_pfedme_keeps_nothing_on_a_device_and_is_evaluated_by_w_itself(tmp_path:
         rows = {
             r["split"]: r
             for r in result.devices.to_pylist()
-            if (r["stage"], r["device"]) == ("personalised", device)
+            if (r["stage"], r["device"]) == ("personalized", device)
         }
         assert rows["test"]["model"] == "personal"
         assert rows["test"]["metric"] == pytest.approx(-abs(w - target), abs=1e-6)

@@ -156,7 +156,7 @@ def test_every_model_trains_with_every_partition(kind: str, name: str, method: A
 
     before = partition.partition.of(build_model(task, partition, seed=1))
     assert not same_bits(result.shared, before.shared)
-    assert result.summary["stages"]["personalised"]["devices"] == 4
+    assert result.summary["stages"]["personalized"]["devices"] == 4
     personal = [result.personal(f"d{number}") for number in range(4)]
     if name == "none":
         assert personal == [{}] * 4
@@ -253,7 +253,7 @@ def test_runs_with_differing_sizes_resume_with_the_same_bits(tmp_path: Path) -> 
         pass
 
     def stop(line: Any, done: int, _: int) -> None:
-        if line["stage"] == "personalised" and line["work"] == "update":
+        if line["stage"] == "personalized" and line["work"] == "update":
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -278,12 +278,12 @@ def test_many_sizes_keep_few_models() -> None:
 
     for device in [*devices, "d8"]:
         order = Order(
-            stage=Stage.PERSONALISED,
+            stage=Stage.PERSONALIZED,
             round=0,
             device=device,
             work=Evaluate(model="personal"),
-            shared=stages.open(Stage.PERSONALISED).start.shared,
-            start=stages.start_of(Stage.PERSONALISED, partition.on(device)),
+            shared=stages.open(Stage.PERSONALIZED).start.shared,
+            start=stages.start_of(Stage.PERSONALIZED, partition.on(device)),
         )
         reply = visitor(order)
         assert isinstance(reply, Reply)
@@ -302,7 +302,7 @@ def test_adapters_start_from_the_pretrained_model_unchanged(tmp_path: Path) -> N
     pipeline(task, partition, plan, out=tmp_path / "run")
 
     pretrained = from_bytes((tmp_path / "run/shared/pretrained.safetensors").read_bytes())
-    shared = from_bytes((tmp_path / "run/shared/personalised.safetensors").read_bytes())
+    shared = from_bytes((tmp_path / "run/shared/personalized.safetensors").read_bytes())
     start = from_bytes((tmp_path / "run/shared/start.safetensors").read_bytes())
     assert same_bits(shared, {name: pretrained[name] for name in shared})
     norms = {name: tensor for name, tensor in start.items() if ".adapter." not in name}

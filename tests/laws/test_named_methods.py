@@ -141,11 +141,11 @@ def test_ft_part_finetunes_the_personal_part_of_the_config() -> None:
 
 STAGES = {
     "fedadam": "pretrained",
-    **dict.fromkeys(("fedavg", "fedprox", "scaffold"), "pretrained personalised"),
+    **dict.fromkeys(("fedavg", "fedprox", "scaffold"), "pretrained personalized"),
     **dict.fromkeys(("finetune", "ditto", "ft_part", "local"), "pretrained finetuned"),
     **dict.fromkeys(
         ("fedalt", "fedsim", "pfedme", "fedper", "fedrep", "lg_fedavg", "fedbn", "fedbabu"),
-        "pretrained personalised finetuned",
+        "pretrained personalized finetuned",
     ),
 }
 
@@ -316,7 +316,7 @@ def test_a_run_writes_the_settings_of_its_method(here: Path, caplog: pytest.LogC
     caplog.clear()
     assert main(["run", "a/config.toml", "out=b"]) == 0
     assert "instead of" not in caplog.text
-    for name in ("devices.parquet", "summary.json", "shared/personalised.safetensors"):
+    for name in ("devices.parquet", "summary.json", "shared/personalized.safetensors"):
         assert (here / "a" / name).read_bytes() == (here / "b" / name).read_bytes()
 
 
@@ -330,10 +330,10 @@ def test_scaffold_by_its_name_sends_controls_and_has_nothing_to_finetune(
     assert [(line["stage"], line["work"], line["bytes"]["down"]) for line in lines] == [
         ("pretrained", "update", 2 * 16),
         ("pretrained", "evaluate", 6 * 16),
-        ("personalised", "update", 2 * 32),
-        ("personalised", "evaluate", 6 * 16),
+        ("personalized", "update", 2 * 32),
+        ("personalized", "evaluate", 6 * 16),
     ]
-    assert list(json.loads((here / "a/summary.json").read_text())["stages"]) == ["pretrained", "personalised"]
+    assert list(json.loads((here / "a/summary.json").read_text())["stages"]) == ["pretrained", "personalized"]
 
 
 class Carrying(LocalScaffold):

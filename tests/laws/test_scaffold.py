@@ -94,7 +94,7 @@ def algorithm_1(rounds: int) -> tuple[list[np.ndarray], list[np.ndarray], np.nda
     own = np.zeros((len(data), 4))
     xs, cs = [x], [c]
     for t in range(rounds):
-        sampler = random.Random(derive_seed(1, "personalised", t, "cohort"))
+        sampler = random.Random(derive_seed(1, "personalized", t, "cohort"))
         dys, dcs = [], []
         for i in sampler.sample(range(len(data)), COHORT):
             y = x.copy()

@@ -55,7 +55,7 @@ def measured(*stages: tuple[str, list[float | None], list[float | None]]) -> lis
 ROWS = measured(
     # Device 0 is better with its own model, 1 worse, 2 has a tie, of 3 and 4 one side is undefined.
     ("pretrained", [0.5, 0.5, 0.5, None, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5]),
-    ("personalised", [0.9, 0.9, 0.9, 0.9, 0.9], [0.0, 0.0, 0.0, 0.0, 0.0]),
+    ("personalized", [0.9, 0.9, 0.9, 0.9, 0.9], [0.0, 0.0, 0.0, 0.0, 0.0]),
     ("finetuned", [0.75, 0.25, 0.5, 0.75, None], [1.1, 1.2, 1.3, 1.4, 1.5]),
 )
 

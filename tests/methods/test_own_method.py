@@ -120,7 +120,7 @@ def test_a_hyperparameter_changes_the_result_and_is_in_the_config(here: Path) ->
     assert run("run", method, "personalize.decay=0.0", "out=b") == 0
     assert main(["run", "b/config.toml", "out=c"]) == 0
 
-    shared = [(here / name / "shared/personalised.safetensors").read_bytes() for name in "abc"]
+    shared = [(here / name / "shared/personalized.safetensors").read_bytes() for name in "abc"]
     assert written(here / "b")["personalize"]["decay"] == 0.0
     assert shared[0] != shared[1] == shared[2]
 

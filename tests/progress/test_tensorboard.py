@@ -57,10 +57,10 @@ def test_events_have_the_values_of_the_rounds(tmp_path: Path) -> None:
 
     events = read(tmp_path / "run")
     assert same(events, expected(tmp_path / "run"))
-    assert [step for step, _ in events["personalised/loss"]] == [0, 1, 2, 3]
-    assert [step for step, _ in events["personalised/evaluation/metric"]] == [2, 4]
+    assert [step for step, _ in events["personalized/loss"]] == [0, 1, 2, 3]
+    assert [step for step, _ in events["personalized/evaluation/metric"]] == [2, 4]
     # Three devices are sent the slope, 3 numbers of 4 bytes.
-    assert [value for _, value in events["personalised/bytes_down"]] == [36.0] * 4
+    assert [value for _, value in events["personalized/bytes_down"]] == [36.0] * 4
     assert "pretrained/personal_lr" not in events
 
 

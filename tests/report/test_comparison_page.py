@@ -119,7 +119,7 @@ def test_the_answer_names_the_best_model_and_the_pretrained_one(comparison: Path
     cells = {
         "FedAvg": mean("start", "pretrained"),
         "Local only": mean("local", "finetuned"),
-        "FedAvg, continued": mean("fedavg", "personalised"),
+        "FedAvg, continued": mean("fedavg", "personalized"),
         "Finetune": mean("finetune", "finetuned"),
         "FedAlt (output)": mean("fedalt-output", "finetuned"),
     }

@@ -30,7 +30,7 @@ def outcome(
         return {f"d{n}": (m, w) for n, (m, w) in enumerate(zip(metrics, weights, strict=False))}
 
     stages = (
-        {"personalised": values(before), "finetuned": values(last)} if before else {"finetuned": values(last)}
+        {"personalized": values(before), "finetuned": values(last)} if before else {"finetuned": values(last)}
     )
     whole = CellResult(stages=stages, rounds=10, sent=2_000_000, seconds=3.0, kept=7, devices=2)
     return replace(whole, **changes)

@@ -100,7 +100,7 @@ def test_a_change_is_the_difference_to_the_pretrained_model_on_the_same_device(r
     metric = {(r["stage"], r["device"], r["split"]): r["metric"] for r in rows}
     for row in pq.read_table(run / "finetune/devices.parquet").to_pylist():
         metric["baseline " + row["stage"], row["device"], row["split"]] = row["metric"]
-    stages = {"Finetune": "baseline finetuned", "FedAlt": "personalised", "FedAlt, fine-tuned": "finetuned"}
+    stages = {"Finetune": "baseline finetuned", "FedAlt": "personalized", "FedAlt, fine-tuned": "finetuned"}
 
     devices = data_of(run).devices
 
@@ -360,7 +360,7 @@ def test_equal_numbers_of_examples_are_a_sentence_instead_of_a_chart() -> None:
 
 def test_visits_of_a_device_are_counted_by_stage(run: Path) -> None:
     counts: dict[tuple[str, str], int] = {}
-    names = {"pretrained": "pretraining", "personalised": "personalizing", "finetuned": "fine-tuning"}
+    names = {"pretrained": "pretraining", "personalized": "personalizing", "finetuned": "fine-tuning"}
     for line in map(json.loads, (run / "rounds.jsonl").read_text().splitlines()):
         for device in line["asked"] if line["work"] != "evaluate" else ():
             key = device, names[line["stage"]]
@@ -374,7 +374,7 @@ def test_visits_of_a_device_are_counted_by_stage(run: Path) -> None:
 
 
 def test_visits_count_replies_and_keep_the_reason_of_a_failure() -> None:
-    line = {"stage": "personalised", "asked": ["a", "b"], "heard": ["b"], "failed": {"a": "no disk"}}
+    line = {"stage": "personalized", "asked": ["a", "b"], "heard": ["b"], "failed": {"a": "no disk"}}
 
     failed, replied = visits_of([line, {**line, "asked": ["b"], "failed": {}}])
 

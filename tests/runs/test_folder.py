@@ -43,7 +43,7 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
     assert [line["round"] for line in folder.rounds() if line["work"] == "update"] == [0, 1, 0, 1]
     assert folder.devices is folder.devices
     assert folder.devices.num_rows == 3 * 6 * 2
-    assert same_bits(folder.shared(Stage.PERSONALISED), result.shared)
+    assert same_bits(folder.shared(Stage.PERSONALIZED), result.shared)
     kept = folder.kept("d0")
     assert kept is not None
     assert same_bits(kept, result.personal("d0"))

@@ -93,7 +93,7 @@ def test_the_folder_is_as_the_design_says(whole: Path) -> None:
     }
     assert {path.name for path in (whole / "shared").iterdir()} == {
         "pretrained.safetensors",
-        "personalised.safetensors",
+        "personalized.safetensors",
         "start.safetensors",
     }
     assert (
@@ -210,7 +210,7 @@ def test_a_commit_whose_personal_parts_have_not_moved_is_finished_first(
 
     def stop(self: DiskStore, label: str, counted: Any, asked: Any) -> None:
         nonlocal commits
-        commits += label.startswith("personalised") and bool(counted)
+        commits += label.startswith("personalized") and bool(counted)
         if commits == 2:
             raise Killed
         commit(self, label, counted, asked)
@@ -219,7 +219,7 @@ def test_a_commit_whose_personal_parts_have_not_moved_is_finished_first(
     with pytest.raises(Killed):
         do_run(tmp_path / "run")
     monkeypatch.undo()
-    assert list((tmp_path / "run/personal").glob("*.personalised-1.next"))
+    assert list((tmp_path / "run/personal").glob("*.personalized-1.next"))
 
     do_run(tmp_path / "run", resume=True)
 

@@ -38,7 +38,7 @@ def reply(device: str, change: float, weight: int = 1, **others: float) -> Reply
 def orders(devices: str, shared: dict[str, torch.Tensor], work: Update | Evaluate = WORK) -> list[Order]:
     start = Start(digest="", personal={}, frozen="")
     return [
-        Order(stage=Stage.PERSONALISED, round=0, device=d, work=work, shared=shared, start=start)
+        Order(stage=Stage.PERSONALIZED, round=0, device=d, work=work, shared=shared, start=start)
         for d in devices
     ]
 

@@ -9,7 +9,7 @@ from partita.server.sampling import sample_cohort
 
 
 def cohort(round: int, *, devices: int = 10, size: int = 3, seed: int = 1) -> list[int]:
-    return sample_cohort(devices, size, seed=seed, stage=Stage.PERSONALISED, round=round)
+    return sample_cohort(devices, size, seed=seed, stage=Stage.PERSONALIZED, round=round)
 
 
 def test_no_device_is_sampled_twice_in_a_round() -> None:

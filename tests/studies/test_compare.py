@@ -68,7 +68,7 @@ def test_a_cell_has_the_bits_of_a_run_with_the_same_settings(
     names = [
         "devices.parquet",
         "summary.json",
-        *(f"shared/{n}.safetensors" for n in ("pretrained", "personalised")),
+        *(f"shared/{n}.safetensors" for n in ("pretrained", "personalized")),
     ]
     names += [f"personal/{path.name}" for path in (cell / "personal").iterdir()]
     assert len(names) > 6
@@ -81,7 +81,7 @@ def test_the_table_has_the_values_of_the_summaries(whole: Comparison) -> None:
 
     for method, kind, stage in [
         ("FedAvg", "start", "pretrained"),
-        ("FedAvg, continued", "fedavg", "personalised"),
+        ("FedAvg, continued", "fedavg", "personalized"),
         ("FedAlt, stateless", "fedalt-stateless-output", "finetuned"),
         ("Local only", "local", "finetuned"),
     ]:
@@ -175,7 +175,7 @@ def test_a_failed_cell_is_named_and_the_others_are_compared(
     comparison, failed = done(tmp_path / "grid", values("fedalt", "fedsim", compare={"seeds": 1, **DIVERGES}))
 
     assert list(failed) == ["fedalt-output-3"]
-    assert "No device replied in any round of `personalised`" in failed["fedalt-output-3"]
+    assert "No device replied in any round of `personalized`" in failed["fedalt-output-3"]
     assert [row["method"] for row in table(comparison.folder)] == [
         *("FedAvg", "Local only", "FedAvg, continued", "FedSim"),
     ]

@@ -108,7 +108,7 @@ def test_what_a_method_declares_is_sent_and_kept_as_a_run_does_it(here: Path) ->
     # SCAFFOLD's control of the 26 parameters travels both ways and stays on each device.
     assert none["down_bytes"] - plain["down_bytes"] == none["up_bytes"] - plain["up_bytes"] == 26 * 4
     lines = [json.loads(line) for line in Path("run/rounds.jsonl").read_text().splitlines()]
-    (sent,) = [line["bytes"] for line in lines if (line["stage"], line["work"]) == ("personalised", "update")]
+    (sent,) = [line["bytes"] for line in lines if (line["stage"], line["work"]) == ("personalized", "update")]
     assert sent == {"down": 3 * none["down_bytes"], "up": 3 * none["up_bytes"]}
     assert sum(file.stat().st_size for file in Path("run/personal").iterdir()) == none["disk_bytes"]
     # Of the other partitions nothing is said that their method would not do.
@@ -149,7 +149,7 @@ def test_traffic_and_disk_are_those_of_a_run(here: Path) -> None:
     runner.finish(runner.prepare(config, Path()))
 
     lines = [json.loads(line) for line in Path("run/rounds.jsonl").read_text().splitlines()]
-    (update,) = [line for line in lines if line["stage"] == "personalised" and line["work"] == "update"]
+    (update,) = [line for line in lines if line["stage"] == "personalized" and line["work"] == "update"]
     assert update["bytes"] == {"down": 2 * output["down_bytes"], "up": 2 * output["up_bytes"]}
     files = list(Path("run/personal").iterdir())
     assert len(files) == 3

@@ -120,7 +120,7 @@ def test_a_run_trains_on_a_table(tmp_path: Path) -> None:
 
     result = run(task, partition, FedAlt(shared_lr=0.05), rounds=1, devices_per_round=2)
 
-    assert result.summary["stages"]["personalised"]["devices"] == 3
+    assert result.summary["stages"]["personalized"]["devices"] == 3
 
 
 @pytest.mark.parametrize(

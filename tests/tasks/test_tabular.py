@@ -42,7 +42,7 @@ def test_all_numeric_columns_are_inputs(tmp_path: Path) -> None:
     assert labels.dtype == torch.long
     assert task.headline == "accuracy"
     result = run(task, named_partition(task.model(), "output"), FedSim(shared_lr=0.1), rounds=1)
-    assert result.summary["stages"]["personalised"]["devices"] == 2
+    assert result.summary["stages"]["personalized"]["devices"] == 2
 
 
 def test_columns_and_label_can_be_chosen_for_regression(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ def rows() -> list[dict[str, Any]]:
             row("pretrained", device, value, weight=1 + 2 * (device == "d"))
             for device, value in before.items()
         ),
-        *(row("personalised", device, value) for device, value in after.items()),
-        row("personalised", "a", 0.0, split="train"),
+        *(row("personalized", device, value) for device, value in after.items()),
+        row("personalized", "a", 0.0, split="train"),
     ]
 
 
@@ -53,7 +53,7 @@ def test_helped_and_hurt_are_strict_and_leave_out_the_undefined(
 
     summary = summarize(rows(), task, devices=4)
 
-    numbers = summary["stages"]["personalised"]
+    numbers = summary["stages"]["personalized"]
     assert (summary["metric"], summary["direction"]) == ("error", direction)
     assert (numbers["helped"], numbers["hurt"], numbers["same"], numbers["devices"]) == (helped, hurt, 1, 3)
 
@@ -94,11 +94,11 @@ def test_a_block_of_devices_is_compared_with_the_pretrained_model(
     before = [*rows(), row("pretrained", "a", 0.0, split="train")]
     # Before: a 1/2, b 1/2, c 1/4, d 1. The second a is of another split, the second d has no metric.
     after = [
-        row("personalised", "a", 0.75),
-        row("personalised", "a", 0.0, split="train"),
-        row("personalised", "b", 0.75),
-        row("personalised", "d", 0.25),
-        row("personalised", "d", None),
+        row("personalized", "a", 0.75),
+        row("personalized", "a", 0.0, split="train"),
+        row("personalized", "b", 0.75),
+        row("personalized", "d", 0.25),
+        row("personalized", "d", None),
     ]
 
     pretrained = Pretrained(before, task, devices=4, split="test")

@@ -66,11 +66,11 @@ def test_all_stages_are_in_the_table_with_their_model() -> None:
     assert len(rows) == 3 * 6 * 2
     assert {(row["stage"], row["model"]) for row in rows} == {
         ("pretrained", "global"),
-        ("personalised", "personal"),
+        ("personalized", "personal"),
         ("finetuned", "personal"),
     }
     assert [row["examples"] for row in rows if row["split"] == "train"][:6] == [5, 6, 7, 8, 9, 10]
-    assert list(result.summary["stages"]) == ["pretrained", "personalised", "finetuned"]
+    assert list(result.summary["stages"]) == ["pretrained", "personalized", "finetuned"]
 
 
 def test_personalization_begins_with_the_pretrained_model() -> None:
@@ -93,7 +93,7 @@ def test_personalization_begins_with_the_pretrained_model() -> None:
     assert result.personal("d0")["offset"].item() != 0.0
     before, after = (
         [(r["device"], r["split"], r["metric"]) for r in stage_rows(result, stage)]
-        for stage in ("pretrained", "personalised")
+        for stage in ("pretrained", "personalized")
     )
     assert before == after
 
@@ -154,7 +154,7 @@ def test_stateless_devices_are_evaluated_and_finetuned_from_the_start() -> None:
     without = pipeline(task, offset(task), stages)
     finetuned = pipeline(task, offset(task), plan(**{**vars(stages), "finetune": plan().finetune}))
 
-    assert [r["metric"] for r in stage_rows(without, "personalised")] == [
+    assert [r["metric"] for r in stage_rows(without, "personalized")] == [
         r["metric"] for r in stage_rows(without, "pretrained")
     ]
     assert without.personal("d0")["offset"].item() == 0.0
@@ -176,7 +176,7 @@ def test_a_device_that_fails_keeps_its_v_and_the_run_goes_on() -> None:
     assert all(set(line["failed"]) == {"d2"} and len(line["heard"]) == 5 for line in updates)
     assert result.personal("d2")["offset"].item() == 0.0
     assert result.personal("d1")["offset"].item() != 0.0
-    (row,) = [r for r in stage_rows(result, "personalised") if (r["device"], r["split"]) == ("d2", "train")]
+    (row,) = [r for r in stage_rows(result, "personalized") if (r["device"], r["split"]) == ("d2", "train")]
     assert row["loss"] is None
     assert "the loss is nan" in row["reason"]
 
@@ -430,8 +430,8 @@ def test_evaluations_while_training_are_in_the_curves_and_change_nothing() -> No
     assert [(r["stage"], r["round"]) for r in lines if r["work"] == "evaluate"] == [
         ("pretrained", 2),
         ("pretrained", 4),
-        ("personalised", 2),
-        ("personalised", 3),
+        ("personalized", 2),
+        ("personalized", 3),
         ("finetuned", 1),
     ]
     assert all(r["metric"] < 0 < r["weight"] for r in lines if r["work"] == "evaluate")
@@ -513,14 +513,14 @@ def test_a_watcher_is_told_how_many_rounds_there_are_and_who_was_hurt(
     )
 
     assert {(line["stage"], line["rounds"]) for line in lines} == {
-        *(("pretrained", 4), ("personalised", 3), ("finetuned", 2)),
+        *(("pretrained", 4), ("personalized", 3), ("finetuned", 2)),
     }
     counted = [line for line in lines if "hurt" in line]
     assert [(line["stage"], line["round"]) for line in counted] == [
-        *(("personalised", 2), ("personalised", 2), ("personalised", 3), ("personalised", 3)),
+        *(("personalized", 2), ("personalized", 2), ("personalized", 3), ("personalized", 3)),
         *(("finetuned", 2), ("finetuned", 2)),
     ]
-    for stage in ("personalised", "finetuned"):
+    for stage in ("personalized", "finetuned"):
         final = [line for line in counted if line["stage"] == stage and line["final"]]
         for key in ("helped", "hurt", "same"):
             assert sum(line[key] for line in final) == result.summary["stages"][stage][key]
@@ -545,6 +545,6 @@ def test_a_resumed_run_knows_the_pretrained_model_that_others_are_compared_with(
     result = pipeline(task, offset(task), plan(), **settings)
 
     told = {line["stage"]: line for line in again if "hurt" in line}
-    assert list(told) == ["personalised", "finetuned"]
+    assert list(told) == ["personalized", "finetuned"]
     for stage, line in told.items():
         assert line["hurt"] == result.summary["stages"][stage]["hurt"]

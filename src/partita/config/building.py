@@ -98,7 +98,7 @@ def build(config: Config, folder: Path) -> Built:
 
 def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:
     """Raise if a method declares tensors that it cannot keep or send."""
-    training = plan.training(Stage.PERSONALISED)
+    training = plan.training(Stage.PERSONALIZED)
     if training and carries(training.method.local):
         parts = own.partition.of(build_model(task, own, seed=seed))
         kept_by(training.method.local, own.partition, parts)

@@ -41,7 +41,7 @@ def build_roles(
     """
     settings = {
         Stage.PRETRAINED: {"method": pretrain},
-        Stage.PERSONALISED: {"method": personalize},
+        Stage.PERSONALIZED: {"method": personalize},
         Stage.FINETUNED: {"finetuning": finetune},
     }
     return {

@@ -22,7 +22,7 @@ _WINDOW = 30
 _BAR_WIDTH = 30
 ACTIVITIES = {
     Stage.PRETRAINED: "pretraining",
-    Stage.PERSONALISED: "personalizing",
+    Stage.PERSONALIZED: "personalizing",
     Stage.FINETUNED: "fine-tuning",
 }
 """The name of the training in each stage."""

@@ -135,7 +135,7 @@ def _finetuning(results: Results) -> Table:
     """Return the effect of the final fine-tuning."""
     rows: list[list[Entry]] = []
     for (method, partition), runs in results.outcomes.items():
-        before, after = (_stage(runs, stage) for stage in (Stage.PERSONALISED, Stage.FINETUNED))
+        before, after = (_stage(runs, stage) for stage in (Stage.PERSONALIZED, Stage.FINETUNED))
         if before and after and method != START:
             pair = [_mean_std(before), _mean_std(after), _interval(after, before, results)]
             rows.append([results.titles[method], partition, *pair])

@@ -49,7 +49,7 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
     server = servers.title_of(pretrain["server_optimizer"])
     return {
         Stage.PRETRAINED: server if pretrain["rounds"] else "Start",
-        Stage.PERSONALISED: title,
+        Stage.PERSONALIZED: title,
         Stage.FINETUNED: finetuned,
         Stage.SERVED: "chosen on validation",
     }

@@ -149,7 +149,7 @@ class _RunPage:
         missing = [] if "pretraining" in trained else ["No pretraining: the first row is the initial model."]
         if Stage.PRETRAINED not in own:
             missing.append("No device has a metric for the pretrained model.")
-        later = (Stage.PERSONALISED, Stage.FINETUNED)
+        later = (Stage.PERSONALIZED, Stage.FINETUNED)
         missing += [f"No model of the stage `{stage}`." for stage in later if stage not in own]
         return missing
 

@@ -26,7 +26,7 @@ def fingerprint_of(task: Task, own: Personalization, plan: Plan, *, seed: int) -
             *([f"l2 {regularization.l2} to {regularization.l2_to}"] if regularization.l2 else []),
         ),
         "pretrain": _text(plan.training(Stage.PRETRAINED)),
-        "personalize": _text(plan.training(Stage.PERSONALISED)),
+        "personalize": _text(plan.training(Stage.PERSONALIZED)),
         "finetune": _text(plan.finetune),
         "evaluate": _text(plan.evaluate),
     }

@@ -91,7 +91,7 @@ class Result:
     @cached_property
     def shared(self) -> Mapping[str, Tensor]:
         """The shared part u after training."""
-        return self._record.shared(Stage.PERSONALISED)
+        return self._record.shared(Stage.PERSONALIZED)
 
     def served(self, device: DeviceId) -> Literal["global", "personal"]:
         """Return which model the device is served: its own, or the global one where that was chosen."""

@@ -8,7 +8,7 @@ from partita.protocol import Stage, derive_seed
 def sample_cohort(devices: int, cohort: int, *, seed: int, stage: Stage, round: int) -> list[int]:
     """Return the positions of a round's cohort, in O(cohort): a function of seed, stage and round alone.
 
-    >>> cohort = sample_cohort(1_000_000, 3, seed=1, stage=Stage.PERSONALISED, round=0)
+    >>> cohort = sample_cohort(1_000_000, 3, seed=1, stage=Stage.PERSONALIZED, round=0)
     >>> len(set(cohort))
     3
     """

@@ -105,7 +105,7 @@ def write_costs(folder: RunFolder, task: Task, own: Personalization, plan: Plan,
     """Write what the run's partition costs a device, for its report, unless that has been written."""
     if folder.costs_file.exists():
         return
-    training = plan.training(Stage.PERSONALISED)
+    training = plan.training(Stage.PERSONALIZED)
     local = training.method.local if training else registry.find(registry.REFERENCE).update
     costs = cost_model_of(task, seed=seed).costs(own, local)
     replace_file(folder.costs_file, json.dumps(dict(costs), indent=1).encode())

@@ -54,7 +54,7 @@ def split_by_stage(
     whole = Partition(model, frozen=(lambda _, tensor: id(tensor) in frozen) if frozen else ())
     return {
         Stage.PRETRAINED: Personalization(whole),
-        Stage.PERSONALISED: personalization,
+        Stage.PERSONALIZED: personalization,
         Stage.FINETUNED: personalization,
     }
 

@@ -17,7 +17,7 @@ Summary = dict[str, Any]
 
 MODEL_OF: Mapping[Stage, Literal["global", "personal"]] = {
     Stage.PRETRAINED: "global",
-    Stage.PERSONALISED: "personal",
+    Stage.PERSONALIZED: "personal",
     Stage.FINETUNED: "personal",
 }
 """The model that each stage evaluates."""

@@ -129,12 +129,12 @@ class Plan:
 
     def training(self, stage: Stage) -> Training | None:
         """Return the training rounds of a stage, None if it has none."""
-        rounds = {Stage.PRETRAINED: self.pretrain, Stage.PERSONALISED: self.personalize}.get(stage)
+        rounds = {Stage.PRETRAINED: self.pretrain, Stage.PERSONALIZED: self.personalize}.get(stage)
         return rounds if rounds and rounds.rounds else None
 
     def check(self, devices: int) -> None:
         """Raise if the plan needs more devices than there are."""
-        for name, stage in (("pretrain", Stage.PRETRAINED), ("personalize", Stage.PERSONALISED)):
+        for name, stage in (("pretrain", Stage.PRETRAINED), ("personalize", Stage.PERSONALIZED)):
             training = self.training(stage)
             if training and training.devices_per_round > devices:
                 raise ValueError(

@@ -56,7 +56,7 @@ class Stages:
     def open(self, stage: Stage) -> "ServerStage":
         """Return the server's side of a stage."""
         parts = self.initial_parts(stage, self.splits[stage])
-        shared = self.journal.shared(Stage.PERSONALISED) if stage is Stage.FINETUNED else parts.shared
+        shared = self.journal.shared(Stage.PERSONALIZED) if stage is Stage.FINETUNED else parts.shared
         training, partition = self.plan.training(stage), self.splits[stage].partition
         sent = sent_by(training.method.local, partition, shared) if training else {}
         server = Server(
@@ -81,8 +81,8 @@ class Stages:
         for kind, _, _ in own.kinds(self.devices):
             start = self.start_of(stage, kind)
             found["start" if own.by_device is None else f"start-{start.digest[:8]}"] = start.personal or {}
-        if self.plan.training(Stage.PERSONALISED) is None:
-            found[Stage.PERSONALISED] = self.initial_parts(stage, own).shared
+        if self.plan.training(Stage.PERSONALIZED) is None:
+            found[Stage.PERSONALIZED] = self.initial_parts(stage, own).shared
         return found
 
     def initial_parts(self, stage: Stage, own: Personalization) -> Parts:
