@@ -9,9 +9,21 @@ from pathlib import Path
 
 def write_file(path: Path, content: bytes) -> None:
     """Write `content` to a new file at `path` and wait until it is on disk."""
-    with path.open("wb") as file:
+    _write(path, content, "wb")
+
+
+def append_file(path: Path, content: bytes) -> int:
+    """Append `content` to the file at `path`, wait until it is on disk, and return the file's size."""
+    return _write(path, content, "ab")
+
+
+def _write(path: Path, content: bytes, mode: str) -> int:
+    with path.open(mode) as file:
         file.write(content)
-        sync_file(file.fileno())
+        # fsync waits for what the system has: Python's own buffer must be handed over first.
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -22,14 +34,39 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def sync_file(descriptor: int) -> None:
-    """Wait until the data of the open file `descriptor` is on disk."""
-    os.fsync(descriptor)
+def move_file(scratch: Path, path: Path) -> None:
+    """Rename a file that was written otherwise to `path`, as `replace_file` does."""
+    sync_file(scratch)
+    scratch.replace(path)
+    sync_folder(path.parent)
+
+
+def make_folder(path: Path, *, exist_ok: bool = False) -> None:
+    """Create a folder and those that it is in, and wait until their names are on disk.
+
+    Raises:
+        FileExistsError: there is a file at `path`, or a folder that is not `exist_ok`.
+    """
+    if exist_ok and path.is_dir():
+        return
+    new = [path, *(parent for parent in path.parents if not parent.exists())]
+    path.mkdir(parents=True, exist_ok=exist_ok)
+    for folder in reversed(new):
+        sync_folder(folder.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the content of the file at `path` is on disk."""
+    _sync(path)
 
 
 def sync_folder(folder: Path) -> None:
     """Wait until the names in `folder` are on disk, renames and deletions included."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -22,11 +22,16 @@ from partita import (
     Training,
     pipeline,
 )
+from partita.data.rows import SkippedRow, SkippedRows, read_skipped
 from partita.device.store import DiskStore
 from partita.errors import ConfigError, InUse
+from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.server.optimizers import Adam
+from partita.server.round import State
+from partita.training.journal import Commit
+from power import Disk, Image, recorded, restored
 from small import affine_devices, affine_task
 
 PLAN = Plan(
@@ -174,8 +179,8 @@ def resumes_with_the_same_bits(
     return True
 
 
-# A whole run calls fsync 117 times, replace 34 and unlink 15 times.
-SOME_CALLS = {"fsync": [1, 2, 3, 13, 34, 80, 117], "replace": [1, 2, 3, 8, 21, 34], "unlink": [1, 2, 8, 15]}
+# A whole run calls fsync 135 times, replace 45 and unlink 15 times.
+SOME_CALLS = {"fsync": [1, 2, 3, 13, 34, 80, 135], "replace": [1, 2, 3, 8, 21, 45], "unlink": [1, 2, 8, 15]}
 
 
 @pytest.mark.parametrize(
@@ -199,6 +204,57 @@ def test_every_place_at_which_a_run_can_stop(
     )
 
     assert len(list(calls)) >= 15
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Disk:
+    """The disk under a whole run, with what a power loss at any moment of it would leave."""
+    root = tmp_path_factory.mktemp("disk")
+    with recorded(root) as disk:
+        do_run(root / "run")
+    return disk
+
+
+def resumes_after_a_power_loss(image: Image, whole: Path, place: Path) -> None:
+    folder = restored(image, place) / "run"
+    do_run(folder, resume=True)
+    assert contents(folder) == contents(whole)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0])
+def test_a_run_that_lost_power_goes_on_with_the_same_bits(
+    moment: float, disk: Disk, whole: Path, tmp_path: Path
+) -> None:
+    resumes_after_a_power_loss(disk.images[int(moment * (len(disk.images) - 1))], whole, tmp_path / "disk")
+
+
+def test_a_finished_run_is_on_disk_as_a_whole(disk: Disk) -> None:
+    written = {
+        str(path.relative_to(disk.root)): path.read_bytes() for path in disk.root.rglob("*") if path.is_file()
+    }
+
+    assert {name: disk.synced()[name] for name in written} == written
+
+
+def test_bad_rows_are_on_disk_with_the_round_that_found_them(tmp_path: Path) -> None:
+    folder, skipped = RunFolder(tmp_path / "run"), SkippedRows()
+    commit = Commit(number=0, stage=Stage.PRETRAINED, round=0, label="", counted=[], asked=[], steps=0)
+    bad = SkippedRow("a.parquet", 3, "ann", "`text` is empty")
+
+    with recorded(tmp_path) as disk, FolderJournal(folder) as journal:
+        skipped.log_to(folder.skipped_file)
+        skipped.add(bad)
+        journal.commit(commit, State(shared={}, optimizer={}), {}, [])
+
+    assert read_skipped(folder.skipped_file) == [bad]
+    assert disk.synced()["run/skipped.jsonl"] == folder.skipped_file.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_moment_at_which_a_run_can_lose_power(disk: Disk, whole: Path, tmp_path: Path) -> None:
+    for number, image in enumerate(disk.images):
+        resumes_after_a_power_loss(image, whole, tmp_path / f"{number}")
 
 
 def test_a_commit_whose_personal_parts_have_not_moved_is_finished_first(

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from partita.durable import sync_folder, write_file
+from partita.durable import make_folder, sync_folder, write_file
 from partita.params import Params, cloned, from_bytes, to_bytes
 from partita.protocol import DeviceId
 
@@ -74,7 +74,7 @@ class DiskStore:
 
     def save(self, device: DeviceId, label: str, personal: Params) -> None:
         """Write a `.next` file beside the device's own and wait until it is on disk."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, exist_ok=True)
         write_file(self._next(device, label), to_bytes(personal, device=device))
         sync_folder(self.folder)
 

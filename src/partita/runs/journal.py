@@ -19,7 +19,15 @@ from torch import Tensor
 
 from partita.data.arrow import Table, table_of, write_table
 from partita.device.store import Store
-from partita.durable import replace_file, sync_file, write_file
+from partita.durable import (
+    append_file,
+    make_folder,
+    move_file,
+    replace_file,
+    sync_file,
+    sync_folder,
+    write_file,
+)
 from partita.errors import ConfigError, InUse
 from partita.params import Params, cloned, from_bytes, to_bytes
 from partita.protocol import DeviceId
@@ -47,7 +55,7 @@ class FolderJournal:
         self.folder = folder
         self._fingerprint = dict(fingerprint or {})
         self._state: State | None = None
-        folder.path.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.path, exist_ok=True)
         self._lock = os.open(folder.path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,6 +104,9 @@ class FolderJournal:
             "devices_bytes": _append(self.folder.rows_file, rows),
         }
         checkpoints = self._write_checkpoints(commit, state)
+        if self.folder.skipped_file.exists():
+            sync_file(self.folder.skipped_file)
+        sync_folder(self.folder.path)
         self._write_commit({**asdict(commit), "fingerprint": self._fingerprint, **sizes, **checkpoints})
 
     def save_shared(self, name: str, params: Params) -> None:
@@ -114,9 +125,7 @@ class FolderJournal:
         """Write `devices.parquet` and `summary.json`, and delete what only an unfinished run needs."""
         scratch = _scratch(self.folder.devices_file)
         write_table(scratch, rows, columns)
-        with scratch.open("rb") as written:
-            sync_file(written.fileno())
-        scratch.replace(self.folder.devices_file)
+        move_file(scratch, self.folder.devices_file)
         replace_file(self.folder.summary_file, json.dumps(summary, indent=1).encode())
         digests = {kind: {"digest": self._committed[kind]["digest"]} for kind in _CHECKPOINTS}
         self._write_commit({**self._committed, **digests, "finished": True})
@@ -282,8 +291,5 @@ def _scratch(path: Path) -> Path:
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> int:
     """Append lines to a file and return its size, which is on disk then."""
-    with path.open("a") as file:
-        file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        file.flush()
-        sync_file(file.fileno())
-        return file.tell()
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    return append_file(path, text.encode())

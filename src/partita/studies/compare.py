@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.provenance import find_code
-from partita.durable import locked, replace_file
+from partita.durable import locked, make_folder, replace_file
 from partita.errors import RunFailed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
@@ -66,7 +66,7 @@ def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool
 
 def _tune_all(comparison: Comparison, progress: "_Progress") -> None:
     """Tune every method on the first seed, each with the same number of trials."""
-    comparison.tuned_folder.mkdir(exist_ok=True)
+    make_folder(comparison.tuned_folder, exist_ok=True)
     while left := [cell for cell in progress.tuned if not comparison.tuned_file(cell).exists()]:
         if not sum(_tune_cell(comparison, cell, progress) for cell in left):
             time.sleep(_PAUSE)

@@ -17,7 +17,7 @@ from partita.config.provenance import COMMAND, find_code, made_with
 from partita.config.reading import read_values
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
-from partita.durable import replace_file
+from partita.durable import make_folder, replace_file
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.named import Citation
@@ -155,7 +155,7 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
         if config.compare.tune and cell.method != START:
             check_trial(cell.values, beside)
     folder = runner.claim(config, f"{config.name}-compare")
-    (folder / _CELLS).mkdir()
+    make_folder(folder / _CELLS)
     settled = _from_folder(values, cells, beside, folder)
     settled["made_with"] |= {COMMAND: command} if command else {}
     resolved = {

@@ -21,7 +21,7 @@ from partita.config.schema import Config
 from partita.config.tasks import data_files
 from partita.data.rows import skipped_text
 from partita.device.store import DiskStore
-from partita.durable import replace_file
+from partita.durable import make_folder, replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
@@ -147,7 +147,7 @@ def _is_over(run: Prepared) -> bool:
 def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
     """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
     nested, inner = _baseline(read_config(run.folder.config_file)), RunFolder(run.folder.baseline_folder)
-    inner.path.mkdir(exist_ok=True)
+    make_folder(inner.path, exist_ok=True)
     _write_config(nested, run.folder.path, inner)
     built = build(nested, run.folder.path)
     if built.start and (built.start.new or built.start.unused):
@@ -226,7 +226,7 @@ def claim(config: Config, name: str = "") -> Path:
 
 
 def _make(folder: Path) -> Path:
-    folder.mkdir(parents=True)
+    make_folder(folder)
     return folder
 
 
