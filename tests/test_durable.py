@@ -1,11 +1,12 @@
 """Durable writes: what a file says is on disk before its name does, and before the call returns."""
 
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
-from partita.durable import append_file, make_folder, move_file, replace_file, write_file
+from partita.durable import append_file, locked, make_folder, move_file, replace_file, write_file
 from power import recorded
 
 
@@ -58,3 +59,20 @@ def test_a_new_folder_is_on_disk_with_those_that_it_is_in(tmp_path: Path) -> Non
     assert disk.synced() == {"runs/a/b/file": b"content"}
     with pytest.raises(FileExistsError):
         make_folder(tmp_path / "runs/a/b")
+
+
+def test_the_lock_of_a_file_that_was_replaced_is_not_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, path = fcntl.flock, tmp_path / "lock"
+
+    def replaced_before_the_lock(descriptor: int, flags: int) -> None:
+        path.unlink()
+        path.touch()
+        real(descriptor, flags)
+
+    with locked(path) as is_ours:
+        assert is_ours
+    monkeypatch.setattr(fcntl, "flock", replaced_before_the_lock)
+    with locked(path) as is_ours:
+        assert not is_ours

@@ -75,13 +75,23 @@ def _sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Lock a file or folder in this block, and yield whether the lock was free; with `wait`, wait for it."""
+    """Lock a file or folder in this block, and yield whether the lock was free; with `wait`, wait for it.
+
+    The lock of a file or folder that was deleted or replaced meanwhile is not free.
+    """
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
     descriptor = os.open(path, flags, 0o644)
     try:
-        yield _try_lock(descriptor, wait=wait)
+        yield _try_lock(descriptor, wait=wait) and _is_at(path, descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _try_lock(descriptor: int, *, wait: bool) -> bool:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from partita.data.cache import cache_folder, cache_name, file_states
 from partita.data.splits import SPLITS, SplitRule
+from partita.durable import move_file
 from partita.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class IndexCache:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 pq.write_table(table, scratch, compression="zstd")
-                scratch.replace(path)
+                move_file(scratch, path)
             except OSError:
                 with contextlib.suppress(OSError):
                     scratch.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -21,7 +20,18 @@ import pyarrow.compute as pc
 
 from partita.data.cache import cache_folder, cache_name, file_states
 from partita.data.files import TableStream, open_files
-from partita.data.writing import BYTES, ProgressFn, TableWriter, check_new, no_progress
+from partita.data.writing import (
+    BYTES,
+    SCRATCH,
+    ProgressFn,
+    TableWriter,
+    check_new,
+    clear,
+    importing,
+    no_progress,
+    publish,
+)
+from partita.durable import move_file
 from partita.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -80,7 +90,7 @@ def ensure_sorted_copy(source: Path, files: Sequence[Path], *, device: str) -> P
         logger.warning("`%s` is not grouped by device: sorting it, once, to `%s`.", source, copy)
         scratch = copy.with_name(f"{copy.name}.{os.getpid()}.tmp")
         sort_table(source, scratch, device=device)
-        scratch.replace(copy)
+        move_file(scratch, copy)
     return copy
 
 
@@ -93,17 +103,17 @@ def sort_stream(
     progress: ProgressFn = no_progress,
 ) -> int:
     """Write the rows of a stream to `out`, as `sort_table` does, and return their number."""
-    check_new(out)
     sorter = _Sorter(stream.schema, device, memory)
     written = _RowsWritten(progress, 2 * stream.rows)
-    with tempfile.TemporaryDirectory(prefix=f"{out.name}.", suffix=".sort", dir=out.parent) as name:
-        scratch = Path(name)
-        runs = list(sorter.write_runs(stream.tables, scratch, written.add))
+    with importing(out) as folder:
+        clear(folder)
+        runs = list(sorter.write_runs(stream.tables, folder, written.add))
         while len(runs) > _MAX_RUNS:
             written.total += stream.rows
             runs = sorter.merge_some(runs, written.add)
-        rows = sorter.merge_all(runs, scratch / "whole.tmp", written.add)
-        (scratch / "whole.tmp").replace(out)
+        whole = folder / f"whole{SCRATCH}"
+        rows = sorter.merge_all(runs, whole, written.add)
+        publish(whole, out)
     return rows
 
 
@@ -135,7 +145,7 @@ class _Sorter:
         """Write the rows in sorted runs, and yield the path of each."""
         # Up to three copies of a run are in memory: as it was read, as one table, and sorted.
         for number, run in enumerate(_gather(tables, min(self.memory // 3, _MAX_RUN_BYTES))):
-            path = folder / f"{number:09}.run"
+            path = folder / f"run-{number:09}{SCRATCH}"
             self._write_run(path, [_sort_by_device(run, self.device)], add)
             yield path
 
@@ -144,7 +154,7 @@ class _Sorter:
         longer: list[Path] = []
         for begin in range(0, len(runs), _MAX_RUNS):
             some = runs[begin : begin + _MAX_RUNS]
-            path = some[0].with_suffix(f"{some[0].suffix}.merged")
+            path = some[0].with_name(f"merged-{some[0].name}")
             self._write_run(path, _merge(some, self.device), add)
             for run in some:
                 run.unlink()

@@ -1,7 +1,12 @@
-"""Writing tables by device in small row groups: one device's rows are read without many others."""
+"""Writing tables by device in small row groups: one device's rows are read without many others.
 
+The files of an import are in a folder beside its table until the table is whole. Only one process at a time
+has that folder, and only files that an import has made are deleted from it.
+"""
+
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -9,7 +14,8 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partita.errors import ConfigError
+from partita.durable import locked, make_folder, move_file, sync_folder, write_file
+from partita.errors import ConfigError, InUse
 
 ColumnKind = Literal["image", "audio", "text", "label", "number"]
 """The content of a column: media as `{bytes, path}`, strings, classes from 0 on, real numbers."""
@@ -35,6 +41,12 @@ ROWS = 2048
 """The maximum number of rows in a row group."""
 BYTES = 4_000_000
 """About the maximum number of bytes in a row group."""
+SCRATCH = ".partita"
+"""The suffix of every file in the folder of an import."""
+STATE = f"state{SCRATCH}"
+"""The state of an import that can be resumed: while it exists, an import that fails keeps its files."""
+_MARKER = f"import{SCRATCH}"
+"""The file that marks the folder of an import; the process that writes the table holds its lock."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -47,6 +59,62 @@ def check_new(out: Path) -> None:
         raise ConfigError(f"`{out}` exists already: give another name, or remove it.")
     if not out.parent.is_dir():
         raise ConfigError(f"There is no folder `{out.parent}` to write `{out.name}` in.")
+
+
+@contextlib.contextmanager
+def importing(out: Path) -> Iterator[Path]:
+    """Yield a new or left-over folder for the files of an import to `out`, locked, and delete it at the end.
+
+    Raises:
+        ConfigError: `out` cannot be a new file, or the folder's name is taken.
+        InUse: another process is writing `out`.
+    """
+    check_new(out)
+    folder = out.with_name(f"{out.name}.partita-import")
+    if folder.exists() and not _is_free(folder):
+        raise ConfigError(
+            f"`{folder}` is not the folder of an import: remove it, or give another name than `{out.name}`."
+        )
+    make_folder(folder, exist_ok=True)
+    with locked(folder / _MARKER) as is_ours:
+        if not is_ours:
+            raise InUse(f"Another process is writing `{out}`.")
+        check_new(out)
+        write_file(folder / _MARKER, f"Files of `partita import` for `{out.name}`.\n".encode())
+        sync_folder(folder)
+        try:
+            yield folder
+        except BaseException:
+            if not (folder / STATE).exists():
+                _delete(folder)
+            raise
+        _delete(folder)
+
+
+def _is_free(folder: Path) -> bool:
+    """Return whether an import may use a folder: one has marked it, or it is empty."""
+    return folder.is_dir() and ((folder / _MARKER).exists() or not any(folder.iterdir()))
+
+
+def clear(folder: Path) -> None:
+    """Delete the files of an import from its folder, the marker aside; files of others stay."""
+    for path in folder.iterdir():
+        if path.name != _MARKER and path.name.endswith((SCRATCH, f"{SCRATCH}.tmp")):
+            path.unlink()
+
+
+def _delete(folder: Path) -> None:
+    """Delete the folder of an import; files of others stay, and the folder with them."""
+    clear(folder)
+    (folder / _MARKER).unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def publish(whole: Path, out: Path) -> None:
+    """Move a complete table to `out`, which must still be a new name, and wait until it is on disk."""
+    check_new(out)
+    move_file(whole, out)
 
 
 def schema_of(columns: Mapping[str, ColumnKind]) -> pa.Schema:

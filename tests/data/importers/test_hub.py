@@ -1,7 +1,9 @@
 """Data sets of the `datasets` library, created and imported without a network."""
 
 import io
+import pickle
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from datasets import Array2D, Audio, ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 from PIL import Image as PillowImage
 
 from partita.data.importers.hub import import_hub
 from partita.errors import ConfigError
+from power import recorded
 
 FEATURES = Features(
     {
@@ -361,3 +365,50 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
         import_hub("any/thing", tmp_path / "out.parquet", device="who")
 
     assert str(error.value) == "`partita import hf` needs datasets: pip install 'partita[hf]'."
+
+
+class Planted:
+    """Code that runs when a pickle of it is read."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.proof,)
+
+
+def test_a_loader_that_reads_pickles_of_pandas_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.pkl").write_bytes(pickle.dumps(Planted(tmp_path / "proof")))
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match="the loader `pandas` of `datasets`, which reads pickles"):
+        import_hub("pandas", tmp_path / "out.parquet", cache=str(tmp_path / "cache"))
+
+    assert not (tmp_path / "proof").exists()
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_loader_that_reads_pickles_in_archives_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    torch.save(torch.zeros(1), tmp_path / "0.pth")
+    with tarfile.open(tmp_path / "data/train.tar", "w") as archive:
+        archive.add(tmp_path / "0.pth", "0.pth")
+
+    with pytest.raises(ConfigError, match="the loader `webdataset` of `datasets`, which reads pickles"):
+        import_hub(str(tmp_path / "data"), tmp_path / "out.parquet", cache=str(tmp_path / "cache"))
+
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_table_without_devices_is_on_disk_or_absent(tmp_path: Path) -> None:
+    source = write_stored(tmp_path / "source", [{"note": "a"}], Features({"note": Value("string")}))
+    (tmp_path / "disk").mkdir()
+
+    with recorded(tmp_path / "disk") as disk:
+        import_hub(source, tmp_path / "disk/out.parquet", cache=str(tmp_path / "cache"))
+
+    table = (tmp_path / "disk/out.parquet").read_bytes()
+    assert {image["out.parquet"] for image in disk.images if "out.parquet" in image} == {table}
+    assert disk.synced()["out.parquet"] == table

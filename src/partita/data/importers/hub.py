@@ -1,5 +1,6 @@
 """Any data set of the `datasets` library: on the Hugging Face Hub, in data files, or saved to disk."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,16 @@ from partita.data.importers.source import Imported, Survey
 from partita.data.rows import RowError
 from partita.data.sort import sort_stream
 from partita.data.splits import SPLITS
-from partita.data.writing import ProgressFn, TableWriter, check_new, no_progress
+from partita.data.writing import (
+    SCRATCH,
+    ProgressFn,
+    TableWriter,
+    check_new,
+    clear,
+    importing,
+    no_progress,
+    publish,
+)
 from partita.errors import ConfigError, needed
 
 if TYPE_CHECKING:
@@ -21,6 +31,8 @@ if TYPE_CHECKING:
 
 _ROWS = 100
 """Rows read at a time: their media files are loaded into memory."""
+_PICKLE_LOADERS = ("pandas", "webdataset")
+"""The loaders of `datasets` that read pickles: files of pandas, and `.pth` files in archives."""
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
 
 
@@ -91,13 +103,31 @@ def _load(name: str, options: Mapping[str, str]) -> Any:
             if path.suffix not in _FORMATS:
                 raise ValueError(f"a file must be one of {', '.join(_FORMATS)}")
             return datasets.load_dataset(_FORMATS[path.suffix], data_files=name, **given)
-        return datasets.load_dataset(name, **given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # A loader that is refused may be deprecated.
+            builder = datasets.load_dataset_builder(name, **given)
+        _refuse_pickles(name, builder)
+        builder.download_and_prepare()
+        return builder.as_dataset()
+    except ConfigError:
+        raise
     except Exception as error:  # The library has a reader for each format, each with its own errors.
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise ConfigError(
             f"The data set {name!r} cannot be loaded: {first_line(cause)} "
             "It must be a name on the Hub, a folder or file of data, or a folder written by `save_to_disk`."
         ) from error
+
+
+def _refuse_pickles(name: str, builder: Any) -> None:
+    """Raise if a data set would be read by a loader that reads pickles: those can run any code."""
+    modules = [base.__module__ for base in type(builder).__mro__]
+    for loader in _PICKLE_LOADERS:
+        if any(module.startswith(f"datasets.packaged_modules.{loader}.") for module in modules):
+            raise ConfigError(
+                f"The data set {name!r} would be read by the loader `{loader}` of `datasets`, which reads "
+                "pickles, and these can run any code: convert the files to Parquet, CSV or JSON."
+            )
 
 
 def _parts(name: str, loaded: Any, split: str) -> dict[str, "Dataset"]:
@@ -199,16 +229,15 @@ class _DataSet:
 
 def _write(stream: TableStream, out: Path, progress: ProgressFn) -> None:
     """Write rows in their order; `out` appears only when all of them are written."""
-    whole, done = out.with_name(f"{out.name}.tmp"), 0
-    try:
+    with importing(out) as folder:
+        clear(folder)
+        whole, done = folder / f"whole{SCRATCH}", 0
         with TableWriter(whole, stream.schema) as writer:
             for table in stream.tables:
                 writer.add(table)
                 done += len(table)
                 progress(done, stream.rows)
-        whole.replace(out)
-    finally:
-        whole.unlink(missing_ok=True)
+        publish(whole, out)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:

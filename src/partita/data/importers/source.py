@@ -5,16 +5,29 @@ An import that was interrupted resumes where it stopped.
 
 import hashlib
 import json
-import shutil
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from partita.data.writing import ColumnKind, ProgressFn, TableWriter, check_new, copy_tables, schema_of
-from partita.durable import replace_file
-from partita.errors import ConfigError
+from partita.data.writing import (
+    SCRATCH,
+    STATE,
+    ColumnKind,
+    ProgressFn,
+    TableWriter,
+    clear,
+    copy_tables,
+    importing,
+    publish,
+    schema_of,
+)
+from partita.durable import replace_file, sync_file
+from partita.errors import ConfigError, RunFailed
 from partita.protocol import DeviceId
+
+logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 """A row by column: `split`, either `train` or `test`, and the content."""
@@ -84,25 +97,31 @@ def import_source(source: Source, out: Path, progress: ProgressFn, *, about: str
 
     Raises:
         ConfigError: `out` exists, or no device is kept.
+        InUse: another process is writing `out`.
+        RunFailed: a finished part was changed meanwhile.
     """
-    check_new(out)
-    survey = source.survey(progress)
-    if not survey.devices:
-        dropped = "; ".join(f"{count:,} {why}" for why, count in survey.dropped.items() if count)
-        raise ConfigError(f"There is no device to import ({dropped or 'the source has none'}).")
-    parts = _Parts(out.with_name(f"{out.name}.parts"), _digest(about, survey.devices))
-    parts.resume()
-    for number, begin in enumerate(range(0, len(survey.devices), _DEVICES_PER_PART)):
-        devices = survey.devices[begin : begin + _DEVICES_PER_PART]
-        progress(begin, len(survey.devices))
-        if number >= parts.count:
-            parts.commit(_write_part(source, devices, parts.path(number)))
-    progress(len(survey.devices), len(survey.devices))
-    whole = out.with_name(f"{out.name}.tmp")
-    copy_tables(map(parts.path, range(parts.count)), whole)
-    whole.replace(out)
-    parts.delete()
+    with importing(out) as folder:
+        survey = source.survey(progress)
+        if not survey.devices:
+            dropped = "; ".join(f"{count:,} {why}" for why, count in survey.dropped.items() if count)
+            raise ConfigError(f"There is no device to import ({dropped or 'the source has none'}).")
+        parts = _Parts(folder, _digest(about, survey.devices))
+        parts.resume()
+        _write_parts(source, survey.devices, parts, progress)
+        whole = folder / f"whole{SCRATCH}"
+        copy_tables(parts.checked(), whole)
+        publish(whole, out)
     return Imported(survey, parts.rows)
+
+
+def _write_parts(source: Source, devices: Sequence[DeviceId], parts: "_Parts", progress: ProgressFn) -> None:
+    """Write the parts that are not finished or are damaged."""
+    for number, begin in enumerate(range(0, len(devices), _DEVICES_PER_PART)):
+        progress(begin, len(devices))
+        if not parts.is_finished(number):
+            own = devices[begin : begin + _DEVICES_PER_PART]
+            parts.commit(number, _write_part(source, own, parts.path(number)))
+    progress(len(devices), len(devices))
 
 
 def _write_part(source: Source, devices: Sequence[DeviceId], path: Path) -> int:
@@ -121,41 +140,72 @@ def _digest(*values: str | Sequence[str]) -> str:
 
 
 class _Parts:
-    """The finished parts of an import, in a folder with their number; `digest` identifies the import."""
+    """The finished parts of an import, each with its digest; `digest` identifies the import."""
 
     def __init__(self, folder: Path, digest: str) -> None:
         self._folder = folder
-        self._state_file = folder / "state.json"
         self._digest = digest
-        self.count = 0
-        self.rows = 0
+        self._finished: list[dict[str, Any]] = []
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in all finished parts."""
+        return sum(part["rows"] for part in self._finished)
 
     def path(self, number: int) -> Path:
         """Return the file of a part."""
-        return self._folder / f"{number:06}.parquet"
+        return self._folder / f"part-{number:06}{SCRATCH}"
 
     def resume(self) -> None:
         """Continue after the finished parts of this import, in place; delete those of another one."""
         state = self._read_state()
         if state.get("digest") == self._digest:
-            self.count, self.rows = state["done"], state["rows"]
-        elif self._folder.exists():
-            self.delete()
-        self._folder.mkdir(exist_ok=True)
+            self._finished = state["parts"]
+        else:
+            clear(self._folder)
 
-    def commit(self, rows: int) -> None:
-        """Record, in place and on disk, that one more part is finished."""
-        self.count += 1
-        self.rows += rows
-        values = {"digest": self._digest, "done": self.count, "rows": self.rows}
-        replace_file(self._state_file, json.dumps(values).encode())
+    def is_finished(self, number: int) -> bool:
+        """Return whether a part has been written and is as it was written."""
+        if number >= len(self._finished):
+            return False
+        if not self._is_intact(number):
+            logger.warning("`%s` has changed since it was written: importing it again.", self.path(number))
+            return False
+        return True
 
-    def delete(self) -> None:
-        """Delete the folder."""
-        shutil.rmtree(self._folder)
+    def commit(self, number: int, rows: int) -> None:
+        """Record, in place and on disk, that a part is finished."""
+        sync_file(self.path(number))
+        self._finished[number : number + 1] = [{"rows": rows, "sha256": _digest_of(self.path(number))}]
+        values = {"digest": self._digest, "parts": self._finished}
+        replace_file(self._folder / STATE, json.dumps(values).encode())
+
+    def checked(self) -> Iterator[Path]:
+        """Yield the files of all parts, each when it has been checked.
+
+        Raises:
+            RunFailed: one has changed since it was written.
+        """
+        for number in range(len(self._finished)):
+            if not self._is_intact(number):
+                raise RunFailed(
+                    f"`{self.path(number)}` has changed since it was written: run the same command again."
+                )
+            yield self.path(number)
+
+    def _is_intact(self, number: int) -> bool:
+        try:
+            return _digest_of(self.path(number)) == self._finished[number]["sha256"]
+        except FileNotFoundError:
+            return False
 
     def _read_state(self) -> dict[str, Any]:
         try:
-            return json.loads(self._state_file.read_text())
+            return json.loads((self._folder / STATE).read_bytes())
         except (OSError, ValueError):
             return {}
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
