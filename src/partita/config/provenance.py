@@ -5,11 +5,16 @@ import importlib
 import inspect
 import os
 import platform
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from partita.config.schema import Config
 from partita.methods import registry
@@ -20,6 +25,8 @@ TITLE = "title"
 """The key of the title of a recorded run's method, if it is the user's."""
 _CODE = "code"
 """The key of the folders of a recorded run's user code."""
+_IMPORT_PATH = re.compile(r"(?P<package>[^\W\d]\w*)(\.\w+)*:[^\W\d]")
+"""The beginning of an import path, `package.module:function`."""
 
 
 def made_with(config: Config, folder: Path, *others: Config) -> dict[str, str]:
@@ -69,12 +76,38 @@ def _owners() -> Mapping[str, list[str]]:
     return metadata.packages_distributions()
 
 
-def find_code(made_with: Mapping[str, str], beside: Path) -> None:
-    """Put user code on `sys.path`: the folders of a recorded run, the current one, the config's."""
-    recorded = made_with.get(_CODE, "")
-    places = [beside.resolve() / place for place in recorded.split(os.pathsep) if place]
-    folders = [str(folder) for folder in (*places, Path.cwd(), beside.resolve())]
-    sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
+def find_own_code(values: Mapping[str, Any], beside: Path) -> None:
+    """Append to `sys.path` the folders of the modules that a config names by import path.
+
+    A module that can be imported already is left alone: no file of the user's hides an installed package.
+    Others are looked for in the folders of a recorded run, the current one and the config's.
+
+    Args:
+        values: the config's values.
+        beside: the folder of the config.
+    """
+    versions = values.get("made_with")
+    recorded = versions.get(_CODE, "") if isinstance(versions, Mapping) else ""
+    folders = [beside.resolve() / place for place in str(recorded).split(os.pathsep) if place]
+    folders += [Path.cwd(), beside.resolve()]
+    for package in dict.fromkeys(_packages(values)):
+        if package in sys.modules or find_spec(package):
+            continue
+        found = (str(folder) for folder in folders if PathFinder.find_spec(package, [str(folder)]))
+        sys.path += [folder for folder in islice(found, 1) if folder not in sys.path]
+
+
+def _packages(values: Any) -> Iterator[str]:
+    """Yield the top-level package of every import path in a config, wherever it is."""
+    if isinstance(values, str) and (path := _IMPORT_PATH.match(values)):
+        yield path["package"]
+    elif isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from _packages(key)
+            yield from _packages(value)
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _packages(value)
 
 
 def changed_code(config: Config, folder: Path) -> list[str]:

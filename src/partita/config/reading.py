@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from partita.config.changes import parse_overrides, with_values
 from partita.config.methods import method_of, replaced_settings, with_settings
-from partita.config.provenance import find_code
+from partita.config.provenance import find_own_code
 from partita.config.schema import SERVER, Config, PersonalizeConfig, PretrainConfig
 from partita.config.sections import alternatives, in_section
 from partita.errors import ConfigError
@@ -27,7 +27,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     User code that it names is looked for beside it; settings that its method replaces are logged.
     """
     values = read_values(path, overrides)
-    find_code(values.get("made_with", {}), path.parent)
+    find_own_code(values, path.parent)
     warn_replaced(values)
     return config_of(values)
 

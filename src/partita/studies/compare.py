@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from partita.config.provenance import find_code
+from partita.config.provenance import find_own_code
 from partita.durable import locked, make_folder, replace_file
 from partita.errors import RunFailed
 from partita.progress.bar import OnProgress
@@ -40,7 +40,7 @@ def finish(
         on_progress: called with the progress of the comparison.
         on_round: called with every round that this process runs, labeled with its cell.
     """
-    find_code(comparison.values.get("made_with", {}), comparison.folder)
+    find_own_code(comparison.values, comparison.folder)
     progress = _Progress(comparison, on_progress, on_round)
     if comparison.trials:
         _tune_all(comparison, progress)

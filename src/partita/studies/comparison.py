@@ -13,7 +13,7 @@ import tomli_w
 from partita.config.building import build
 from partita.config.changes import with_values
 from partita.config.loading import own_code
-from partita.config.provenance import COMMAND, find_code, made_with
+from partita.config.provenance import COMMAND, find_own_code, made_with
 from partita.config.reading import read_values
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
@@ -92,7 +92,7 @@ class Comparison:
     def prepare(self, cell: Cell) -> runner.Prepared:
         """Begin a cell's run, or resume it; its folder is created if needed."""
         start = None
-        if cell.begins_pretrained:
+        if self.methods[cell.method].begins_pretrained:
             start = pretrained_in(self.folder_of(self.start_of(cell)))
         tuned = replace(cell, values=with_values(cell.values, self.tuned_to(cell)))
         return runner.prepare_or_resume(tuned.config(out=self.folder_of(cell), start=start), self.folder)
@@ -105,7 +105,8 @@ class Comparison:
         """Return the reason why a cell failed, empty if it did not."""
         with contextlib.suppress(FileNotFoundError):
             return self.failure_file(cell).read_text()
-        return "its start failed" if cell.begins_pretrained and self.why_failed(self.start_of(cell)) else ""
+        begins_pretrained = self.methods[cell.method].begins_pretrained
+        return "its start failed" if begins_pretrained and self.why_failed(self.start_of(cell)) else ""
 
     def failed(self) -> dict[str, str]:
         """Return the reasons why cells failed, by name."""
@@ -221,7 +222,7 @@ def _methods(config: Config, cells: Sequence[Cell]) -> dict[str, ComparedMethod]
 
 def cells_in(values: Mapping[str, Any], beside: Path) -> list[Cell]:
     """Return the cells of a comparison; files that it names are found `beside` it."""
-    find_code(values.get("made_with", {}), beside)
+    find_own_code(values, beside)
     config = base_of(values)
     check(config.compare)
     task, _ = build_task(config, beside)

@@ -9,7 +9,8 @@ from typing import Any
 from partita.config.loading import own_code
 from partita.config.partitions import build_partition
 from partita.config.placeholders import with_placeholders
-from partita.config.provenance import find_code
+from partita.config.provenance import find_own_code
+from partita.config.reading import to_values
 from partita.config.schema import Config
 from partita.config.tasks import build_task
 from partita.errors import ConfigError
@@ -45,7 +46,7 @@ def describe(config: Config, beside: Path) -> Description:
 
     Missing data and weights do not matter: costs depend on shapes alone, and a placeholder has the same.
     """
-    find_code(config.made_with, beside)
+    find_own_code(to_values(config), beside)
     with TemporaryDirectory() as folder:
         config, notes = with_placeholders(config, beside, Path(folder))
         return _describe(config, beside, notes)

@@ -14,7 +14,7 @@ from pathlib import Path
 import tomli_w
 
 from partita.config.building import Built, build
-from partita.config.provenance import COMMAND, changed_code, find_code, made_with, still_made_with
+from partita.config.provenance import COMMAND, changed_code, find_own_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values
 from partita.config.recording import is_from_python
 from partita.config.schema import Config
@@ -115,7 +115,7 @@ def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
 
 
 def _build(config: Config, beside: Path) -> Built:
-    find_code(config.made_with, beside)
+    find_own_code(to_values(config), beside)
     built = build(config, beside)
     for sentence in changed_code(config, beside):
         logger.warning(sentence)

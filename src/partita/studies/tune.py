@@ -14,7 +14,7 @@ import tomli_w
 
 from partita.config.building import build
 from partita.config.changes import value_at, with_values
-from partita.config.provenance import find_code, made_with
+from partita.config.provenance import find_own_code, made_with
 from partita.config.reading import config_of, to_values, warn_replaced
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
@@ -57,7 +57,7 @@ class Tuning:
 def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: int) -> Tuning:
     """Return a tuning in a new folder, after checking that every value of the search space can be tried."""
     check_space(space, trials)
-    find_code(values.get("made_with", {}), beside)
+    find_own_code({**values, **space}, beside)
     config = config_of(values)
     _check_free(config.personalize.method, space)
     for key, choices in space.items():
@@ -102,7 +102,7 @@ def tune(
     Raises:
         RunFailed: no trial ran to its end.
     """
-    find_code(tuning.values.get("made_with", {}), tuning.beside)
+    find_own_code({**tuning.values, **space}, tuning.beside)
     config = config_of(_trial_values(tuning.values))
     task, _ = build_task(config, tuning.beside)
     direction = task.metrics[task.headline].direction
