@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor, nn
 
 import partita
 from partita import FedAlt, FedAvg, Finetuning, Linear, Partition, Plan, Task, Training, full
 from partita.cli import main
 from partita.errors import ConfigError
 from partita.runs.folder import RunFolder
-from small import affine_task, same_bits
+from small import affine_devices, affine_task, same_bits, square_error
 
 
 def finished(folder: Path, partition: Any = None) -> tuple[Task, partita.Result]:
@@ -110,3 +111,20 @@ def test_a_run_from_python_is_resumed_there(tmp_path: Path, capsys: pytest.Captu
     assert main(["run", "--resume", str(tmp_path / "mine")]) == 2
 
     assert "was started in Python: resume it there, with `resume=True`." in capsys.readouterr().err
+
+
+def test_seconds_of_a_round_are_the_processor_time_of_its_visits(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.process_time", lambda: now)
+
+    def costly_error(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        nonlocal now
+        now += 0.25
+        return square_error(model, batch)
+
+    task = affine_task(loss=costly_error, devices=affine_devices(2))
+
+    result = partita.run(task, Partition(task.model(), personal="offset"), FedAvg(batch_size=4), rounds=2)
+
+    # Devices with 5 and 6 examples take 2 steps each, with a loss of 0.25 seconds in each step.
+    assert [line["seconds"] for line in result.rounds if line["work"] == "update"] == [1.0, 1.0]

@@ -186,7 +186,7 @@ class _ComparisonPage:
             rows=rows,
             notes=["Sent and received per round of personalization; memory to train on one example."],
         )
-        paragraphs = ["The table Methods has the total traffic and the seconds of all devices."]
+        paragraphs = ["The table Methods has the total traffic and the processor time of all devices."]
         return Section(title="Traffic and memory", paragraphs=paragraphs, table=table if rows else None)
 
     def _costs_by_part(self) -> dict[str, Mapping[str, Any]]:

@@ -98,7 +98,8 @@ def _methods(results: Results) -> Table:
             "positive if better, for the same personal part if both methods have it, with the 95 % "
             "confidence interval of a bootstrap over devices and seeds. Rounds, traffic and seconds are "
             "those of training, including pretraining for methods that begin from it. Values kept on a "
-            "device: personal parameters and any other state of the method, after the last stage.",
+            "device: personal parameters and any other state of the method, after the last stage. "
+            "Device-seconds: processor time of the visits.",
             *results.notes,
         ],
     )

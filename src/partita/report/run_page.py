@@ -32,7 +32,7 @@ _QUANTITIES = {
     "personal_lr": ("personal lr", "learning rate of the personal part"),
     "devices": ("devices", "devices that replied"),
     "megabytes": ("MB", "MB up and down"),
-    "seconds": ("seconds", "seconds"),
+    "seconds": ("seconds", "processor time"),
 }
 """Axis title and name of each training curve, by field of a round's datum."""
 
@@ -228,6 +228,7 @@ class _RunPage:
             title="Training by stage",
             columns=["stage", "rounds", "device visits", "MB up and down", "device-seconds"],
             rows=rows,
+            notes=["Device-seconds: processor time of the visits."],
         )
         paragraphs = [_device_costs(self.data.run)]
         return Section(title="Traffic and memory", table=table if rows else None, paragraphs=paragraphs)

@@ -33,15 +33,15 @@ def run_rounds(
         journal: commits the rounds.
     """
     for turn in turns:
-        begin = time.perf_counter()
         cohort = stage.cohort(turn)
         orders = stage.orders(turn, cohort, state)
         mean = WeightedMean(state.shared, cohort=len(cohort)) if turn.trains_shared else None
         # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
+        begin = time.process_time()
         outcome = ask(orders, executor, mean)
+        seconds = time.process_time() - begin
         if mean is not None and outcome.heard:
             state = stage.server.step(state, mean.value(), heard=len(outcome.heard))
-        seconds = time.perf_counter() - begin
         done = Round(stage, turn, orders=orders, outcome=outcome, state=state, seconds=seconds)
         commit = done.commit
         journal.commit(commit, state, done.line, done.rows if turn.final else [])

@@ -24,6 +24,7 @@ class Round:
     state: State
     """The server's state after the round."""
     seconds: float
+    """Processor time of the visits."""
 
     @property
     def commit(self) -> Commit:
