@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,8 +20,26 @@ class _ErrorStream:
         sys.stderr.flush()
 
 
+_NO_READER = 141
+"""The exit code of a command whose output nobody reads on, as a shell gives it: 128 + SIGPIPE."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 the run failed, 2 the request was wrong."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError as error:
+        if getattr(error, "__notes__", None):  # It comes from the code of a device.
+            raise
+        # Python flushes the output again at its end: that must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NO_READER
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = parse(arguments)
     logging.basicConfig(format="partita: %(message)s", stream=_ErrorStream())
     try:
@@ -29,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_error(2, error)
     except RunFailed as error:
         return _print_error(1, error)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         if error.errno != errno.ENOSPC and getattr(error, "__notes__", None):
             raise

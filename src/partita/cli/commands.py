@@ -1,11 +1,13 @@
 """The commands. Each imports what it needs when it runs, so that `--help` is fast; none contains logic."""
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,10 +66,11 @@ def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
 
     models = [(model.title, model.statistics) for model in evaluated_models(run)]
     warnings = warnings_of(run)
-    if not options.json:
-        _print_table(to_terminal(models_table(run.summary, models)))
-        for warning in warnings:
-            print(f"Warning: {warning}.")
+    with _reported(run.path):
+        if not options.json:
+            _print_table(to_terminal(models_table(run.summary, models)))
+            for warning in warnings:
+                print(f"Warning: {warning}.")
     _log(options, "Writing the report")
     page = _write_report(run.path)
     if options.json:
@@ -126,9 +129,10 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Resume with `partita compare --resume {comparison.folder}`.") from None
     tables = write_comparison_tables(comparison, failed)
-    for table in [] if options.json else tables:
-        _print_table(to_terminal(table))
-        print("\n".join(table.notes))
+    with _reported(comparison.folder):
+        for table in [] if options.json else tables:
+            _print_table(to_terminal(table))
+            print("\n".join(table.notes))
     _log(options, "Writing the report")
     page = _write_report(comparison.folder)
     if options.json:
@@ -175,6 +179,17 @@ def report(options: argparse.Namespace) -> int:
     else:
         print(f"The report is {page}")
     return 0
+
+
+@contextlib.contextmanager
+def _reported(folder: Path) -> Iterator[None]:
+    """Write the report of a folder also if nobody reads what this block prints."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _write_report(folder)
+        raise
 
 
 def _write_report(folder: Path) -> Path:
@@ -257,8 +272,10 @@ def _print_table(table: "Table") -> None:
 
     console = Console()
     whole = console.measure(table, options=console.options.update(max_width=sys.maxsize))
-    console.width = max(console.width, whole.maximum)
-    console.print(table)
+    width, text = max(console.width, whole.maximum), io.StringIO()
+    # Not printed by rich itself, which ends the process where nobody reads.
+    Console(file=text, width=width, force_terminal=console.is_terminal).print(table)
+    print(text.getvalue(), end="")
 
 
 def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
