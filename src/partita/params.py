@@ -1,8 +1,8 @@
 """Named tensors: copying, differences, digests, and the exact weighted mean.
 
 The mean is a sum of integers, so its bits do not depend on the order or grouping of replies: each change is
-rounded once to a multiple of 2^-36 (2^-100 in float64), multiplied by the device's integer weight and added up
-in int64. A sum that could overflow is carried in several int64 tensors.
+rounded once to a multiple of 2^-36 (2^-100 in float64), multiplied by the device's integer weight and added
+up in int64. A sum that could overflow is carried in several int64 tensors.
 """
 
 import hashlib
@@ -180,7 +180,7 @@ class WeightedMean:
             self._lowest, self._whole = device, cloned(whole)
 
     def _check(self, device: str, change: Params, weight: int) -> dict[str, float]:
-        """Return the largest absolute value of each floating-point tensor, once the change is known to fit."""
+        """Check that a change fits, and return the largest absolute value of each floating-point tensor."""
         if weight < 1:
             raise ValueError(f"The weight of device {device!r} must be at least 1, got {weight}.")
         if change.keys() != self.like.keys():
@@ -207,8 +207,8 @@ class WeightedMean:
 class _Sum:
     """The exact sum of weight x round(change x scale), an integer for each element of a tensor.
 
-    It is held in limbs, low ones first: limb k counts multiples of 2^(32 k), and all limbs but the highest are
-    from 0 to below 2^32. One limb is enough until the sum could reach 2^62.
+    It is held in limbs, low ones first: limb k counts multiples of 2^(32 k), and all limbs but the highest
+    are from 0 to below 2^32. One limb is enough until the sum could reach 2^62.
     """
 
     def __init__(self, like: Tensor) -> None:

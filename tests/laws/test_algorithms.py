@@ -11,7 +11,7 @@ import torch
 
 from partita import FedAlt, FedAvg, FedSim, Partition, Result, Task, run
 from partita.protocol import derive_seed
-from small import Affine, affine_devices, affine_task, normed_task, same_bits
+from small import Affine, Normed, affine_devices, affine_task, normed_task, same_bits
 
 SETTINGS = {"rounds": 5, "devices_per_round": 3}
 
@@ -168,3 +168,23 @@ def test_shared_statistics_of_batchnorm_are_averaged_and_personal_ones_stay() ->
     assert "head.1.running_mean" not in result.shared
     means = {tuple(result.personal(f"d{n}")["head.1.running_mean"].tolist()) for n in (0, 1, 3, 4)}
     assert len(means) > 1
+
+
+def test_a_device_of_one_example_fails_with_batchnorm_and_the_others_train() -> None:
+    devices = affine_devices(3)
+    devices["d0"]["train"] = tuple(field[:1] for field in devices["d0"]["train"])
+    task = affine_task(model=Normed, devices=devices)
+    failed = []
+
+    result = run(
+        task,
+        Partition(task.model()),
+        FedAvg(batch_size=3),
+        rounds=2,
+        devices_per_round=3,
+        watch=lambda line, *_: failed.append(line["failed"]),
+    )
+
+    reason = "The device has one training example: BatchNorm needs at least 2 in a batch to train."
+    assert [failures for failures in failed if failures] == [{"d0": reason}] * 2
+    assert result.shared["body.1.running_mean"].any()
