@@ -11,7 +11,7 @@ import torch
 
 from partita import FedAlt, FedAvg, FedSim, Partition, Result, Task, run
 from partita.protocol import derive_seed
-from small import Affine, Normed, affine_devices, affine_task, normed_task, same_bits
+from small import Affine, Normed, affine_devices, affine_task, float64_task, normed_task, same_bits
 
 SETTINGS = {"rounds": 5, "devices_per_round": 3}
 
@@ -111,11 +111,7 @@ def test_linear_regression_equals_the_numpy_computation(name: str, method: Any) 
 
 
 def test_a_float64_model_equals_the_numpy_computation_to_float64_precision() -> None:
-    devices = {
-        device: {split: tuple(field.double() for field in fields) for split, fields in splits.items()}
-        for device, splits in affine_devices().items()
-    }
-    task = affine_task(model=lambda: Affine().double(), devices=devices)
+    task = float64_task()
     method = FedAlt(shared_lr=0.2, personal_lr=0.4, batch_size=1000)
 
     result = run(task, Partition(task.model(), personal="offset"), method, rounds=12, devices_per_round=3)
