@@ -260,7 +260,8 @@ def _digits(weight: int) -> Iterator[tuple[int, float]]:
 
 def _rounded(values: Tensor, scale: float) -> Tensor:
     """Return the values times a scale, rounded to whole numbers, in float64."""
-    return values.to(torch.float64, copy=True).mul_(scale).round_()
+    double = values.double()  # The values themselves where they are float64: these must stay as they are.
+    return (double * scale if double is values else double.mul_(scale)).round_()
 
 
 def _add(limbs: list[Tensor], whole: Tensor, weight: int) -> None:
