@@ -35,7 +35,7 @@ def run_rounds(
     for turn in turns:
         cohort = stage.cohort(turn)
         orders = stage.orders(turn, cohort, state)
-        mean = WeightedMean(state.shared, cohort=len(cohort)) if turn.trains_shared else None
+        mean = WeightedMean(state.shared) if turn.trains_shared else None
         # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
         begin = time.process_time()
         outcome = ask(orders, executor, mean)
