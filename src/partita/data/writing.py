@@ -79,10 +79,10 @@ def importing(out: Path) -> Iterator[Path]:
     with locked(folder / _MARKER) as is_ours:
         if not is_ours:
             raise InUse(f"Another process is writing `{out}`.")
-        check_new(out)
         write_file(folder / _MARKER, f"Files of `partita import` for `{out.name}`.\n".encode())
         sync_folder(folder)
         try:
+            check_new(out)  # Another process may just have written it.
             yield folder
         except BaseException:
             if not (folder / STATE).exists():
