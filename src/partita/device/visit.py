@@ -259,7 +259,9 @@ def _reply(order: Order, weight: int, measures: Measures, change: Params | None 
 
 
 def _training_measures(examples: Examples, losses: list[float]) -> Measures:
-    return {"examples": len(examples), "loss": fmean(losses) if losses else None}
+    """Return the mean loss over all steps, and that of the first step, before the model has moved."""
+    means = {"loss": fmean(losses), "start_loss": losses[0]} if losses else {"loss": None, "start_loss": None}
+    return {"examples": len(examples), **means}
 
 
 def _check_finite(what: str, params: Params) -> None:
