@@ -25,6 +25,7 @@ from partita import (
 from partita.device.roles import Role
 from partita.device.store import MemoryStore
 from partita.device.visit import Visitor
+from partita.errors import ConfigError
 from partita.executors.serial import SerialExecutor
 from partita.params import cloned, digest_of
 from partita.protocol import Evaluate, Failure, Finetune, Order, Pace, Reply, Start, Update
@@ -426,3 +427,19 @@ def test_an_order_says_which_round_counted() -> None:
     again = Setting(affine_task(), personal="offset")
     again.visit(UPDATE, round=1)
     assert same_bits(counted, again.filed(label="personalized-1"))
+
+
+@pytest.mark.parametrize("work", [UPDATE, FINETUNE])
+def test_a_personal_part_whose_shape_the_loss_has_changed_is_refused_and_not_stored(work: Any) -> None:
+    def loss(model: Affine, batch: tuple[Tensor, Tensor]) -> Tensor:
+        value = square_error(model, batch)
+        model.offset.data = model.offset.data.reshape(1, 1)
+        return value.detach().requires_grad_()
+
+    setting = Setting(affine_task(loss=loss), personal="offset")
+
+    with pytest.raises(ConfigError, match=r"Device 'd1' cannot keep `offset` with the shape \(1, 1\)"):
+        setting.visitor(setting.order(work, "d1"))
+
+    setting.store.commit(setting.order(work, "d1").label, ["d1"], ["d1"])
+    assert setting.store.load("d1") is None
