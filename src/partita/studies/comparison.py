@@ -10,11 +10,11 @@ from typing import Any
 
 import tomli_w
 
-from partita.config.building import build
+from partita.config.building import build, build_plan
 from partita.config.changes import with_values
 from partita.config.loading import own_code
 from partita.config.provenance import COMMAND, find_code, made_with
-from partita.config.reading import read_values
+from partita.config.reading import config_of, read_values
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
@@ -27,6 +27,7 @@ from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of, check, named, titles_of
+from partita.studies.search import space_of
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tune import check_trial
 from partita.tasks.build import build_model
@@ -154,6 +155,7 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
         check_cell(cell, beside)
         if config.compare.tune and cell.method != START:
             check_trial(cell.values, beside)
+            _check_space(cell, config.compare.tune)
     folder = runner.claim(config, f"{config.name}-compare")
     (folder / _CELLS).mkdir()
     settled = _from_folder(values, cells, beside, folder)
@@ -165,6 +167,16 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
     replace_file(folder / _FILE, json.dumps(resolved, indent=1).encode())
     replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
     return reopen(folder)
+
+
+def _check_space(cell: Cell, trials: int) -> None:
+    """Raise if tuning would try a value that cannot be used."""
+    for key, choices in space_of(cell.config(out=Path()), trials).items():
+        for choice in choices:
+            try:
+                build_plan(config_of(with_values(cell.values, {key: choice})))
+            except ConfigError as error:
+                raise ConfigError(f"{cell.title}, tuned with `{key}` = {choice!r}: {error}") from error
 
 
 def is_comparison(folder: Path) -> bool:
