@@ -32,7 +32,7 @@ def outcome(
     stages = (
         {"personalized": values(before), "finetuned": values(last)} if before else {"finetuned": values(last)}
     )
-    whole = CellResult(stages=stages, rounds=10, sent=2_000_000, seconds=3.0, kept=7, devices=2)
+    whole = CellResult(stages=stages, rounds=10, sent=2_000_000, seconds=3.0, kept=7)
     return replace(whole, **changes)
 
 

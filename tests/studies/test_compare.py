@@ -268,7 +268,9 @@ def test_devices_without_a_metric_are_left_out_and_reported(tmp_path: Path) -> N
     (alt,) = [row for row in table(comparison.folder) if row["method"] == "FedAlt"]
     assert float(alt["closeness mean"]) == pytest.approx(mean)
     notes = (comparison.folder / "tables/methods.md").read_text()
-    assert f"fedalt-output-3: {6 - len(known)} of 6 devices have no closeness." in notes
+    cells = "start-3, local-3, fedavg-3 and 1 more"
+    reason = "d0: `closeness`: the mean is negative"
+    assert f"{cells}: {6 - len(known)} devices have no test closeness ({reason})." in notes
 
 
 def test_an_earlier_stage_does_not_replace_a_missing_final_metric(tmp_path: Path) -> None:
@@ -281,7 +283,7 @@ def test_an_earlier_stage_does_not_replace_a_missing_final_metric(tmp_path: Path
 
     assert "FedAlt" not in [row["method"] for row in table(comparison.folder)]
     notes = (comparison.folder / "tables/methods.md").read_text()
-    assert "fedalt-output-3: 6 of 6 devices have no closeness." in notes
+    assert "fedalt-output-3: 6 devices have no test closeness (d0: `closeness` has no value here)." in notes
 
 
 def test_without_pretraining_all_methods_begin_from_one_initialization(tmp_path: Path) -> None:

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from partita import Evaluation, FedAlt, Finetuning, Partition, Plan, Task, Training, pipeline
+from partita import (
+    Devices,
+    Evaluation,
+    FedAlt,
+    FedAvg,
+    Finetuning,
+    Partition,
+    Plan,
+    Task,
+    Training,
+    pipeline,
+)
 from partita.runs.result import Result
 from partita.training.failures import TrainingFailures, failures_by_stage
 from small import Both, affine_devices, affine_task, point_task
@@ -140,9 +151,7 @@ def test_a_device_that_failed_is_served_the_pretrained_model() -> None:
 
 
 def test_nothing_is_served_from_a_stage_that_failed() -> None:
-    devices = {
-        device: {**own, "validation": own["test"]} for device, own in affine_devices().items()
-    }
+    devices = {device: {**own, "validation": own["test"]} for device, own in affine_devices().items()}
     for own in devices.values():
         own["train"] = own["train"][0], own["train"][1] * NAN
 
@@ -200,3 +209,24 @@ def test_a_resumed_run_knows_which_devices_failed(tmp_path: Path) -> None:
     )
     assert [{**line, "seconds": 0} for line in lines] == [{**line, "seconds": 0} for line in expected]
     assert whole.summary["stages"]["finetuned"]["failed"] == 2
+
+
+def test_nothing_is_helped_or_hurt_against_a_pretrained_model_that_failed() -> None:
+    # In pretraining, four of the six devices fail; in fine-tuning, their targets are numbers again.
+    whole, nan = affine_devices(), spoilt(4)
+    asked: dict[str, int] = dict.fromkeys(whole, 0)
+
+    def load(device: str) -> Any:
+        asked[device] += 1
+        return (nan if asked[device] == 1 + (device == "d0") else whole)[device]
+
+    result = run(
+        affine_task(devices=Devices(whole, load)),
+        pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=1, devices_per_round=6),
+        finetune=Finetuning(),
+    )
+
+    assert list(result.summary["failed"]) == ["pretrained"]
+    statistics = result.summary["stages"]["finetuned"]
+    assert statistics["devices"] == 6
+    assert (statistics["helped"], statistics["hurt"], statistics["same"]) == (0, 0, 0)

@@ -88,6 +88,12 @@ class _ComparisonPage:
         return change_of(self._results.metric, self._results.direction)
 
     def _answer(self) -> str:
+        count = len(self._results.failures)
+        failed = "1 failure is" if count == 1 else f"{count} failures are"
+        missing = f" {failed} listed below every table, and not compared." if count else ""
+        return f"{self._best()}{missing}"
+
+    def _best(self) -> str:
         outcomes, reference = self._results.outcomes, self.data.reference
         most = max(map(len, outcomes.values()))
         complete = [variant for variant in outcomes if len(outcomes[variant]) == most]

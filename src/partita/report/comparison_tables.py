@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partita.durable import locked, replace_file
 from partita.methods import registry
@@ -55,7 +55,13 @@ def comparison_tables(results: Results) -> list[Table]:
         _devices(results),
         _tuned(results),
     ]
-    return [table for table in tables if table.rows]
+    return [_with_failures(table, results) for table in tables if table.rows]
+
+
+def _with_failures(table: Table, results: Results) -> Table:
+    """Return a table that names every cell and stage that failed, and so is not in it."""
+    missing = [note for note in results.failures if note not in table.notes]
+    return replace(table, notes=[*table.notes, *missing])
 
 
 def _methods(results: Results) -> Table:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from partita.config.reading import config_of, read_values
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import replace_file
-from partita.errors import ConfigError
+from partita.errors import ConfigError, RunFailed, described
 from partita.methods import registry
 from partita.methods.named import Citation
 from partita.models.parts import partition_names
@@ -102,15 +103,30 @@ class Comparison:
         """Return the file with the reason why a cell failed; without that file it is run again."""
         return self.folder / _CELLS / f"{cell.name}.failed"
 
+    def record_failure(self, cell: Cell, error: Exception, during: str = "") -> None:
+        """Write why a cell failed: the reason on one line, then the traceback of an unexpected exception."""
+        if isinstance(error, RunFailed | ConfigError):
+            text = str(error)
+        else:
+            reason = " ".join([f"{described(error)}.", *getattr(error, "__notes__", ())])
+            text = "\n".join([reason, "", "".join(traceback.format_exception(error))])
+        replace_file(self.failure_file(cell), f"{during}{text}".encode())
+
     def why_failed(self, cell: Cell) -> str:
         """Return the reason why a cell failed, empty if it did not."""
         with contextlib.suppress(FileNotFoundError):
-            return self.failure_file(cell).read_text()
+            return self.failure_file(cell).read_text().partition("\n")[0]
         return "its start failed" if cell.begins_pretrained and self.why_failed(self.start_of(cell)) else ""
 
     def failed(self) -> dict[str, str]:
         """Return the reasons why cells failed, by name."""
         return {cell.name: reason for cell in self.cells if (reason := self.why_failed(cell))}
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether a cell, or a stage of a finished cell, failed."""
+        runs = [run for cell in self.cells if (run := self.run_of(cell)).is_finished]
+        return bool(self.failed()) or any(run.has_failed_stage for run in runs)
 
     def is_done(self, cell: Cell) -> bool:
         """Return whether a cell is finished or has failed."""

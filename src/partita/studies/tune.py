@@ -204,6 +204,12 @@ def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], wa
     except (RunFailed, Stopped) as error:
         return Trial(number=number, choice=choice, value=None, status=str(error))
     # A model that has diverged has no metric: neither an earlier stage nor the other devices stand in for it.
+    failed = [
+        f"`{stage}` failed on {failure['failed']} of {failure['devices']} devices ({failure['reason']})"
+        for stage, failure in summary["failed"].items()
+    ]
+    if failed:
+        return Trial(number=number, choice=choice, value=None, status=failed[0])
     last = summary["stages"].get(watcher.stage, {"devices": 0})
     measured = max((stage["devices"] for stage in summary["stages"].values()), default=0)
     if not measured or last["devices"] < measured:

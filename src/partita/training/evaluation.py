@@ -119,7 +119,8 @@ def summarize(
     """Return statistics of each stage's model over devices, on one split.
 
     Helped and hurt are strict, against the same device's `pretrained` metric. A device without a metric is
-    left out. A stage in which more than half of the devices failed has no statistics: it is in `failed`.
+    left out. A stage in which more than half of the devices failed has no statistics: it is in `failed`; if
+    that is the pretrained one, no device is helped or hurt.
 
     Args:
         rows: measurements, each with the `position` of its device among all that were evaluated.
@@ -129,8 +130,10 @@ def summarize(
         failures: the devices whose training failed in each stage.
     """
     measured = _measured(rows, devices, split)
-    gains = _gains(measured.values, task)
     failed = _failed_stages(measured, failures or {})
+    if Stage.PRETRAINED in failed:
+        measured.values[Stage.PRETRAINED].fill(np.nan)
+    gains = _gains(measured.values, task)
     stages = {
         str(stage): {
             **_statistics(column, measured.weights),
