@@ -167,7 +167,7 @@ class Visitor:
         return self.store.load(order.device) or {}
 
     def _personal(self, order: Order, own: Personalization, kept: Params) -> Params:
-        """Return the personal part that the visit begins with: the device's own, or the start."""
+        """Return the personal part that the visit begins with: the device's saved one, or the initial one."""
         is_global = isinstance(order.work, Evaluate) and order.work.model == "global"
         uses_kept = self.roles[order.stage].method.stateful and not is_global
         if uses_kept and (personal := own.partition.personal_in(kept)):
