@@ -152,7 +152,7 @@ def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: P
     write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert "FedAvg, the reference for every change, is not finished: no change can be drawn." in text
+    assert "FedAvg, the reference for every change, has no result: no change can be drawn." in text
     assert "No model has personal parameters" not in text
 
 

@@ -95,8 +95,11 @@ class _ComparisonPage:
 
     def _best(self) -> str:
         outcomes, reference = self._results.outcomes, self.data.reference
-        most = max(map(len, outcomes.values()))
-        complete = [variant for variant in outcomes if len(outcomes[variant]) == most]
+        measured = {
+            variant: sum(len(outcome.last) for outcome in own.values()) for variant, own in outcomes.items()
+        }
+        complete = [variant for variant in outcomes if measured[variant] == max(measured.values())]
+        most = len(outcomes[complete[0]])
         best = max(complete, key=lambda variant: self.data.sign * self.data.mean(variant))
         answer = (
             f"{self.data.name(best)} has the best {self._results.split} {self._results.metric} of "
@@ -140,7 +143,7 @@ class _ComparisonPage:
     def _charts(self) -> Iterator[Section]:
         data, reference = self.data, self.data.name(self.data.reference)
         if data.reference not in self._results.outcomes:
-            missing = f"{reference}, the reference for every change, is not finished: no change can be drawn."
+            missing = f"{reference}, the reference for every change, has no result: no change can be drawn."
             yield Section(title="Changes", paragraphs=[missing])
             return
         yield parameters_section(data.points, self._change, data.methods, self._without_parameters())

@@ -15,6 +15,7 @@ from typing import Any
 
 from partita.config.provenance import find_code
 from partita.durable import locked, replace_file
+from partita.errors import InUse
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
 from partita.studies import run as runner
@@ -83,6 +84,8 @@ def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool
             return False
         try:
             runner.finish(comparison.prepare(cell), progress.watcher(cell))
+        except InUse:
+            raise
         except Exception as error:
             comparison.record_failure(cell, error)
         return True
