@@ -407,3 +407,32 @@ def test_the_config_of_a_comparison_gives_the_same_cells(whole: Comparison) -> N
     again = running.cells_in({**recorded, "out": "elsewhere"}, whole.folder)
 
     assert again == whole.cells
+
+
+def test_cells_do_not_begin_from_a_pretrained_model_that_failed(tmp_path: Path) -> None:
+    # Four of six devices cannot train; the two others pretrain a model alone.
+    given = values("fedalt", task={"kind": "compared:mostly_nan"}, compare={"seeds": 1})
+    rounds = {**ROUNDS, "devices_per_round": 6}
+
+    comparison = started(tmp_path / "grid", given | {"pretrain": rounds})
+
+    assert finish(comparison, quiet) == {
+        "fedavg-3": "its start failed",
+        "fedalt-output-3": "its start failed",
+    }
+    assert comparison.has_failures
+    with pytest.raises(RunFailed, match="start-3: the stage `pretrained` failed and has no result: 4 of 6"):
+        write_comparison_tables(comparison, comparison.failed())
+
+
+def test_an_exception_of_a_callback_ends_the_comparison(tmp_path: Path) -> None:
+    # A closed pipe is nobody's cell.
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    comparison = started(tmp_path / "grid", values("fedalt", compare={"seeds": 1}))
+
+    with pytest.raises(BrokenPipeError):
+        finish(comparison, quiet, closed)
+
+    assert comparison.failed() == {}

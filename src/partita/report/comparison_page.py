@@ -22,7 +22,7 @@ from partita.report.sections import (
 from partita.report.tables import Entry, Rounded, Table
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import Comparison
-from partita.studies.results import Results, Variant
+from partita.studies.results import Results, Variant, listed
 from partita.studies.statistics import count_helped
 
 _TITLES = {
@@ -91,7 +91,8 @@ class _ComparisonPage:
         count = len(self._results.failures)
         failed = "1 failure is" if count == 1 else f"{count} failures are"
         missing = f" {failed} listed below every table, and not compared." if count else ""
-        return f"{self._best()}{missing}"
+        diverged = f"{listed(cells)} diverged. " if (cells := self._results.diverged) else ""
+        return f"{diverged}{self._best()}{missing}"
 
     def _best(self) -> str:
         outcomes, reference = self._results.outcomes, self.data.reference

@@ -116,7 +116,12 @@ class Comparison:
         """Return the reason why a cell failed, empty if it did not."""
         with contextlib.suppress(FileNotFoundError):
             return self.failure_file(cell).read_text().partition("\n")[0]
-        return "its start failed" if cell.begins_pretrained and self.why_failed(self.start_of(cell)) else ""
+        return "its start failed" if cell.begins_pretrained and self._has_failed(self.start_of(cell)) else ""
+
+    def _has_failed(self, cell: Cell) -> bool:
+        """Return whether a cell has failed, or has finished with a stage that failed."""
+        run = self.run_of(cell)
+        return bool(self.why_failed(cell)) or (run.is_finished and run.has_failed_stage)
 
     def failed(self) -> dict[str, str]:
         """Return the reasons why cells failed, by name."""
@@ -125,8 +130,7 @@ class Comparison:
     @property
     def has_failures(self) -> bool:
         """Whether a cell, or a stage of a finished cell, failed."""
-        runs = [run for cell in self.cells if (run := self.run_of(cell)).is_finished]
-        return bool(self.failed()) or any(run.has_failed_stage for run in runs)
+        return bool(self.failed()) or any(map(self._has_failed, self.cells))
 
     def is_done(self, cell: Cell) -> bool:
         """Return whether a cell is finished or has failed."""

@@ -9,7 +9,7 @@ from partita.methods import registry
 from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
-from partita.runs.warnings import failed_stages, warnings_of
+from partita.runs.warnings import divergence, failed_stages, warnings_of
 from partita.studies.cells import START, base_of, baseline_of
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
@@ -68,6 +68,8 @@ class Results:
     """The values that each variant was tuned to."""
     failures: Sequence[str] = ()
     """Of the notes, those about cells and stages that failed and have no result."""
+    diverged: Sequence[str] = ()
+    """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
 
@@ -86,6 +88,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     runs: dict[Variant, dict[int, RunFolder]] = {}
     summary: Mapping[str, Any] = {}
     failures = [f"{name} failed: {reason}" for name, reason in failed.items()]
+    diverged: list[str] = []
     warnings: dict[str, list[str]] = {}
     for cell in comparison.cells:
         run = comparison.run_of(cell)
@@ -96,12 +99,13 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         runs.setdefault(cell.row, {})[cell.seed] = run
         if outcome.last:
             outcomes.setdefault(cell.row, {})[cell.seed] = outcome
+        diverged += [cell.name] if any(divergence(run)) else []
         own = list(failed_stages(run))
         failures += [f"{cell.name}: {warning}." for warning in own]
         for warning in warnings_of(run):
             if warning not in own:
                 warnings.setdefault(warning, []).append(cell.name)
-    notes = [*failures, *(f"{_named(names)}: {warning}." for warning, names in warnings.items())]
+    notes = [*failures, *(f"{listed(names)}: {warning}." for warning, names in warnings.items())]
     if not outcomes:
         resume = f"No run is finished: resume with `partita compare --resume {comparison.folder}`."
         raise RunFailed(" ".join(["There is nothing to compare.", *(notes or [resume])]))
@@ -118,6 +122,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         baseline=baseline_of(config.compare),
         notes=notes,
         failures=failures,
+        diverged=diverged,
         begin_pretrained=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
         ),
@@ -127,10 +132,10 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     )
 
 
-def _named(cells: Sequence[str]) -> str:
+def listed(cells: Sequence[str]) -> str:
     """Return the names of cells, the first ones if they are many.
 
-    >>> _named(["a-1", "a-2", "a-3", "b-1", "b-2"])
+    >>> listed(["a-1", "a-2", "a-3", "b-1", "b-2"])
     'a-1, a-2, a-3 and 2 more'
     """
     more = f" and {len(cells) - _SHOWN} more" if len(cells) > _SHOWN else ""

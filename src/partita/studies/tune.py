@@ -24,6 +24,7 @@ from partita.methods import registry
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
 from partita.protocol import Stage
+from partita.runs.warnings import failed_stages
 from partita.studies import run as runner
 from partita.studies.trials import Sampler, SearchSpace, Stopped, Trial, TrialWatcher, Tuned, check_space
 from partita.training.journal import RoundRow
@@ -185,6 +186,8 @@ def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback = 
     values = with_values(_trial_values(tuning.values), changes)
     run = runner.prepare_or_resume(config_of(values), tuning.beside)
     runner.finish(run, watch)
+    for failure in failed_stages(run.folder):
+        raise RunFailed(f"Pretraining for all trials failed: {failure}.")
     return run.folder.shared_file(Stage.PRETRAINED)
 
 
