@@ -127,7 +127,8 @@ def test_own_code_is_found_when_resumed_from_another_folder(
 def test_a_failed_run_is_reported_and_the_command_fails(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = "compare.settings={fedper = {personalize = {shared_lr = 1e30}}}"
+    rates = "shared_lr = 1e30, weight_decay = 1e30, batch_size = 1"
+    settings = f"compare.settings={{fedper = {{personalize = {{{rates}}}}}}}"
 
     assert main(["compare", "mine.toml", settings, "seeds=1", "out=grid"]) == 1
 
