@@ -56,6 +56,15 @@ def undefined_on_some() -> Task:
     return affine_task(metrics={"closeness": closeness_of_many})
 
 
+def mostly_nan() -> Task:
+    """A task on which four of six devices cannot train in rounds: their training targets are not numbers."""
+    devices = affine_devices()
+    for device in list(devices)[:4]:
+        inputs, targets = devices[device]["train"]
+        devices[device]["train"] = inputs, targets * float("nan")
+    return affine_task(devices=devices)
+
+
 def diverging_metric() -> Task:
     """A task whose metric is undefined as soon as predictions are large."""
 

@@ -1,6 +1,8 @@
 """Errors that a caller can act on."""
 
+import traceback
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -21,6 +23,21 @@ class CannotDo(Exception):
 
     Raised in a loss, or while a device's data is loaded, it is a failure of that device and not of the run.
     """
+
+
+def described(error: BaseException) -> str:
+    """Return an exception on one line: its type, its message, and where user code raised it.
+
+    >>> described(KeyError("x"))
+    "KeyError: 'x'"
+    """
+    text = " ".join(str(error).split())
+    places = traceback.extract_tb(error.__traceback__)
+    package = Path(__file__).parent
+    own = [p for p in places if "site-packages" not in p.filename and package not in Path(p.filename).parents]
+    place = (own or places)[-1:]
+    where = [f" ({Path(p.filename).name}, line {p.lineno})" for p in place]
+    return f"{type(error).__name__}: {text}{''.join(where)}"
 
 
 def needed(module: str, *, by: str, extra: str) -> Any:

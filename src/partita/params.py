@@ -42,6 +42,11 @@ def cloned(params: Params) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in params.items()}
 
 
+def shapes_of(params: Params) -> dict[str, torch.Size]:
+    """Return the shape of each tensor."""
+    return {name: tensor.shape for name, tensor in params.items()}
+
+
 def copy_into(target: Params, source: Params) -> None:
     """Copy the values of `source` into the tensors of `target`, in place and never aliased."""
     if target.keys() != source.keys():

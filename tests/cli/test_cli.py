@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from partita.cli import main
+from partita.config.reading import read_config
 
 QUICK = [
     "pretrain.rounds=2",
@@ -108,10 +109,10 @@ def test_the_quickstart_ends_with_a_table(here: Path, capsys: pytest.CaptureFixt
         *("commit.json", "costs.json", "finetune"),
     }
     summary = json.loads((folder / "summary.json").read_text())
-    assert set(summary) == {"metric", "direction", "split", "stages"}
+    assert set(summary) == {"metric", "direction", "split", "stages", "failed"}
     assert set(summary["stages"]["finetuned"]) == {
         *("weighted_mean", "mean", "std", "min", "q10", "q50", "q90", "max"),
-        *("devices", "helped", "hurt", "same"),
+        *("devices", "failed", "helped", "hurt", "same"),
     }
     assert pq.read_table(folder / "devices.parquet").column_names == [
         *("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "reason"),
@@ -400,3 +401,51 @@ def test_the_installed_command_fails_in_one_line(here: Path) -> None:
 
     assert (failed.returncode, failed.stdout) == (2, "")
     assert failed.stderr == "partita: `seed` must be a whole number, got 'x'.\n"
+
+
+DIVERGES = [f"finetune.{text}" for text in ("personal_lr=1e30", "weight_decay=1e30", "batch_size=1")]
+"""After one step the personal part is infinite on every device, and the second step fails."""
+
+
+def test_a_run_whose_stage_failed_says_so_and_has_no_number_for_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "mine.toml", *DIVERGES, "finetune.baseline=true", "out=a"]) == 1
+
+    out = capsys.readouterr().out
+    failed = (
+        "the stage `finetuned` failed and has no result: 5 of 5 devices failed in it (d0: The loss became nan"
+    )
+    assert f"Warning: {failed}" in out
+    assert f"Warning: In the Finetune baseline: {failed}" in out
+    rows = {line.split("  ")[1].strip(): line for line in out.splitlines() if line.startswith("  ")}
+    assert " failed" in rows["model"]
+    for title in ("Finetune", "Mine, fine-tuned"):
+        assert rows[title].split()[-1] == "5", title
+        assert "0." not in rows[title], title
+    assert "0." in rows["Mine"]
+    summary = json.loads((here / "a/summary.json").read_text())
+    assert (list(summary["stages"]), list(summary["failed"])) == (
+        ["pretrained", "personalized"],
+        ["finetuned"],
+    )
+    assert main(["run", "--resume", "a"]) == 1
+
+
+def test_a_wrong_rate_of_the_baseline_is_refused_before_training(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "mine.toml", "finetune.baseline=true", "finetune.baseline_lr=-1", "out=a"]) == 2
+
+    assert "`finetune.baseline_lr` must be a finite number, 0 or above, got -1.0." in error_line(capsys)
+    assert not (here / "a").exists()
+
+
+def test_tune_gives_up_a_trial_whose_devices_failed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna")
+
+    assert main(["tune", "mine.toml", "finetune.weight_decay=1e30,0.0", *DIVERGES[2:], "out=tuned"]) == 0
+
+    out = capsys.readouterr().out
+    assert "`finetuned` failed on 5 of 5 devices (d0: The loss became nan in step 3.)" in out
+    assert read_config(here / "tuned/tuned.toml").finetune.weight_decay == 0.0

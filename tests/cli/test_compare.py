@@ -127,7 +127,8 @@ def test_own_code_is_found_when_resumed_from_another_folder(
 def test_a_failed_run_is_reported_and_the_command_fails(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = "compare.settings={fedper = {personalize = {shared_lr = 1e30}}}"
+    rates = "shared_lr = 1e30, weight_decay = 1e30, batch_size = 1"
+    settings = f"compare.settings={{fedper = {{personalize = {{{rates}}}}}}}"
 
     assert main(["compare", "mine.toml", settings, "seeds=1", "out=grid"]) == 1
 
@@ -276,3 +277,107 @@ def test_processes_that_share_a_tuned_comparison_tune_every_method_once(here: Pa
     for kind in found:
         with (here / "shared/tuned" / kind / "trials.csv").open() as lines:
             assert len(list(csv.DictReader(lines))) == 2
+
+
+BROKEN = """
+from pathlib import Path
+from partita import LocalAlt
+
+class Broken(LocalAlt):
+    def __call__(self, *arguments):
+        if not Path("repaired").exists():
+            raise ZeroDivisionError("my own mistake")
+        return super().__call__(*arguments)
+"""
+BROKEN_METHODS = "methods=fedalt,my_broken:Broken,fedper"
+
+
+@pytest.fixture
+def broken(here: Path) -> Path:
+    (here / "my_broken.py").write_text(BROKEN)
+    return here
+
+
+def test_an_exception_in_one_method_ends_its_cell_and_a_resumed_comparison_tries_it_again(
+    broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "mine.toml", BROKEN_METHODS, "seeds=1", "out=grid"]) == 1
+
+    out = capsys.readouterr().out
+    cell = "my_broken.Broken-output-5"
+    assert f"{cell} failed: ZeroDivisionError: my own mistake (my_broken.py, line 8). On device 'd" in out
+    others = ["FedAvg", "Local only", "FedAvg, continued", "FedAlt"]
+    assert [row["method"] for row in table(broken / "grid")] == [*others, "FedPer"]
+    assert "Traceback" in (broken / f"grid/cells/{cell}.failed").read_text()
+    for name in ("methods", "devices", "finetuning"):
+        assert f"{cell} failed: ZeroDivisionError" in (broken / f"grid/tables/{name}.md").read_text(), name
+
+    (broken / "repaired").touch()
+    assert main(["compare", "--resume", "grid"]) == 0
+
+    assert "failed" not in capsys.readouterr().out
+    assert [row["method"] for row in table(broken / "grid")] == [*others, "Broken", "FedPer"]
+
+
+def test_an_exception_while_a_method_is_tuned_fails_its_cells_alone(
+    broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "mine.toml", BROKEN_METHODS, "seeds=1", "tune=1", "out=grid"]) == 1
+
+    out = capsys.readouterr().out
+    assert "my_broken.Broken-output-5 failed: Tuning: ZeroDivisionError: my own mistake" in out
+    (broken / "repaired").touch()
+    assert main(["compare", "--resume", "grid"]) == 0
+    assert "Broken" in [row["method"] for row in table(broken / "grid")]
+
+
+def test_a_stage_that_failed_is_in_the_notes_of_every_table_and_has_no_star(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Before, every device kept the pretrained model, and Finetune had the number of FedAvg.
+    settings = (
+        "compare.settings={finetune = {finetune = {personal_lr = 1e30, weight_decay = 1e30, batch_size = 1}}}"
+    )
+
+    assert main(["compare", "mine.toml", "methods=fedalt,finetune", settings, "seeds=1", "out=grid"]) == 1
+
+    out = capsys.readouterr().out
+    note = "finetune-5: the stage `finetuned` failed and has no result: "
+    written = list((here / "grid/tables").glob("*.md"))
+    assert out.count(note) == len(written) == 3
+    assert all(note in path.read_text() for path in written)
+    assert "Finetune" not in [row["method"] for row in table(here / "grid")]
+    assert main(["compare", "--resume", "grid"]) == 1
+
+
+def test_a_comparison_carries_the_warnings_of_its_runs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = TASK.replace(
+        "    return Task(", "    bad = data(0)[0] * float('nan'), data(0)[1]\n    return Task("
+    )
+    bad = bad.replace(
+        "for n in range(devices)}", "for n in range(devices)} | {'x': {'train': bad, 'test': data(9)}}"
+    )
+    (here / "my_task.py").write_text(bad)
+
+    assert main(["compare", "mine.toml", "methods=fedalt", "seeds=1", "out=grid"]) == 0
+
+    out = capsys.readouterr().out
+    assert "1 device failed in at least one round (x: The loss became nan in step 1.)." in out
+    assert "1 device has no test accuracy (x: training failed: The loss became nan in step 1)." in out
+
+
+def test_values_that_tuning_would_try_are_checked_first(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "my_search.py").write_text(
+        "from partita import LocalAlt, NamedMethod\n"
+        "METHOD = NamedMethod(title='Mine', update=LocalAlt, search={'personalize.batch_size': [4, 0]})\n"
+    )
+
+    assert main(["compare", "mine.toml", "methods=my_search:METHOD", "tune=2", "seeds=1", "out=grid"]) == 2
+
+    error = capsys.readouterr().err
+    assert "Mine, tuned with `personalize.batch_size` = 0: [personalize] `batch_size` must be" in error
+    assert not (here / "grid").exists()

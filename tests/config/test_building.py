@@ -235,6 +235,19 @@ def test_schedules_and_optimizers_are_named() -> None:
             "`model.width` must be a whole number, got 'a'.",
         ),
         ({"model": {"name": "convnet", "classes": 3}}, "The task failed: IndexError"),
+        ({"finetune": {"baseline_lr": -1.0}}, "`finetune.baseline_lr` must be a finite number, 0 or above"),
+        (
+            {"finetune": {"baseline_lr": float("inf"), "baseline": True}},
+            "`finetune.baseline_lr` must be a finite number, 0 or above, got inf.",
+        ),
+        (
+            {"finetune": {"personal_lr": -0.1, "baseline": True}, "partition": {"personal": "none"}},
+            "[finetune] `personal_lr` must be a finite number, 0 or above, got -0.1.",
+        ),
+        (
+            {"finetune": {"batch_size": 0, "baseline": True}, "partition": {"personal": "none"}},
+            "[finetune] `batch_size` must be at least 1, got 0.",
+        ),
         (
             {"finetune": {"personal_lr": -0.1}},
             "[finetune] `personal_lr` must be a finite number, 0 or above, got -0.1.",
@@ -341,3 +354,30 @@ def test_own_code_is_recorded_by_its_hash(tmp_path: Path, monkeypatch: pytest.Mo
     assert versions["torch"] == metadata.version("torch")
     assert versions["code"] == ".."
     assert "code" not in made_with(config(), tmp_path)
+
+
+def test_a_metric_that_fails_is_found_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad_metric.py").write_text(
+        "from small import affine_task\n"
+        "def metric(predictions, targets):\n    return predictions.no_such_method()\n"
+        "def make():\n    return affine_task(metrics={'mine': metric})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"The task failed: AttributeError: .*\(bad_metric.py, line 3\)"):
+        build(config(task={"kind": "bad_metric:make"}, model={}, partition={"personal": "none"}), Path())
+
+
+def test_a_server_optimizer_that_fails_is_found_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad_server.py").write_text(
+        "class Server:\n    def init(self, shared):\n        return {}\n"
+        "    def step(self, shared, change, state):\n        return state['momentum']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ConfigError, match="`pretrain.server_optimizer` in a trial step failed: KeyError"):
+        build(config(pretrain={"server_optimizer": "bad_server:Server"}), Path())

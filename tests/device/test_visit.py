@@ -28,6 +28,7 @@ from partita import (
 from partita.device.roles import Role
 from partita.device.store import MemoryStore
 from partita.device.visit import Visitor
+from partita.errors import ConfigError
 from partita.executors.serial import SerialExecutor
 from partita.methods.descent import descend
 from partita.methods.pfedme import LocalMoreau
@@ -586,3 +587,19 @@ def test_only_a_batchnorm_that_normalizes_by_the_batch_uses_its_statistics(layer
     assert uses_batch_statistics(nn.Sequential(nn.Linear(3, 3), layer))
     assert uses_batch_statistics(layer.eval()) == (layer.running_mean is None)
     assert not uses_batch_statistics(nn.Sequential(nn.GroupNorm(1, 3), nn.InstanceNorm1d(3), nn.LayerNorm(3)))
+
+
+@pytest.mark.parametrize("work", [UPDATE, FINETUNE])
+def test_a_personal_part_whose_shape_the_loss_has_changed_is_refused_and_not_stored(work: Any) -> None:
+    def loss(model: Affine, batch: tuple[Tensor, Tensor]) -> Tensor:
+        value = square_error(model, batch)
+        model.offset.data = model.offset.data.reshape(1, 1)
+        return value.detach().requires_grad_()
+
+    setting = Setting(affine_task(loss=loss), personal="offset")
+
+    with pytest.raises(ConfigError, match=r"Device 'd1' cannot keep `offset` with the shape \(1, 1\)"):
+        setting.visitor(setting.order(work, "d1"))
+
+    setting.store.commit(setting.order(work, "d1").label, ["d1"], ["d1"])
+    assert setting.store.load("d1") is None

@@ -37,6 +37,7 @@ def row(stage: str, position: int, metric: float | None, split: str = "validatio
         "model": model,
         "position": position,
         "split": split,
+        "loss": 1.0,
         "metric": metric,
         "weight": 1,
     }

@@ -11,6 +11,7 @@ import pytest
 
 from compared import done, values
 from partita.cli import main
+from partita.report.comparison_page import comparison_page
 from partita.report.write import write_report
 from report.test_run_page import ParsedPage, data_sets
 
@@ -152,7 +153,7 @@ def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: P
     write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert "FedAvg, the reference for every change, is not finished: no change can be drawn." in text
+    assert "FedAvg, the reference for every change, has no result: no change can be drawn." in text
     assert "No model has personal parameters" not in text
 
 
@@ -216,3 +217,16 @@ def test_parts_given_by_patterns_have_their_costs(tmp_path: Path) -> None:
     assert [row.split(",")[0] for row in (tmp_path / "grid/tables/costs.csv").read_text().splitlines()] == [
         *("personal part", "output", "slope.*"),
     ]
+
+
+def test_the_page_of_a_comparison_begins_with_the_cells_that_diverged(tmp_path: Path) -> None:
+    settings = {"fedalt": {"finetune": {"personal_lr": 50.0}}}
+
+    comparison, _ = done(tmp_path / "grid", values("fedalt", compare={"seeds": 1, "settings": settings}))
+
+    page = comparison_page(comparison)
+    assert page.answer.startswith("fedalt-output-3 diverged. ")
+    notes = page.tables[0].notes
+    assert any(
+        note.startswith("fedalt-output-3: the run diverged in the stage `finetuned`") for note in notes
+    )

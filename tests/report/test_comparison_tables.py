@@ -32,7 +32,7 @@ def outcome(
     stages = (
         {"personalized": values(before), "finetuned": values(last)} if before else {"finetuned": values(last)}
     )
-    whole = CellResult(stages=stages, rounds=10, sent=2_000_000, seconds=3.0, kept=7, devices=2)
+    whole = CellResult(stages=stages, rounds=10, sent=2_000_000, seconds=3.0, kept=7)
     return replace(whole, **changes)
 
 
@@ -262,3 +262,22 @@ def test_what_methods_were_tuned_to_is_a_table() -> None:
     rows = table("tuned", results(SMALL, tuned=tuned)).rows
 
     assert rows == [["FedAlt", "output", "finetune.personal_lr", "0.3"]]
+
+
+def test_a_mean_without_the_devices_that_failed_is_not_marked() -> None:
+    # FedAlt has the highest mean, over one of two devices in the second seed.
+    alt = outcome(0.9, 0.9), outcome(0.9)
+    given = results({**SMALL, ("fedalt", "output"): alt})
+
+    assert [mean_std.is_best for mean_std in column("methods", 3, given)] == [False, True, False]
+    assert table("methods", given).notes[1] == (
+        "Not marked, because some devices or seeds have no metric: FedAlt output."
+    )
+
+
+def test_every_table_names_what_failed() -> None:
+    failure = "fedsim-output-1 failed: Diverged."
+    given = results(SMALL, notes=[failure], failures=[failure])
+
+    assert all(one.notes[-1] == failure for one in comparison_tables(given))
+    assert table("methods", given).notes.count(failure) == 1

@@ -65,7 +65,7 @@ def test_the_server_takes_the_weighted_mean_over_replies() -> None:
     assert outcome.asked == ["c", "b", "a"]
     assert outcome.heard == ["c", "a"]
     assert outcome.failed == {"b": "No."}
-    assert outcome.loss == 4.0
+    assert outcome.mean("loss") == 4.0
     assert (outcome.bytes_down, outcome.bytes_up) == (12, 8)
 
 
@@ -100,7 +100,7 @@ def test_a_round_without_replies_changes_nothing() -> None:
     )
 
     assert after is state
-    assert outcome.loss is None
+    assert outcome.mean("loss") is None
 
 
 def test_tensors_in_an_evaluation_are_refused() -> None:

@@ -268,7 +268,9 @@ def test_devices_without_a_metric_are_left_out_and_reported(tmp_path: Path) -> N
     (alt,) = [row for row in table(comparison.folder) if row["method"] == "FedAlt"]
     assert float(alt["closeness mean"]) == pytest.approx(mean)
     notes = (comparison.folder / "tables/methods.md").read_text()
-    assert f"fedalt-output-3: {6 - len(known)} of 6 devices have no closeness." in notes
+    cells = "start-3, local-3, fedavg-3 and 1 more"
+    reason = "d0: `closeness`: the mean is negative"
+    assert f"{cells}: {6 - len(known)} devices have no test closeness ({reason})." in notes
 
 
 def test_an_earlier_stage_does_not_replace_a_missing_final_metric(tmp_path: Path) -> None:
@@ -281,7 +283,7 @@ def test_an_earlier_stage_does_not_replace_a_missing_final_metric(tmp_path: Path
 
     assert "FedAlt" not in [row["method"] for row in table(comparison.folder)]
     notes = (comparison.folder / "tables/methods.md").read_text()
-    assert "fedalt-output-3: 6 of 6 devices have no closeness." in notes
+    assert "fedalt-output-3: 6 devices have no test closeness (d0: `closeness` has no value here)." in notes
 
 
 def test_without_pretraining_all_methods_begin_from_one_initialization(tmp_path: Path) -> None:
@@ -405,3 +407,32 @@ def test_the_config_of_a_comparison_gives_the_same_cells(whole: Comparison) -> N
     again = running.cells_in({**recorded, "out": "elsewhere"}, whole.folder)
 
     assert again == whole.cells
+
+
+def test_cells_do_not_begin_from_a_pretrained_model_that_failed(tmp_path: Path) -> None:
+    # Four of six devices cannot train; the two others pretrain a model alone.
+    given = values("fedalt", task={"kind": "compared:mostly_nan"}, compare={"seeds": 1})
+    rounds = {**ROUNDS, "devices_per_round": 6}
+
+    comparison = started(tmp_path / "grid", given | {"pretrain": rounds})
+
+    assert finish(comparison, quiet) == {
+        "fedavg-3": "its start failed",
+        "fedalt-output-3": "its start failed",
+    }
+    assert comparison.has_failures
+    with pytest.raises(RunFailed, match="start-3: the stage `pretrained` failed and has no result: 4 of 6"):
+        write_comparison_tables(comparison, comparison.failed())
+
+
+def test_an_exception_of_a_callback_ends_the_comparison(tmp_path: Path) -> None:
+    # A closed pipe is nobody's cell.
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    comparison = started(tmp_path / "grid", values("fedalt", compare={"seeds": 1}))
+
+    with pytest.raises(BrokenPipeError):
+        finish(comparison, quiet, closed)
+
+    assert comparison.failed() == {}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from partita.report import tables as report_tables
     from partita.runs.folder import RunFolder
     from partita.studies.comparison import Comparison
     from partita.studies.run import Prepared
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         command = shlex.join(["partita", "run", "--resume", str(run.folder.path), runner.RESUMABLE])
         raise ConfigError(f"{error} Resume with `{command}`.") from error
     _print_run(options, run.folder)
-    return 0
+    return 1 if run.folder.has_failed_stage else 0
 
 
 def _prepare(options: argparse.Namespace) -> "Prepared":
@@ -60,17 +61,16 @@ def _prepare(options: argparse.Namespace) -> "Prepared":
 def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     """Print the result of a finished run, and write its report."""
     from partita.report.command_tables import models_table
-    from partita.report.models import evaluated_models
+    from partita.report.models import all_models
     from partita.report.tables import to_terminal
-    from partita.report.warnings import warnings_of
+    from partita.runs.warnings import warnings_of
 
-    models = [(model.title, model.statistics) for model in evaluated_models(run)]
-    warnings = warnings_of(run)
+    models, warnings = all_models(run), warnings_of(run)
+    table = models_table(run.summary, models, warnings)
     with _reported(run.path):
         if not options.json:
-            _print_table(to_terminal(models_table(run.summary, models)))
-            for warning in warnings:
-                print(f"Warning: {warning}.")
+            _print_table(to_terminal(table))
+            _print_notes(table)
     _log(options, "Writing the report")
     page = _write_report(run.path)
     if options.json:
@@ -85,13 +85,16 @@ def compare(options: argparse.Namespace) -> int:
     from partita.config.reading import read_values
     from partita.studies import comparison as comparing
     from partita.studies.cells import in_full
+    from partita.studies.compare import retry_failed
 
     if options.resume is not None:
         if options.arguments or options.dry_run:
             raise ConfigError(
                 "A resumed comparison takes its config from its folder: give no other argument."
             )
-        return _finish_comparison(options, comparing.reopen(options.resume))
+        comparison = comparing.reopen(options.resume)
+        retry_failed(comparison)
+        return _finish_comparison(options, comparison)
     path, overrides = _config_of(options.arguments)
     values = read_values(path, in_full(overrides))
     if options.dry_run:
@@ -111,7 +114,7 @@ def _print_forecast(options: argparse.Namespace, values: Mapping[str, Any], fold
         _print_json({"forecast": to_values(expected)})
     else:
         _print_table(to_terminal(expected))
-        print("\n".join(expected.notes), end="")
+        _print_notes(expected)
 
 
 def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") -> int:
@@ -132,7 +135,7 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
     with _reported(comparison.folder):
         for table in [] if options.json else tables:
             _print_table(to_terminal(table))
-            print("\n".join(table.notes))
+            _print_notes(table)
     _log(options, "Writing the report")
     page = _write_report(comparison.folder)
     if options.json:
@@ -141,7 +144,7 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
         _print_json({"tables": values, "failed": failed, **paths})
     else:
         print(f"The comparison is in {comparison.folder}, its report is {page}")
-    return 1 if failed else 0
+    return 1 if comparison.has_failures else 0
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -276,6 +279,11 @@ def _print_table(table: "Table") -> None:
     # Not printed by rich itself, which ends the process where nobody reads.
     Console(file=text, width=width, force_terminal=console.is_terminal).print(table)
     print(text.getvalue(), end="")
+
+
+def _print_notes(table: "report_tables.Table") -> None:
+    for note in table.notes:
+        print(note)
 
 
 def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:

@@ -1,8 +1,9 @@
 """From a config to the objects of a run: a task, a partition, a plan and watchers."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
@@ -17,6 +18,7 @@ from partita.config.schema import (
     SERVER,
     Config,
     FinetuneConfig,
+    PartitionConfig,
     PersonalizeConfig,
     PretrainConfig,
     ReportConfig,
@@ -75,15 +77,11 @@ def build(config: Config, folder: Path) -> Built:
         model = build_model(task, seed=config.seed)
     follows = registry.find(config.personalize.method).follows
     own = build_partition(config.partition, model, follows=follows)
-    _check_baseline(config)
-    with in_section("evaluate"):
-        _check_choice(config)
-    plan = Plan(
-        pretrain=_training("pretrain", config.pretrain),
-        personalize=_training("personalize", config.personalize),
-        finetune=_finetuning(config.finetune) if own.partition.names("personal") else None,
-        evaluate=config.evaluate,
-    )
+    plan = build_plan(config)
+    if config.finetune.baseline:
+        build_partition(PartitionConfig(personal="full"), model)
+    if not own.partition.names("personal"):
+        plan = replace(plan, finetune=None)
     with own_code("`partition.adapter_width`"):
         own.kinds(task.devices.ids)
     with own_code("The task"):
@@ -96,6 +94,19 @@ def build(config: Config, folder: Path) -> Built:
     return Built(task, own, plan, start, watchers)
 
 
+def build_plan(config: Config) -> Plan:
+    """Return the stages of a run for a model with a personal part, after checking all of their values."""
+    _check_baseline(config)
+    with in_section("evaluate"):
+        _check_choice(config)
+    return Plan(
+        pretrain=_training("pretrain", config.pretrain),
+        personalize=_training("personalize", config.personalize),
+        finetune=_finetuning(config.finetune),
+        evaluate=config.evaluate,
+    )
+
+
 def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:
     """Raise if a method declares tensors that it cannot keep or send."""
     training = plan.training(Stage.PERSONALIZED)
@@ -106,6 +117,10 @@ def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -
 
 
 def _check_baseline(config: Config) -> None:
+    """Raise if the Finetune baseline, which runs last, cannot be run with these values."""
+    lr = config.finetune.baseline_lr
+    if lr is not None and not 0 <= lr < math.inf:
+        raise ConfigError(f"`finetune.baseline_lr` must be a finite number, 0 or above, got {lr!r}.")
     if config.finetune.baseline and not config.finetune.epochs:
         raise ConfigError("`finetune.baseline` needs `finetune.epochs` of at least 1, got 0.")
     if config.finetune.baseline and config.partition.frozen:
@@ -195,6 +210,9 @@ def _server(key: str, config: PretrainConfig | PersonalizeConfig) -> ServerOptim
             f"`server_optimizer` = {config.server_optimizer!r} must return an object with `init` and `step`, "
             f"got {server!r}."
         )
+    with own_code(f"`{key}.server_optimizer` in a trial step"):
+        one = {"u": torch.zeros(1)}
+        server.step(one, one, server.init(one))
     return server
 
 

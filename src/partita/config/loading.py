@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.reading import check_type, did_you_mean
-from partita.errors import ConfigError
+from partita.errors import ConfigError, described
 
 TASKS = {
     "digits": "partita.tasks.digits:digits",
@@ -119,14 +119,10 @@ def own_code(what: str) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())
-        places = traceback.extract_tb(error.__traceback__)
-        if isinstance(error, TypeError | ValueError) and _is_ours(places[-1].filename):
-            raise ConfigError(f"{what}: {reason}") from error
-        own = [p for p in places if "site-packages" not in p.filename and not _is_ours(p.filename)]
-        place = (own or places)[-1]
-        where = f"{Path(place.filename).name}, line {place.lineno}"
-        raise ConfigError(f"{what} failed: {type(error).__name__}: {reason} ({where}).") from error
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if isinstance(error, TypeError | ValueError) and _is_ours(last.filename):
+            raise ConfigError(f"{what}: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{what} failed: {described(error)}.") from error
 
 
 def _is_ours(file: str) -> bool:

@@ -8,13 +8,14 @@ either the old or the new one.
 import contextlib
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from partita.durable import make_folder, sync_folder, write_file
+from partita.errors import ConfigError
 from partita.params import Params, cloned, from_bytes, to_bytes
 from partita.protocol import DeviceId
 
@@ -97,6 +98,20 @@ class DiskStore:
 
     def _next(self, device: DeviceId, label: str) -> Path:
         return self.folder / f"{key_of(device)}.{label}.next"
+
+
+def check_shapes(device: DeviceId, personal: Params, expected: Mapping[str, Size]) -> None:
+    """Refuse tensors that a later visit could not load.
+
+    Raises:
+        ConfigError: a tensor has another shape than the model's.
+    """
+    for name, tensor in personal.items():
+        if tensor.shape != expected[name]:
+            raise ConfigError(
+                f"Device {device!r} cannot keep `{name}` with the shape {tuple(tensor.shape)}, expected "
+                f"{tuple(expected[name])}: the loss or the method has changed it in training."
+            )
 
 
 def key_of(device: DeviceId) -> str:

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from partita.data.examples import Examples, Shuffled, batches_per_epoch, examples_of
 from partita.device.roles import Role
-from partita.device.store import Store
+from partita.device.store import Store, check_shapes
 from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
-from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull
+from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull, shapes_of
 from partita.partition import Part, Partition, Parts, Personalization, uses_batch_statistics
 from partita.partition.selection import tensors_of
 from partita.protocol import (
@@ -122,11 +122,13 @@ class Visitor:
             carried=carried,
         )
         batches = self._batches(bench, order, method, examples)
+        expected = bench.partition.shapes("personal") | shapes_of(carried.kept)
         losses = update(bench.model, bench.partition, batches, self._loss(bench, order))
         parts = bench.parts
         change = change_of({**parts.shared, **carried.sent}, order.shared)
         _check_finite("change of the shared part", change)
-        self._save({**parts.personal, **carried.kept} if method.stateful else {}, order)
+        if method.stateful:
+            self._save({**parts.personal, **carried.kept}, order, expected)
         weight = len(examples) if method.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
@@ -136,7 +138,7 @@ class Visitor:
         moves: dict[Part, Steps] = {"personal": _steps(finetuning, work.personal, examples)}
         batches = self._batches(bench, order, finetuning, examples)
         losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench, order))
-        self._save(bench.parts.personal, order)
+        self._save(bench.parts.personal, order, bench.partition.shapes("personal"))
         return _reply(order, len(examples), _training_measures(examples, losses))
 
     def _evaluate(self, bench: _Workbench, order: Order, work: Evaluate) -> Reply:
@@ -188,8 +190,9 @@ class Visitor:
             sent=cloned({name: order.shared[name] for name in sent}),
         )
 
-    def _save(self, personal: Params, order: Order) -> None:
+    def _save(self, personal: Params, order: Order, shapes: Mapping[str, torch.Size]) -> None:
         if personal:
+            check_shapes(order.device, personal, shapes)
             _check_finite("personal part", personal)
             self.store.save(order.device, order.label, personal)
 
@@ -295,7 +298,9 @@ def _reply(order: Order, weight: int, measures: Measures, change: Params | None 
 
 
 def _training_measures(examples: Examples, losses: list[float]) -> Measures:
-    return {"examples": len(examples), "loss": fmean(losses) if losses else None}
+    """Return the mean loss over all steps, and that of the first step, before the model has moved."""
+    means = {"loss": fmean(losses), "start_loss": losses[0]} if losses else {"loss": None, "start_loss": None}
+    return {"examples": len(examples), **means}
 
 
 def _check_finite(what: str, params: Params) -> None:

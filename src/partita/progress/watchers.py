@@ -1,13 +1,13 @@
 """Watchers: callbacks after every round of a run. Several act as one; none can stop the run by failing."""
 
 import logging
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from partita.errors import described
 from partita.training.pipeline import RoundCallback
 
 logger = logging.getLogger(__name__)
@@ -86,13 +86,4 @@ class Watchers:
         except Exception as error:
             if name not in self._failed:
                 self._failed.add(name)
-                logger.warning(
-                    "The watcher `%s` failed and is not called again: %s.", name, _described(error)
-                )
-
-
-def _described(error: Exception) -> str:
-    """Return an error's message on one line, and where it was raised."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text} ({Path(place.filename).name}, line {place.lineno})"
+                logger.warning("The watcher `%s` failed and is not called again: %s.", name, described(error))

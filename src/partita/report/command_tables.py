@@ -15,21 +15,33 @@ from partita.training.evaluation import Summary
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def models_table(summary: Summary, models: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    """Return the statistics over devices of each model, given by title."""
+def models_table(
+    summary: Summary, models: Sequence[tuple[str, Mapping[str, Any]]], warnings: Sequence[str] = ()
+) -> Table:
+    """Return the statistics over devices of each model, given by title; none for a stage that failed.
+
+    Args:
+        summary: names the metric and its direction.
+        models: the models.
+        warnings: sentences without their full stop, for the notes.
+    """
     better, worst = {"up": ("higher", "min"), "down": ("lower", "max")}[summary["direction"]]
     devices = max((statistics["devices"] for _, statistics in models), default=0)
     split = summary.get("split", "test").capitalize()
+    has_reference = bool(models) and "mean" in models[0][1]
+    has_failed = any(statistics.get("failed") for _, statistics in models)
     rows: list[list[Entry]] = []
     for place, (title, statistics) in enumerate(models):
-        numbers = [statistics[key] for key in ("weighted_mean", "mean", "std", worst)]
-        counts = [statistics[key] if place else "" for key in ("helped", "hurt")]
-        rows.append([title, *numbers, *counts])
+        numbers = [statistics.get(key) for key in ("weighted_mean", "mean", "std", worst)]
+        counts = [statistics.get(key) if place and has_reference else "" for key in ("helped", "hurt")]
+        rows.append([title, *numbers, *counts, *([statistics.get("failed", 0)] if has_failed else [])])
+    columns = ["model", "weighted mean", "mean", "std", "worst", "helped", "hurt"]
     return Table(
         name="models",
         title=f"{split} {summary['metric']} over {devices} devices ({better} is better)",
-        columns=["model", "weighted mean", "mean", "std", "worst", "helped", "hurt"],
+        columns=[*columns, *(["failed"] if has_failed else [])],
         rows=rows,
+        notes=[f"Warning: {warning}." for warning in warnings],
     )
 
 

@@ -22,7 +22,7 @@ from partita.report.sections import (
 from partita.report.tables import Entry, Rounded, Table
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import Comparison
-from partita.studies.results import Results, Variant
+from partita.studies.results import Results, Variant, listed
 from partita.studies.statistics import count_helped
 
 _TITLES = {
@@ -88,9 +88,19 @@ class _ComparisonPage:
         return change_of(self._results.metric, self._results.direction)
 
     def _answer(self) -> str:
+        count = len(self._results.failures)
+        failed = "1 failure is" if count == 1 else f"{count} failures are"
+        missing = f" {failed} listed below every table, and not compared." if count else ""
+        diverged = f"{listed(cells)} diverged. " if (cells := self._results.diverged) else ""
+        return f"{diverged}{self._best()}{missing}"
+
+    def _best(self) -> str:
         outcomes, reference = self._results.outcomes, self.data.reference
-        most = max(map(len, outcomes.values()))
-        complete = [variant for variant in outcomes if len(outcomes[variant]) == most]
+        measured = {
+            variant: sum(len(outcome.last) for outcome in own.values()) for variant, own in outcomes.items()
+        }
+        complete = [variant for variant in outcomes if measured[variant] == max(measured.values())]
+        most = len(outcomes[complete[0]])
         best = max(complete, key=lambda variant: self.data.sign * self.data.mean(variant))
         answer = (
             f"{self.data.name(best)} has the best {self._results.split} {self._results.metric} of "
@@ -134,7 +144,7 @@ class _ComparisonPage:
     def _charts(self) -> Iterator[Section]:
         data, reference = self.data, self.data.name(self.data.reference)
         if data.reference not in self._results.outcomes:
-            missing = f"{reference}, the reference for every change, is not finished: no change can be drawn."
+            missing = f"{reference}, the reference for every change, has no result: no change can be drawn."
             yield Section(title="Changes", paragraphs=[missing])
             return
         yield parameters_section(data.points, self._change, data.methods, self._without_parameters())

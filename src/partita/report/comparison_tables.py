@@ -2,7 +2,8 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 
 from partita.durable import locked, replace_file
 from partita.methods import registry
@@ -55,13 +56,19 @@ def comparison_tables(results: Results) -> list[Table]:
         _devices(results),
         _tuned(results),
     ]
-    return [table for table in tables if table.rows]
+    return [_with_failures(table, results) for table in tables if table.rows]
+
+
+def _with_failures(table: Table, results: Results) -> Table:
+    """Return a table that names every cell and stage that failed, and so is not in it."""
+    missing = [note for note in results.failures if note not in table.notes]
+    return replace(table, notes=[*table.notes, *missing])
 
 
 def _methods(results: Results) -> Table:
     """Return every method and personal part: its metric, its costs and its gain over the baseline."""
     models = list(_models(results))
-    means = _marked([_mean_std(model.by_seed) for model in models], results)
+    means = _marked([model.by_seed for model in models], results)
     rows: list[list[Entry]] = []
     for model, mean in zip(models, means, strict=True):
         variant, runs = model.variant, results.outcomes[model.variant]
@@ -100,9 +107,22 @@ def _methods(results: Results) -> Table:
             "those of training, including pretraining for methods that begin from it. Values kept on a "
             "device: personal parameters and any other state of the method, after the last stage. "
             "Device-seconds: processor time of the visits.",
+            *_incomplete(models),
             *results.notes,
         ],
     )
+
+
+def _incomplete(models: Sequence["_Model"]) -> Iterator[str]:
+    """Yield a note about the models that are not marked because devices or seeds are missing."""
+    others = [model.by_seed for model in models]
+    missing = [
+        " ".join(filter(None, (model.title, model.variant[1])))
+        for model in models
+        if not _is_complete(model.by_seed, others)
+    ]
+    if missing:
+        yield f"Not marked, because some devices or seeds have no metric: {', '.join(missing)}."
 
 
 def _baseline(results: Results, variant: Variant) -> MetricsBySeed:
@@ -121,7 +141,7 @@ def _partial(results: Results) -> Table:
     rows: list[list[Entry]] = []
     for partition in dict.fromkeys(part for method, part in results.outcomes if method in known):
         found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}
-        marked = _marked([_mean_std(_last(runs)) for runs in found.values()], results)
+        marked = _marked([_last(runs) for runs in found.values()], results)
         means = dict(zip(found, marked, strict=True))
         rows.append([partition, *(means.get(method) for method in known)])
     return Table(
@@ -254,12 +274,29 @@ def _interval(own: MetricsBySeed, other: MetricsBySeed, results: Results) -> Int
     return pair and Interval(pair.value, pair.low, pair.high)
 
 
-def _marked(means: Sequence[MeanStd], results: Results) -> list[MeanStd]:
-    """Return the means with the best one marked, and every one within one standard deviation of it."""
+def _marked(models: Sequence[MetricsBySeed], results: Results) -> list[MeanStd]:
+    """Return the means with the best one marked, and every one within one standard deviation of it.
+
+    A mean over fewer devices or seeds than another is not marked: those that failed may be the hard ones.
+    """
     sign = 1 if results.direction == "up" else -1
-    best = max(means, key=lambda mean: sign * mean.mean)
+    means = [_mean_std(model) for model in models]
+    complete = [_is_complete(model, models) for model in models]
+    best = max(compress(means, complete), key=lambda mean: sign * mean.mean)
     threshold = sign * best.mean - (best.std or 0.0)
-    return [MeanStd(one.mean, one.std, is_best=sign * one.mean >= threshold) for one in means]
+    return [
+        replace(mean, is_best=is_complete and sign * mean.mean >= threshold)
+        for mean, is_complete in zip(means, complete, strict=True)
+    ]
+
+
+def _is_complete(model: MetricsBySeed, others: Sequence[MetricsBySeed]) -> bool:
+    """Return whether no other model has a metric on more devices and seeds."""
+    return _measured(model) == max(map(_measured, others))
+
+
+def _measured(model: MetricsBySeed) -> int:
+    return sum(map(len, model.values()))
 
 
 def _costs(results: Results, variant: Variant, seed: int, outcome: CellResult) -> tuple[float, float, float]:

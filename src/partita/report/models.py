@@ -31,13 +31,25 @@ def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
         EvaluatedModel(titles[Stage(stage)], run, Stage(stage), statistics)
         for stage, statistics in run.summary["stages"].items()
     ]
-    baseline = run.baseline
-    if baseline is not None and baseline.is_finished:
-        finetuned = baseline.summary["stages"].get(Stage.FINETUNED)
+    if run.baseline is not None:
+        finetuned = run.baseline.summary["stages"].get(Stage.FINETUNED)
         if finetuned:
             title = method_title(registry.BASELINE)
-            models.insert(1, EvaluatedModel(title, baseline, Stage.FINETUNED, finetuned))
+            models.insert(1, EvaluatedModel(title, run.baseline, Stage.FINETUNED, finetuned))
     return models
+
+
+def all_models(run: RunFolder) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the title and the statistics of each model; for a stage that failed, how many devices failed."""
+    titles, found = _titles(run.values), _statistics(run)
+    models = [(titles[stage], found[stage]) for stage in Stage if stage in found]
+    if run.baseline is not None and (finetuned := _statistics(run.baseline).get(Stage.FINETUNED)):
+        models.insert(1, (method_title(registry.BASELINE), finetuned))
+    return models
+
+
+def _statistics(run: RunFolder) -> Mapping[str, Any]:
+    return {**run.summary["stages"], **run.summary.get("failed", {})}
 
 
 def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:

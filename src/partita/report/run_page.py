@@ -9,7 +9,7 @@ from partita.protocol import Stage
 from partita.report import charts
 from partita.report.command_tables import bytes_text, models_table
 from partita.report.figures import Data, Datum
-from partita.report.models import EvaluatedModel
+from partita.report.models import EvaluatedModel, all_models
 from partita.report.page import Page, Section
 from partita.report.run_data import RunData, read_run
 from partita.report.sections import (
@@ -23,8 +23,8 @@ from partita.report.sections import (
     scatter_section,
 )
 from partita.report.tables import Entry, Rounded, Table
-from partita.report.warnings import warnings_of
 from partita.runs.folder import RunFolder
+from partita.runs.warnings import divergence, failed_stages, warnings_of
 
 _QUANTITIES = {
     "loss": ("loss", "training loss"),
@@ -101,24 +101,37 @@ class _RunPage:
         }
 
     def _answer(self) -> str:
+        """Return the result, after what makes it worthless."""
+        run = self.data.run
+        worst = [*failed_stages(run), *divergence(run)]
+        if Stage.PRETRAINED in run.summary.get("failed", {}):
+            return _sentences(worst)
+        return " ".join(filter(None, (_sentences(worst), self._result())))
+
+    def _result(self) -> str:
         first, last = self.data.first, self.data.last
         if first is None:
             return f"The pretrained model has no {self._metric} on any device: there is nothing to compare."
+        if last is not None:
+            return self._comparison(last)
         mean, devices = first.statistics["weighted_mean"], counted(first.statistics["devices"], "device")
-        if last is None:
-            return f"No personalization: {first.title} has a {self._metric} of {mean:.4f} over {devices}."
-        return self._comparison(mean, last, devices)
+        prefix = "" if self.data.run.summary.get("failed") else "No personalization: "
+        return f"{prefix}{first.title} has a {self._metric} of {mean:.4f} over {devices}."
 
-    def _comparison(self, before: float, last: EvaluatedModel, devices: str) -> str:
-        """Return how the last model compares with the pretrained one."""
+    def _comparison(self, last: EvaluatedModel) -> str:
+        """Return how the last model compares with the pretrained one, on the devices that have both."""
+        before, mean, devices = self.data.paired_means(last)
+        if not devices:
+            return f"No device has a {self._metric} for both the pretrained model and {last.title}."
         after = last.statistics
-        change = self.data.sign * (after["weighted_mean"] - before)
+        change = self.data.sign * (mean - before)
         verb = "left" if not change else "improved" if change > 0 else "worsened"
-        moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {after['weighted_mean']:.4f}"
+        moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {mean:.4f}"
         subject = "Personalization" if self.data.is_personal else "More training without a personal part"
+        failed = f", {after['failed']} failed" if after.get("failed") else ""
         return (
-            f"{subject} ({last.title}) {verb} {self._metric} {moved} over {devices}: {after['helped']} "
-            f"helped, {after['hurt']} hurt, {after['same']} unchanged."
+            f"{subject} ({last.title}) {verb} {self._metric} {moved} over {counted(devices, 'device')}: "
+            f"{after['helped']} helped, {after['hurt']} hurt, {after['same']} unchanged{failed}."
         )
 
     def _sections(self) -> Iterator[Section]:
@@ -128,18 +141,20 @@ class _RunPage:
             yield parameters_section(self._points(), self._change, self._titles)
             yield from self._devices()
         else:
-            yield Section(title="Personalization", paragraphs=["This run has no personalization stage."])
+            reason = "This run has no personalization stage."
+            if self.data.run.summary.get("failed"):
+                reason = "Personalization failed: there is no change to draw."
+            yield Section(title="Personalization", paragraphs=[reason])
         yield examples_section(list(self.data.training_examples.values()))
         yield self._costs()
 
     def _models(self) -> Section:
-        rows = [(model.title, model.statistics) for model in self.data.models]
         paragraphs = [
             "Helped and hurt: devices with a strictly better or worse metric than under the first model.",
             *self._missing_stages(),
-            *(f"Warning: {warning}." for warning in warnings_of(self.data.run)),
         ]
-        table = models_table(self.data.run.summary, rows)
+        run = self.data.run
+        table = models_table(run.summary, all_models(run), warnings_of(run))
         return Section(title="Models", table=table, paragraphs=paragraphs)
 
     def _missing_stages(self) -> list[str]:
@@ -149,6 +164,7 @@ class _RunPage:
         missing = [] if "pretraining" in trained else ["No pretraining: the first row is the initial model."]
         if Stage.PRETRAINED not in own:
             missing.append("No device has a metric for the pretrained model.")
+        own |= self.data.run.summary.get("failed", {}).keys()
         later = (Stage.PERSONALIZED, Stage.FINETUNED)
         missing += [f"No model of the stage `{stage}`." for stage in later if stage not in own]
         return missing
@@ -202,16 +218,11 @@ class _RunPage:
         """Return the values that a device keeps for each model, with the model's mean change."""
         if self.data.first is None or not self.data.is_personal:
             return []
-        before = self.data.first.statistics["weighted_mean"]
-        points = [
-            {
-                "model": model.title,
-                "method": model.title,
-                "kept": model.run.kept_parameters,
-                "change": self.data.sign * (model.statistics["weighted_mean"] - before),
-            }
-            for model in self.data.changed
-        ]
+        points: list[Datum] = []
+        for model in self.data.changed:
+            before, after, _ = self.data.paired_means(model)
+            own = {"model": model.title, "method": model.title, "kept": model.run.kept_parameters}
+            points.append({**own, "change": self.data.sign * (after - before)})
         return [point for point in points if point["kept"]]
 
     def _costs(self) -> Section:
@@ -232,6 +243,15 @@ class _RunPage:
         )
         paragraphs = [_device_costs(self.data.run)]
         return Section(title="Traffic and memory", table=table if rows else None, paragraphs=paragraphs)
+
+
+def _sentences(warnings: Sequence[str]) -> str:
+    """Return warnings as sentences.
+
+    >>> _sentences(["the run diverged", "`a` failed"])
+    'The run diverged. `a` failed.'
+    """
+    return " ".join(f"{warning[:1].upper()}{warning[1:]}." for warning in warnings)
 
 
 def _device_costs(run: RunFolder) -> str:

@@ -120,6 +120,12 @@ class RunFolder:
         return _read_json(self.summary_file)
 
     @property
+    def has_failed_stage(self) -> bool:
+        """Whether a stage of the finished run or of its baseline failed, and has no result."""
+        inner = self.baseline
+        return bool(self.summary.get("failed")) or (inner is not None and inner.has_failed_stage)
+
+    @property
     def costs(self) -> Mapping[str, Any] | None:
         """The content of `costs.json`, None where the run has not written it."""
         try:
@@ -162,8 +168,11 @@ class RunFolder:
     @property
     def baseline(self) -> "RunFolder | None":
         """The finished run of the Finetune baseline inside this one, None where there is none."""
-        inner = RunFolder(self.baseline_folder)
-        return inner if inner.is_finished else None
+        return self._inner if self._inner.is_finished else None
+
+    @cached_property
+    def _inner(self) -> "RunFolder":
+        return RunFolder(self.baseline_folder)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

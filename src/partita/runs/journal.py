@@ -117,6 +117,10 @@ class FolderJournal:
         """Read `shared/NAME.safetensors`."""
         return self.folder.shared(name)
 
+    def rounds(self) -> Iterator[RoundRow]:
+        """Yield the lines of all committed rounds, none in a new run."""
+        return self.folder.rounds() if self._committed else iter(())
+
     def rows(self) -> Iterator[DeviceRow]:
         """Yield the committed measurements by device."""
         return self.folder.rows()

@@ -41,13 +41,12 @@ class Outcome:
         """The devices that replied, in the order of `asked`."""
         return [device for device in self.asked if device in self.replies]
 
-    @property
-    def loss(self) -> float | None:
-        """The weighted mean of the losses of all training steps; the same in any order of replies."""
-        measured = [(r.weight, r.metrics["train"].get("loss")) for r in self.replies.values()]
-        losses = [(weight, loss) for weight, loss in measured if isinstance(loss, float)]
-        total = sum(weight for weight, _ in losses)
-        return math.fsum(weight * loss for weight, loss in losses) / total if total else None
+    def mean(self, name: str) -> float | None:
+        """Return the weighted mean of a measure of training, such as `loss`; the same in any order."""
+        measured = [(r.weight, r.metrics["train"].get(name)) for r in self.replies.values()]
+        values = [(weight, value) for weight, value in measured if isinstance(value, float)]
+        total = sum(weight for weight, _ in values)
+        return math.fsum(weight * value for weight, value in values) / total if total else None
 
     def metrics(self) -> list[tuple[DeviceId, Mapping[str, Measures]]]:
         """Return the metrics of each device that replied, in the order of `asked`."""

@@ -7,7 +7,7 @@ leave that cell to it. An interrupted comparison is resumed cell by cell and rou
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from partita.config.provenance import find_own_code
 from partita.durable import locked, make_folder, replace_file
-from partita.errors import RunFailed
+from partita.errors import InUse
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
 from partita.studies import run as runner
@@ -41,17 +41,42 @@ def finish(
         on_round: called with every round that this process runs, labeled with its cell.
     """
     find_own_code(comparison.values, comparison.folder)
-    progress = _Progress(comparison, on_progress, on_round)
-    if comparison.trials:
-        _tune_all(comparison, progress)
-    while left := [cell for cell in comparison.cells if not comparison.is_done(cell)]:
-        if not sum(_run_cell(comparison, cell, progress) for cell in left):
-            time.sleep(_PAUSE)
+    progress = _Progress(comparison, _ending_all(on_progress), _ending_all(on_round))
+    try:
+        if comparison.trials:
+            _tune_all(comparison, progress)
+        while left := [cell for cell in comparison.cells if not comparison.is_done(cell)]:
+            if not sum(_run_cell(comparison, cell, progress) for cell in left):
+                time.sleep(_PAUSE)
+    except _CallbackFailed as failure:
+        raise failure.error from None
     return comparison.failed()
 
 
+class _CallbackFailed(BaseException):
+    """A callback of the caller's failed: that ends the comparison, where any other exception ends a cell."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _ending_all(callback: Callable[..., None]) -> Callable[..., None]:
+    """Return a callback whose exceptions no cell catches."""
+
+    def call(*arguments: Any) -> None:
+        try:
+            callback(*arguments)
+        except Exception as error:
+            raise _CallbackFailed(error) from error
+
+    return call
+
+
 def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
-    """Run a cell unless its start is not finished or another process runs it; return whether it was run."""
+    """Run a cell unless its start is not finished or another process runs it; return whether it was run.
+
+    An exception, of a method by import path for example, ends the cell and not the comparison.
+    """
     if cell.begins_pretrained and not comparison.run_of(comparison.start_of(cell)).is_finished:
         return False
     with locked(comparison.lock_file(cell)) as is_ours:
@@ -59,9 +84,20 @@ def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool
             return False
         try:
             runner.finish(comparison.prepare(cell), progress.watcher(cell))
-        except RunFailed as error:
-            replace_file(comparison.failure_file(cell), str(error).encode())
+        except InUse:
+            raise
+        except Exception as error:
+            comparison.record_failure(cell, error)
         return True
+
+
+def retry_failed(comparison: Comparison) -> None:
+    """Forget why cells failed, so that they are run again, from their last committed round."""
+    for cell in comparison.cells:
+        if comparison.failure_file(cell).exists():
+            comparison.failure_file(cell).unlink()
+            if not comparison.tuned_to(cell):
+                comparison.tuned_file(cell).unlink(missing_ok=True)
 
 
 def _tune_all(comparison: Comparison, progress: "_Progress") -> None:
@@ -81,10 +117,10 @@ def _tune_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> boo
         best: Mapping[str, Any] = {}
         try:
             best = _best(comparison, cell, progress)
-        except RunFailed as error:
+        except Exception as error:
             for other in comparison.cells:
                 if other.row == cell.row:
-                    replace_file(comparison.failure_file(other), f"Tuning: {error}".encode())
+                    comparison.record_failure(other, error, during="Tuning: ")
         replace_file(path, json.dumps(dict(best), indent=1).encode())
         return True
 

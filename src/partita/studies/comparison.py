@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,15 +11,15 @@ from typing import Any
 
 import tomli_w
 
-from partita.config.building import build
+from partita.config.building import build, build_plan
 from partita.config.changes import with_values
 from partita.config.loading import own_code
 from partita.config.provenance import COMMAND, find_own_code, made_with
-from partita.config.reading import read_values
+from partita.config.reading import config_of, read_values
 from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import make_folder, replace_file
-from partita.errors import ConfigError
+from partita.errors import ConfigError, RunFailed, described
 from partita.methods import registry
 from partita.methods.named import Citation
 from partita.models.parts import partition_names
@@ -27,6 +28,7 @@ from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of, check, named, titles_of
+from partita.studies.search import space_of
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tune import check_trial
 from partita.tasks.build import build_model
@@ -101,16 +103,35 @@ class Comparison:
         """Return the file with the reason why a cell failed; without that file it is run again."""
         return self.folder / _CELLS / f"{cell.name}.failed"
 
+    def record_failure(self, cell: Cell, error: Exception, during: str = "") -> None:
+        """Write why a cell failed: the reason on one line, then the traceback of an unexpected exception."""
+        if isinstance(error, RunFailed | ConfigError):
+            text = str(error)
+        else:
+            reason = " ".join([f"{described(error)}.", *getattr(error, "__notes__", ())])
+            text = "\n".join([reason, "", "".join(traceback.format_exception(error))])
+        replace_file(self.failure_file(cell), f"{during}{text}".encode())
+
     def why_failed(self, cell: Cell) -> str:
         """Return the reason why a cell failed, empty if it did not."""
         with contextlib.suppress(FileNotFoundError):
-            return self.failure_file(cell).read_text()
+            return self.failure_file(cell).read_text().partition("\n")[0]
         begins_pretrained = self.methods[cell.method].begins_pretrained
-        return "its start failed" if begins_pretrained and self.why_failed(self.start_of(cell)) else ""
+        return "its start failed" if begins_pretrained and self._has_failed(self.start_of(cell)) else ""
+
+    def _has_failed(self, cell: Cell) -> bool:
+        """Return whether a cell has failed, or has finished with a stage that failed."""
+        run = self.run_of(cell)
+        return bool(self.why_failed(cell)) or (run.is_finished and run.has_failed_stage)
 
     def failed(self) -> dict[str, str]:
         """Return the reasons why cells failed, by name."""
         return {cell.name: reason for cell in self.cells if (reason := self.why_failed(cell))}
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether a cell, or a stage of a finished cell, failed."""
+        return bool(self.failed()) or any(map(self._has_failed, self.cells))
 
     def is_done(self, cell: Cell) -> bool:
         """Return whether a cell is finished or has failed."""
@@ -155,6 +176,7 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
         check_cell(cell, beside)
         if config.compare.tune and cell.method != START:
             check_trial(cell.values, beside)
+            _check_space(cell, config.compare.tune)
     folder = runner.claim(config, f"{config.name}-compare")
     make_folder(folder / _CELLS)
     settled = _from_folder(values, cells, beside, folder)
@@ -166,6 +188,16 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
     replace_file(folder / _FILE, json.dumps(resolved, indent=1).encode())
     replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
     return reopen(folder)
+
+
+def _check_space(cell: Cell, trials: int) -> None:
+    """Raise if tuning would try a value that cannot be used."""
+    for key, choices in space_of(cell.config(out=Path()), trials).items():
+        for choice in choices:
+            try:
+                build_plan(config_of(with_values(cell.values, {key: choice})))
+            except ConfigError as error:
+                raise ConfigError(f"{cell.title}, tuned with `{key}` = {choice!r}: {error}") from error
 
 
 def is_comparison(folder: Path) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.device.store import MemoryStore
-from partita.errors import RunFailed
+from partita.errors import RunFailed, described
 from partita.protocol import Stage
 from partita.runs.journal import MemoryJournal
 from partita.studies import run as runner
@@ -75,6 +75,8 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
             Pipeline(task, own, short, seed=seed, executor=executor, journal=journal).run()
     except RunFailed:
         return None
+    except Exception as error:
+        raise RunFailed(f"{cell.name}, in a short trial: {described(error)}.") from error
     evaluated = len(plan.evaluate.positions(len(task.devices), seed=seed))
     return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in journal.rounds())
 

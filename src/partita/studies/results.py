@@ -9,6 +9,7 @@ from partita.methods import registry
 from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
+from partita.runs.warnings import divergence, failed_stages, warnings_of
 from partita.studies.cells import START, base_of, baseline_of
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
@@ -16,6 +17,8 @@ from partita.tasks.metrics import Direction
 
 Variant = tuple[str, str]
 """A method with a personal part: one row of the tables."""
+_SHOWN = 3
+"""Cells that a note lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,8 @@ class CellResult:
     """The results of one cell."""
 
     stages: Mapping[str, DeviceMetrics]
-    """The metric and its weight, by stage and device; devices without a metric are left out."""
+    """The metric and its weight, by stage and device; devices without a metric are left out, and all devices
+    of a stage that failed."""
     rounds: int
     """Number of rounds that trained the shared part."""
     sent: int
@@ -32,8 +36,6 @@ class CellResult:
     """Training time of all devices, one after the other."""
     kept: int
     """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
-    devices: int
-    """Number of devices that were evaluated."""
 
     @property
     def last(self) -> DeviceMetrics:
@@ -57,13 +59,17 @@ class Results:
     """The paper of each method."""
     baseline: str
     notes: Sequence[str]
-    """The cells that failed or lack a metric on some devices, and why."""
+    """The cells that failed, and every warning about the run of a cell."""
     begin_pretrained: frozenset[Variant]
     """The variants whose runs begin from the pretrained model of their seed."""
     reference: str
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
     tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
     """The values that each variant was tuned to."""
+    failures: Sequence[str] = ()
+    """Of the notes, those about cells and stages that failed and have no result."""
+    diverged: Sequence[str] = ()
+    """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
 
@@ -81,7 +87,9 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     outcomes: dict[Variant, dict[int, CellResult]] = {}
     runs: dict[Variant, dict[int, RunFolder]] = {}
     summary: Mapping[str, Any] = {}
-    notes = [f"{name} failed: {reason}" for name, reason in failed.items()]
+    failures = [f"{name} failed: {reason}" for name, reason in failed.items()]
+    diverged: list[str] = []
+    warnings: dict[str, list[str]] = {}
     for cell in comparison.cells:
         run = comparison.run_of(cell)
         if not run.is_finished:
@@ -91,8 +99,13 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         runs.setdefault(cell.row, {})[cell.seed] = run
         if outcome.last:
             outcomes.setdefault(cell.row, {})[cell.seed] = outcome
-        if missing := outcome.devices - len(outcome.last):
-            notes.append(f"{cell.name}: {missing} of {outcome.devices} devices have no {summary['metric']}.")
+        diverged += [cell.name] if any(divergence(run)) else []
+        own = list(failed_stages(run))
+        failures += [f"{cell.name}: {warning}." for warning in own]
+        for warning in warnings_of(run):
+            if warning not in own:
+                warnings.setdefault(warning, []).append(cell.name)
+    notes = [*failures, *(f"{listed(names)}: {warning}." for warning, names in warnings.items())]
     if not outcomes:
         resume = f"No run is finished: resume with `partita compare --resume {comparison.folder}`."
         raise RunFailed(" ".join(["There is nothing to compare.", *(notes or [resume])]))
@@ -108,6 +121,8 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         citations={name: method.citation for name, method in methods.items()},
         baseline=baseline_of(config.compare),
         notes=notes,
+        failures=failures,
+        diverged=diverged,
         begin_pretrained=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
         ),
@@ -117,21 +132,29 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     )
 
 
+def listed(cells: Sequence[str]) -> str:
+    """Return the names of cells, the first ones if they are many.
+
+    >>> listed(["a-1", "a-2", "a-3", "b-1", "b-2"])
+    'a-1, a-2, a-3 and 2 more'
+    """
+    more = f" and {len(cells) - _SHOWN} more" if len(cells) > _SHOWN else ""
+    return ", ".join(cells[:_SHOWN]) + more
+
+
 def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
     stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
-    split = run.summary["split"]
+    split, failed = run.summary["split"], run.summary.get("failed", {})
     table = run.devices.select(["stage", "device", "split", "metric", "weight"])
     for row in table.to_pylist():
-        if row["split"] == split and row["metric"] is not None:
+        if row["split"] == split and row["metric"] is not None and row["stage"] not in failed:
             stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
     training = [line for line in lines if line["work"] != "evaluate"]
-    evaluated = [line for line in lines if line["stage"] == Stage.PRETRAINED and line["final"]]
     return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
         rounds=sum(line["work"] == "update" for line in training),
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
-        devices=sum(len(line["asked"]) for line in evaluated),
     )

@@ -24,6 +24,7 @@ from partita.methods import registry
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
 from partita.protocol import Stage
+from partita.runs.warnings import failed_stages
 from partita.studies import run as runner
 from partita.studies.trials import Sampler, SearchSpace, Stopped, Trial, TrialWatcher, Tuned, check_space
 from partita.training.journal import RoundRow
@@ -185,6 +186,8 @@ def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback = 
     values = with_values(_trial_values(tuning.values), changes)
     run = runner.prepare_or_resume(config_of(values), tuning.beside)
     runner.finish(run, watch)
+    for failure in failed_stages(run.folder):
+        raise RunFailed(f"Pretraining for all trials failed: {failure}.")
     return run.folder.shared_file(Stage.PRETRAINED)
 
 
@@ -204,6 +207,12 @@ def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], wa
     except (RunFailed, Stopped) as error:
         return Trial(number=number, choice=choice, value=None, status=str(error))
     # A model that has diverged has no metric: neither an earlier stage nor the other devices stand in for it.
+    failed = [
+        f"`{stage}` failed on {failure['failed']} of {failure['devices']} devices ({failure['reason']})"
+        for stage, failure in summary["failed"].items()
+    ]
+    if failed:
+        return Trial(number=number, choice=choice, value=None, status=failed[0])
     last = summary["stages"].get(watcher.stage, {"devices": 0})
     measured = max((stage["devices"] for stage in summary["stages"].values()), default=0)
     if not measured or last["devices"] < measured:

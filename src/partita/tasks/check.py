@@ -1,4 +1,4 @@
-"""A check of a task before a run, on a few examples of its first device."""
+"""A check of a task before a run, on the training examples of its first device."""
 
 import contextlib
 import logging
@@ -13,13 +13,14 @@ from partita.params import Params
 from partita.partition import Personalization, uses_batch_statistics
 from partita.protocol import DeviceId, derive_seed
 from partita.tasks.build import build_model, seeded
+from partita.tasks.measure import measure
 from partita.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
 
 def check_task(task: Task, personalization: Personalization, *, seed: int) -> None:
-    """Try the data, the loss and the predictions on a few examples of the first device.
+    """Try the data, the loss, the predictions and the metrics on the training examples of the first device.
 
     Raises:
         TypeError: the data, the loss or the predictions have the wrong type.
@@ -38,6 +39,7 @@ def check_task(task: Task, personalization: Personalization, *, seed: int) -> No
                 _check_loss(loss)
                 _warn_of_unused(loss, partition.of(model).personal)
                 _check_predictions(task.predict(model, batch))
+                measure(task, model, examples)
         except Exception as error:
             error.add_note(f"This happened in a check of the task with examples of device {device!r}.")
             raise

@@ -51,6 +51,8 @@ def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
 
 
 def _value(name: str, metric: Metric, predictions: Any, targets: Any) -> tuple[float | None, list[str]]:
+    if isinstance(predictions, Tensor) and predictions.isnan().any():
+        return None, [f"`{name}`: predictions are not a number"]
     try:
         value = metric.compute(predictions, targets)
     except Undefined as error:

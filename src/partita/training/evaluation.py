@@ -1,7 +1,9 @@
 """Metrics over devices: means, spread, and devices helped or hurt against the pretrained model."""
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy.typing as npt
 
 from partita.protocol import DeviceId, Measures, Stage
 from partita.tasks.task import COLUMNS, Task
+from partita.training.failures import TrainingFailures
 
 DeviceRow = Mapping[str, Any]
 """Measurements of one device, stage and split: a row of `devices.parquet`."""
@@ -41,26 +44,43 @@ def rows_of(
         yield {"stage": stage, "model": MODEL_OF[stage], "device": device, "split": split, **values}
 
 
+def without_metric(row: DeviceRow, task: Task, reason: str) -> DeviceRow:
+    """Return the row of a device whose training failed: without a loss and metrics, and with the reason."""
+    further = [name for name in task.metrics if name != task.headline]
+    return {**row, **dict.fromkeys(("loss", "metric", *further)), "reason": f"training failed: {reason}"}
+
+
 def served(rows: Callable[[], Iterable[DeviceRow]], task: Task, *, devices: int) -> Iterator[DeviceRow]:
     """Yield the rows of the model that each device is served: its own where better on validation data.
 
-    On a tie, and where a device has no validation metric, the pretrained model is served.
+    On a tie, and where a device has no validation metric or its training failed in the last stage, the
+    pretrained model is served.
 
     Args:
         rows: returns the measurements as in `summarize`; called more than once.
         task: names the headline metric and its direction.
         devices: number of evaluated devices.
     """
-    values, _ = _columns(rows(), devices, "validation")
-    last = [stage for stage, column in values.items() if not np.isnan(column).all()][-1:]
-    gains = _gains(values, task)[last[0]] if last else np.zeros(devices)
+    values = _measured(rows(), devices, "validation").values
+    last = last_stage(row["stage"] for row in rows())
+    gains = _gains(values, task)[last]
 
     def of(stage: Stage, *, own: bool) -> Iterator[DeviceRow]:
         return (r for r in rows() if r["stage"] == stage and (gains[r["position"]] > 0) == own)
 
-    chosen = [of(Stage.PRETRAINED, own=False), *(of(stage, own=True) for stage in last)]
+    chosen = of(Stage.PRETRAINED, own=False), of(last, own=True)
     for row in heapq.merge(*chosen, key=lambda row: row["position"]):
         yield {**row, "stage": Stage.SERVED}
+
+
+def last_stage(names: Iterable[str]) -> Stage:
+    """Return the last stage of training among the stages of some rows.
+
+    >>> last_stage(["served", "finetuned", "pretrained"]).value
+    'finetuned'
+    """
+    known = {Stage.PRETRAINED, *names}
+    return [stage for stage in Stage if stage in known and stage is not Stage.SERVED][-1]
 
 
 class Pretrained:
@@ -71,7 +91,7 @@ class Pretrained:
     """
 
     def __init__(self, rows: Iterable[DeviceRow], task: Task, *, devices: int, split: str) -> None:
-        self._before = _columns(rows, devices, split)[0][Stage.PRETRAINED]
+        self._before = _measured(rows, devices, split).values[Stage.PRETRAINED]
         self._sign = _sign(task)
         self._split = split
 
@@ -88,38 +108,94 @@ def weighted_mean(values: Iterable[float], weights: Iterable[float]) -> float:
     return float(np.average(np.fromiter(values, float), weights=np.fromiter(weights, float)))
 
 
-def summarize(rows: Iterable[DeviceRow], task: Task, *, devices: int, split: str = "test") -> Summary:
+def summarize(
+    rows: Iterable[DeviceRow],
+    task: Task,
+    *,
+    devices: int,
+    split: str = "test",
+    failures: Mapping[str, TrainingFailures] | None = None,
+) -> Summary:
     """Return statistics of each stage's model over devices, on one split.
 
-    Helped and hurt are strict, against the same device's `pretrained` metric. A device on which the
-    metric is undefined is left out.
+    Helped and hurt are strict, against the same device's `pretrained` metric. A device without a metric is
+    left out. A stage in which more than half of the devices failed has no statistics: it is in `failed`; if
+    that is the pretrained one, no device is helped or hurt.
 
     Args:
         rows: measurements, each with the `position` of its device among all that were evaluated.
         task: names the headline metric and its direction.
         devices: number of evaluated devices.
         split: the split that counts.
+        failures: the devices whose training failed in each stage.
     """
-    values, weights = _columns(rows, devices, split)
-    direction = task.metrics[task.headline].direction
-    gains = _gains(values, task)
+    measured = _measured(rows, devices, split)
+    failed = _failed_stages(measured, failures or {})
+    if Stage.PRETRAINED in failed:
+        measured.values[Stage.PRETRAINED].fill(np.nan)
+    gains = _gains(measured.values, task)
     stages = {
-        str(stage): _statistics(column, weights, gains[stage])
-        for stage, column in values.items()
-        if not np.isnan(column).all()
+        str(stage): {
+            **_statistics(column, measured.weights),
+            "failed": measured.failed[stage],
+            **_counts(gains[stage]),
+        }
+        for stage, column in measured.values.items()
+        if stage not in failed and not np.isnan(column).all()
     }
-    return {"metric": task.headline, "direction": direction, "split": split, "stages": stages}
+    about = {"metric": task.headline, "direction": task.metrics[task.headline].direction, "split": split}
+    return {**about, "stages": stages, "failed": failed}
 
 
-def _columns(rows: Iterable[DeviceRow], devices: int, split: str) -> tuple[dict[Stage, Column], Column]:
-    """Return each stage's metrics by position, NaN where there is none, and the weights."""
-    values = {stage: np.full(devices, np.nan) for stage in Stage}
-    weights = np.zeros(devices)
+@dataclass(frozen=True)
+class _Measured:
+    """The measurements on one split, by stage."""
+
+    values: dict[Stage, Column]
+    """The metric by position, NaN where there is none."""
+    weights: Column
+    failed: Counter[str] = field(default_factory=Counter)
+    """The number of devices without a loss and a metric: training failed, or they are not finite."""
+    known: Counter[str] = field(default_factory=Counter)
+    """The number of devices that were evaluated."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """The first device that failed, with its reason."""
+
+
+def _measured(rows: Iterable[DeviceRow], devices: int, split: str) -> _Measured:
+    """Return the measurements on a split."""
+    found = _Measured({stage: np.full(devices, np.nan) for stage in Stage}, np.zeros(devices))
     for row in rows:
-        if row["split"] == split and row["metric"] is not None:
-            values[Stage(row["stage"])][row["position"]] = row["metric"]
-            weights[row["position"]] = row["weight"]
-    return values, weights
+        if row["split"] != split:
+            continue
+        stage = Stage(row["stage"])
+        found.known[stage] += 1
+        if row["metric"] is not None:
+            found.values[stage][row["position"]] = row["metric"]
+            found.weights[row["position"]] = row["weight"]
+        elif row["loss"] is None:
+            found.failed[stage] += 1
+            found.reasons.setdefault(stage, f"{row['device']}: {row['reason']}")
+    return found
+
+
+def _failed_stages(measured: _Measured, failures: Mapping[str, TrainingFailures]) -> dict[str, Any]:
+    """Return the stages in which more than half of the devices failed: how many, of how many, and why."""
+    found: dict[str, Any] = {}
+    for stage in (stage for stage in Stage if stage is not Stage.SERVED):
+        trained = failures.get(stage, TrainingFailures())
+        first = next((f"{device}: {reason}" for device, reason in trained.reasons.items()), "")
+        counts = [
+            (len(trained.reasons), trained.asked, first),
+            (measured.failed[stage], measured.known[stage], measured.reasons.get(stage, "")),
+        ]
+        most = [count for count in counts if 2 * count[0] > count[1]]
+        if most:
+            found[str(stage)] = dict(zip(("failed", "devices", "reason"), most[0], strict=True))
+    last = last_stage(measured.known)
+    if last in found and measured.known[Stage.SERVED]:
+        found[str(Stage.SERVED)] = found[last]
+    return found
 
 
 def _gains(values: Mapping[Stage, Column], task: Task) -> dict[Stage, Column]:
@@ -137,7 +213,7 @@ def _counts(gains: Column) -> dict[str, int]:
     return {name: int(found.sum()) for name, found in signs.items()}
 
 
-def _statistics(column: Column, weights: Column, gains: Column) -> dict[str, float | int]:
+def _statistics(column: Column, weights: Column) -> dict[str, float | int]:
     """Return statistics over the devices that have a value."""
     known = ~np.isnan(column)
     values = column[known]
@@ -152,8 +228,4 @@ def _statistics(column: Column, weights: Column, gains: Column) -> dict[str, flo
         "q90": q90,
         "max": values.max(),
     }
-    return {
-        **{name: float(number) for name, number in numbers.items()},
-        "devices": len(values),
-        **_counts(gains),
-    }
+    return {**{name: float(number) for name, number in numbers.items()}, "devices": len(values)}

@@ -56,6 +56,10 @@ class Journal(Protocol):
         """Return tensors that were saved."""
         ...
 
+    def rounds(self) -> Iterator[RoundRow]:
+        """Yield the lines of all committed rounds."""
+        ...
+
     def rows(self) -> Iterator[DeviceRow]:
         """Yield the committed measurements by device."""
         ...

@@ -45,5 +45,6 @@ def run_rounds(
         done = Round(stage, turn, orders=orders, outcome=outcome, state=state, seconds=seconds)
         commit = done.commit
         journal.commit(commit, state, done.line, done.rows if turn.final else [])
+        stage.failures.add(done.line)
         executor.close(commit.label, commit.counted, commit.asked)
         yield done

@@ -15,6 +15,7 @@ from partita.protocol import Executor, Stage
 from partita.server.round import State
 from partita.tasks.task import Task
 from partita.training.evaluation import DeviceRow, Pretrained, Summary, columns_of, served, summarize
+from partita.training.failures import failures_by_stage
 from partita.training.journal import Journal, RoundRow
 from partita.training.loop import run_rounds
 from partita.training.plan import Plan, Turn
@@ -155,6 +156,7 @@ class Pipeline:
             if evaluate.choose:
                 yield from served(self._journal.rows, task, devices=devices)
 
-        summary = summarize(rows(), task, devices=devices, split=evaluate.split)
+        failures = failures_by_stage(self._journal.rounds())
+        summary = summarize(rows(), task, devices=devices, split=evaluate.split, failures=failures)
         self._journal.finish(columns_of(task), rows(), summary)
         return summary

@@ -7,7 +7,7 @@ from typing import Any
 
 from partita.protocol import Evaluate, Order, Pace, Update, label_of
 from partita.server.round import Outcome, State
-from partita.training.evaluation import DeviceRow, rows_of, weighted_mean
+from partita.training.evaluation import DeviceRow, rows_of, weighted_mean, without_metric
 from partita.training.journal import Commit, RoundRow
 from partita.training.plan import Turn
 from partita.training.stages import ServerStage
@@ -55,11 +55,13 @@ class Round:
         if self.turn.work != "evaluate":
             return []
         positions = dict(zip(self.outcome.asked, self.turn.block, strict=True))
-        return [
-            {**row, "position": positions[device]}
-            for device, metrics in self.outcome.metrics()
-            for row in rows_of(self.stage.stages.task, self.turn.stage, device, metrics)
-        ]
+        task, failed = self.stage.stages.task, self.stage.failed_models
+        rows: list[DeviceRow] = []
+        for device, metrics in self.outcome.metrics():
+            for row in rows_of(task, self.turn.stage, device, metrics):
+                known = without_metric(row, task, failed[device]) if device in failed else row
+                rows.append({**known, "position": positions[device]})
+        return rows
 
     def _facts(self) -> dict[str, Any]:
         work, start = self.orders[0].work, self.orders[0].start
@@ -69,7 +71,8 @@ class Round:
             "work": self.turn.work,
             "round": self.turn.round,
             "final": self.turn.final,
-            "loss": None if is_evaluation else self.outcome.loss,
+            "loss": None if is_evaluation else self.outcome.mean("loss"),
+            "start_loss": None if is_evaluation else self.outcome.mean("start_loss"),
             "personal_lr": None if is_evaluation or not start.personal else _rate(work.personal),
             "shared_lr": _rate(work.shared) if isinstance(work, Update) else None,
             "asked": list(self.outcome.asked),

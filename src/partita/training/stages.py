@@ -16,6 +16,7 @@ from partita.server.sampling import sample_cohort
 from partita.tasks.build import build_model, split_by_stage
 from partita.tasks.task import Task
 from partita.training.evaluation import MODEL_OF
+from partita.training.failures import TrainingFailures, failures_by_stage
 from partita.training.journal import Journal
 from partita.training.plan import Plan, Turn
 
@@ -66,7 +67,8 @@ class Stages:
             devices=len(self.devices),
         )
         start = server.begin({**shared, **{name: each.tensor for name, each in sent.items()}})
-        return ServerStage(self, stage, server=server, start=start, frozen=parts.frozen)
+        failures = failures_by_stage(self.journal.rounds()).get(stage, TrainingFailures())
+        return ServerStage(self, stage, server=server, start=start, frozen=parts.frozen, failures=failures)
 
     def starts(self, stage: Stage) -> Mapping[str, Params]:
         """Return the tensors that a stage starts with and that the run keeps, by name.
@@ -108,6 +110,20 @@ class ServerStage:
     start: State
     """The server's state at the beginning of the stage."""
     frozen: Params
+    failures: TrainingFailures
+    """The devices whose last visit in this stage failed; grows in place."""
+
+    @property
+    def failed_models(self) -> Mapping[DeviceId, str]:
+        """The devices whose own model of this stage failed, with reasons.
+
+        There are none where devices evaluate a model of which they have kept no part of their own: the
+        pretrained one, or any other without personal tensors or without a state.
+        """
+        training = self.stages.plan.training(self.stage)
+        is_kept = training is None or training.method.stateful
+        has_own = is_kept and self.stages.splits[self.stage].partition.names("personal")
+        return self.failures.reasons if has_own else {}
 
     def cohort(self, turn: Turn) -> Sequence[DeviceId]:
         """Return the devices of a round: a sample in training, otherwise a block of evaluated devices."""

@@ -1,0 +1,115 @@
+"""Warnings about a finished run: failed stages, divergence, failed devices, bad rows skipped."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from partita.data.rows import skipped_text
+from partita.protocol import Stage
+from partita.runs.folder import RunFolder
+from partita.training.evaluation import weighted_mean
+
+_SHOWN = 3
+"""Failed devices that a warning lists."""
+_DIVERGED = 100
+"""A loss or an error that is so many times as large as at the start of a run has diverged."""
+
+
+def warnings_of(run: RunFolder) -> list[str]:
+    """Return a sentence, without its full stop, for each kind of problem in a finished run.
+
+    The most important ones come first. Those of the Finetune baseline inside the run are included.
+    """
+    found = [*failed_stages(run), *divergence(run), *_failed(run), *_unmeasured(run)]
+    if skipped := run.skipped():
+        found.append(skipped_text(skipped))
+    if run.baseline is not None:
+        found += [f"In the Finetune baseline: {warning}" for warning in warnings_of(run.baseline)]
+    return found
+
+
+def failed_stages(run: RunFolder) -> Iterator[str]:
+    """Yield a sentence for each stage in which more than half of the devices failed."""
+    for stage, failure in run.summary.get("failed", {}).items():
+        yield (
+            f"the stage `{stage}` failed and has no result: {failure['failed']} of "
+            f"{_devices(failure['devices'])} failed in it ({failure['reason'].rstrip('.')})"
+        )
+
+
+def divergence(run: RunFolder) -> Iterator[str]:
+    """Yield a sentence about the first stage after which the loss or the error is far above the start's."""
+    losses, summary = _training_losses(run), run.summary
+    start = _start_loss(run, losses)
+    for stage, loss in losses.items():
+        if start and loss > _DIVERGED * start and stage not in summary.get("failed", {}):
+            yield (
+                f"the run diverged in the stage `{stage}`: the mean loss on training examples is {loss:.4g}, "
+                f"and was {start:.4g} at the start"
+            )
+            return
+    means = {stage: numbers["weighted_mean"] for stage, numbers in summary["stages"].items()}
+    before = means.get(Stage.PRETRAINED, 0.0)
+    for stage, mean in means.items():
+        if summary["direction"] == "down" and mean > _DIVERGED * before > 0:
+            yield (
+                f"the run diverged in the stage `{stage}`: the {summary['split']} {summary['metric']} is "
+                f"{mean:.4g}, and was {before:.4g} at the start"
+            )
+            return
+
+
+def _start_loss(run: RunFolder, losses: dict[str, float]) -> float | None:
+    """Return the loss that a run began with; None if it is not known or not positive."""
+    lines = (line for line in run.rounds() if line["work"] != "evaluate" and line.get("start_loss"))
+    first = next(lines, None)
+    pretrains = first is not None and first["stage"] == Stage.PRETRAINED
+    start = first["start_loss"] if first and pretrains else losses.get(Stage.PRETRAINED)
+    return start if start and start > 0 else None
+
+
+def _training_losses(run: RunFolder) -> dict[str, float]:
+    """Return each stage's mean loss on training examples, over the devices that have one."""
+    found: dict[str, list[tuple[float, int]]] = {}
+    for row in run.devices.select(["stage", "split", "loss", "examples"]).to_pylist():
+        if row["split"] == "train" and row["loss"] is not None:
+            found.setdefault(row["stage"], []).append((row["loss"], row["examples"]))
+    return {stage: weighted_mean(*zip(*found[stage], strict=True)) for stage in Stage if stage in found}
+
+
+def _failed(run: RunFolder) -> Iterator[str]:
+    """Yield which devices failed in any round, and why."""
+    reasons: dict[str, str] = {}
+    for line in run.rounds():
+        reasons |= line["failed"]
+    if reasons:
+        shown = "; ".join(f"{device}: {reason}" for device, reason in list(reasons.items())[:_SHOWN])
+        more = f"; the others are in `{run.rounds_file.name}`" if len(reasons) > _SHOWN else ""
+        yield f"{_devices(len(reasons))} failed in at least one round ({shown}{more})"
+
+
+def _unmeasured(run: RunFolder) -> Iterator[str]:
+    """Yield how many evaluated devices have no metric, and why."""
+    summary = run.summary
+    lacking = Counter[str]()
+    for line in run.rounds():
+        if line["final"] and line["stage"] not in summary.get("failed", {}):
+            lacking[line["stage"]] += len(line["asked"])
+    lacking.subtract({stage: numbers["devices"] for stage, numbers in summary["stages"].items()})
+    (stage, missing), *_ = lacking.most_common(1) or [("", 0)]
+    if missing <= 0:
+        return
+    has = "has" if missing == 1 else "have"
+    split = summary.get("split", "test")
+    yield f"{_devices(missing)} {has} no {split} {summary['metric']} ({_reason(run, stage, split)})"
+
+
+def _reason(run: RunFolder, stage: str, split: str) -> str:
+    """Return why the first device without a metric in a stage has none."""
+    for row in run.devices.select(["stage", "device", "split", "metric", "reason"]).to_pylist():
+        if (row["stage"], row["split"]) == (stage, split) and row["metric"] is None:
+            return f"{row['device']}: {row['reason']}".rstrip(".")
+    return f"no {split} examples"
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"

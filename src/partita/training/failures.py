@@ -1,0 +1,42 @@
+"""Devices whose training failed in a stage, from the lines of its rounds."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from partita.protocol import DeviceId
+
+
+@dataclass
+class TrainingFailures:
+    """The devices whose last visit in a stage failed: a later visit that succeeds trains the model again."""
+
+    reasons: dict[DeviceId, str] = field(default_factory=dict)
+    """The reason of each device whose last visit failed."""
+    _sampled: set[DeviceId] = field(default_factory=set)
+    _in_blocks: int = 0
+
+    @property
+    def asked(self) -> int:
+        """The number of devices that were asked to train."""
+        return len(self._sampled) + self._in_blocks
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add a round, in place, given its line of `rounds.jsonl`; an evaluation trains nothing."""
+        if line["work"] == "evaluate":
+            return
+        if line["work"] == "update":
+            self._sampled.update(line["asked"])
+        else:  # Fine-tuning visits each device once: the ids of a million devices are not kept.
+            self._in_blocks += len(line["asked"])
+        for device in line["heard"]:
+            self.reasons.pop(device, None)
+        self.reasons |= line["failed"]
+
+
+def failures_by_stage(lines: Iterable[Mapping[str, Any]]) -> dict[str, TrainingFailures]:
+    """Return the failures of training in each stage of a run."""
+    found: dict[str, TrainingFailures] = {}
+    for line in lines:
+        found.setdefault(line["stage"], TrainingFailures()).add(line)
+    return found

@@ -1,0 +1,232 @@
+"""Failures are not results: a device whose training failed has no metric for that stage."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from partita import (
+    Devices,
+    Evaluation,
+    FedAlt,
+    FedAvg,
+    Finetuning,
+    Partition,
+    Plan,
+    Task,
+    Training,
+    pipeline,
+)
+from partita.runs.result import Result
+from partita.training.failures import TrainingFailures, failures_by_stage
+from small import Both, affine_devices, affine_task, point_task
+
+NAN = float("nan")
+
+
+def spoilt(count: int, split: str = "train") -> Any:
+    """The usual six devices; the training targets of the first ones are not numbers."""
+    devices = affine_devices()
+    for device in list(devices)[:count]:
+        inputs, targets = devices[device][split]
+        devices[device][split] = inputs, targets * NAN
+    return devices
+
+
+def run(task: Task, *, partition: Partition | None = None, **stages: Any) -> Result:
+    return pipeline(task, partition or Partition(task.model(), personal="offset"), Plan(**stages))
+
+
+def rows_of(result: Result, stage: str, split: str = "test") -> dict[str, Any]:
+    rows = result.devices.to_pylist()
+    return {row["device"]: row for row in rows if (row["stage"], row["split"]) == (stage, split)}
+
+
+def personalizing(rounds: int = 2, **settings: Any) -> Training:
+    return Training(method=FedAlt(shared_lr=0.1, **settings), rounds=rounds, devices_per_round=6)
+
+
+@pytest.mark.parametrize(
+    ("stage", "stages"),
+    [("personalized", {"personalize": personalizing()}), ("finetuned", {"finetune": Finetuning()})],
+)
+def test_a_device_whose_training_failed_has_no_metric_for_that_stage(stage: str, stages: Any) -> None:
+    result = run(affine_task(devices=spoilt(2)), **stages)
+
+    for device, row in rows_of(result, stage).items():
+        has_failed = device in ("d0", "d1")
+        assert (row["metric"] is None, row["loss"] is None) == (has_failed, has_failed)
+        assert row["reason"] == ("training failed: The loss became nan in step 1." if has_failed else None)
+        assert row["examples"] == 4
+    statistics = result.summary["stages"][stage]
+    assert (statistics["devices"], statistics["failed"]) == (4, 2)
+    assert statistics["helped"] + statistics["hurt"] + statistics["same"] == 4
+    # The global model needs no training by the device.
+    assert all(row["metric"] is not None for row in rows_of(result, "pretrained").values())
+
+
+def test_a_stage_in_which_more_than_half_of_the_devices_failed_has_no_result() -> None:
+    half, more = (run(affine_task(devices=spoilt(count)), finetune=Finetuning()) for count in (3, 4))
+
+    assert (half.summary["failed"], half.summary["stages"]["finetuned"]["devices"]) == ({}, 3)
+    assert list(more.summary["stages"]) == ["pretrained"]
+    assert more.summary["failed"] == {
+        "finetuned": {"failed": 4, "devices": 6, "reason": "d0: The loss became nan in step 1."}
+    }
+
+
+def test_a_later_visit_that_succeeds_makes_up_for_one_that_failed() -> None:
+    lines = [
+        {"work": "update", "asked": ["a", "b", "c"], "heard": ["a"], "failed": {"b": "No.", "c": "No."}},
+        {"work": "evaluate", "asked": ["a", "b"], "heard": ["b"], "failed": {"a": "Asleep."}},
+        {"work": "update", "asked": ["a", "b"], "heard": ["b"], "failed": {"a": "Now I."}},
+    ]
+
+    found = failures_by_stage({"stage": "personalized", **line} for line in lines)["personalized"]
+
+    assert found.reasons == {"c": "No.", "a": "Now I."}
+    assert found.asked == 3
+
+
+def test_fine_tuning_counts_each_block_of_devices() -> None:
+    found = TrainingFailures()
+
+    for block in (["a", "b"], ["c"]):
+        found.add({"work": "finetune", "asked": block, "heard": block, "failed": {}})
+
+    assert found.asked == 3
+
+
+def test_a_device_that_was_never_asked_is_scored_with_the_start() -> None:
+    training = Training(method=FedAlt(shared_lr=0.0, personal_lr=0.1), rounds=1, devices_per_round=1)
+    result = run(affine_task(devices=spoilt(0)), personalize=training)
+
+    before, after = (rows_of(result, stage) for stage in ("pretrained", "personalized"))
+
+    assert sum(before[device]["metric"] != after[device]["metric"] for device in before) == 1
+    assert result.summary["stages"]["personalized"]["devices"] == 6
+
+
+@pytest.mark.parametrize("is_stateful", [True, False])
+def test_a_model_without_a_part_of_the_devices_own_keeps_its_metric(*, is_stateful: bool) -> None:
+    # With nothing personal, or nothing kept, all devices evaluate a model that others have trained.
+    task = affine_task(devices=spoilt(2))
+    partition = Partition(task.model(), personal="offset" if not is_stateful else ())
+
+    result = run(task, partition=partition, personalize=personalizing(stateful=is_stateful))
+
+    assert result.summary["stages"]["personalized"]["devices"] == 6
+    assert result.summary["stages"]["personalized"]["failed"] == 0
+
+
+def test_a_shared_model_that_most_devices_failed_to_train_has_no_result_either() -> None:
+    task = affine_task(devices=spoilt(4))
+
+    result = run(task, partition=Partition(task.model()), personalize=personalizing())
+
+    assert "personalized" not in result.summary["stages"]
+    assert result.summary["failed"]["personalized"]["failed"] == 4
+
+
+def test_a_device_that_failed_is_served_the_pretrained_model() -> None:
+    # Every target is 3, the model begins at u + v = 1: fine-tuning improves each device that it can train.
+    task = point_task({f"d{n}": 3.0 for n in range(5)})
+    inputs, targets = task.devices["d0"]["train"]
+    devices = {device: dict(task.devices[device]) for device in task.devices}
+    devices["d0"]["train"] = inputs, targets * NAN
+
+    result = run(
+        affine_task(model=Both, devices=devices),
+        partition=Partition(Both(), personal="v"),
+        finetune=Finetuning(personal_lr=0.1),
+        evaluate=Evaluation(choose="validation"),
+    )
+
+    served = rows_of(result, "served")
+    assert [served[device]["model"] for device in sorted(served)] == ["global", *["personal"] * 4]
+    assert served["d0"]["metric"] == -2.0
+    assert result.summary["stages"]["served"]["devices"] == 5
+
+
+def test_nothing_is_served_from_a_stage_that_failed() -> None:
+    devices = {device: {**own, "validation": own["test"]} for device, own in affine_devices().items()}
+    for own in devices.values():
+        own["train"] = own["train"][0], own["train"][1] * NAN
+
+    result = run(
+        affine_task(devices=devices),
+        finetune=Finetuning(),
+        evaluate=Evaluation(choose="validation"),
+    )
+
+    assert list(result.summary["stages"]) == ["pretrained"]
+    assert set(result.summary["failed"]) == {"finetuned", "served"}
+    assert {row["model"] for row in rows_of(result, "served").values()} == {"global"}
+
+
+def test_predictions_that_are_not_numbers_have_no_metric() -> None:
+    # An argmax over NaN names the first class: a model that is no longer finite would be half right.
+    def accuracy(predictions: torch.Tensor, targets: torch.Tensor) -> float:
+        return 1.0
+
+    def predict(model: Any, batch: Any) -> Any:
+        return model(batch[0]) * NAN, batch[1]
+
+    result = run(affine_task(predict=predict, metrics={"accuracy": accuracy}), finetune=Finetuning())
+
+    row = rows_of(result, "finetuned")["d0"]
+    assert (row["metric"], row["reason"]) == (None, "`accuracy`: predictions are not a number")
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_resumed_run_knows_which_devices_failed(tmp_path: Path) -> None:
+    task = affine_task(devices=spoilt(2))
+    partition = Partition(task.model(), personal="offset")
+    plan = Plan(personalize=personalizing(3), finetune=Finetuning(), evaluate=Evaluation(every=1))
+    whole = pipeline(task, partition, plan, out=tmp_path / "whole")
+
+    def stop(line: Any, done: int, total: int) -> None:
+        raise Stopped
+
+    for resume in (False, *[True] * 20):
+        try:
+            pipeline(task, partition, plan, out=tmp_path / "parts", resume=resume, watch=stop)
+            break
+        except Stopped:
+            pass
+
+    parts = tmp_path / "parts"
+    assert (parts / "summary.json").read_bytes() == (tmp_path / "whole/summary.json").read_bytes()
+    assert (parts / "devices.parquet").read_bytes() == (tmp_path / "whole/devices.parquet").read_bytes()
+    lines, expected = (
+        [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        for folder in (parts, tmp_path / "whole")
+    )
+    assert [{**line, "seconds": 0} for line in lines] == [{**line, "seconds": 0} for line in expected]
+    assert whole.summary["stages"]["finetuned"]["failed"] == 2
+
+
+def test_nothing_is_helped_or_hurt_against_a_pretrained_model_that_failed() -> None:
+    # In pretraining, four of the six devices fail; in fine-tuning, their targets are numbers again.
+    whole, nan = affine_devices(), spoilt(4)
+    asked: dict[str, int] = dict.fromkeys(whole, 0)
+
+    def load(device: str) -> Any:
+        asked[device] += 1
+        return (nan if asked[device] == 1 + (device == "d0") else whole)[device]
+
+    result = run(
+        affine_task(devices=Devices(whole, load)),
+        pretrain=Training(method=FedAvg(shared_lr=0.1), rounds=1, devices_per_round=6),
+        finetune=Finetuning(),
+    )
+
+    assert list(result.summary["failed"]) == ["pretrained"]
+    statistics = result.summary["stages"]["finetuned"]
+    assert statistics["devices"] == 6
+    assert (statistics["helped"], statistics["hurt"], statistics["same"]) == (0, 0, 0)
