@@ -15,7 +15,8 @@ from partita.config.sections import settings_of
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.sgd import SGD
-from partita.partition import Partition, Personalization
+from partita.partition import PARTS, Partition, Personalization
+from partita.partition.selection import exactly, tensors_of
 from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear, constant
 from partita.training.plan import Plan, Training
@@ -67,12 +68,13 @@ def recorded_partition(values: Mapping[str, Any], model: nn.Module) -> Partition
         raise ConfigError(
             "The run's folder does not contain its whole partition: pass it to `partita.open` as `partition`."
         )
-    return Partition(model, personal=_exact(recorded["personal"]), frozen=_exact(recorded["frozen"]))
-
-
-def _exact(names: list[str]) -> list[Any]:
-    chosen = frozenset(names)
-    return [lambda name, _: name in chosen] if chosen else []
+    state = tensors_of(model)
+    # A recorded name stands for all names of its tensor.
+    part_of = {
+        id(state[name]): part for part in ("personal", "frozen") for name in recorded[part] if name in state
+    }
+    names = {part: [n for n, t in state.items() if part_of.get(id(t), "shared") == part] for part in PARTS}
+    return Partition(model, **{part: exactly(names[part]) for part in PARTS})
 
 
 def _partition_values(own: Personalization) -> dict[str, Any]:

@@ -44,9 +44,12 @@ def named_partition(
         others: further arguments of `Partition`, such as `frozen`.
     """
     if name == "full":
-        if others.get("shared", REST) is not REST or others.get("frozen"):
-            raise ValueError("The partition `full` takes no `shared` and no `frozen`.")
-        return full(model, proximal=proximal, follows=follows, regularization=regularization)
+        if others.get("shared", REST) != REST:
+            raise ValueError("The partition `full` takes no `shared`: it shares all that is not frozen.")
+        frozen = others.get("frozen", ())
+        return full(
+            model, proximal=proximal, follows=follows, frozen=frozen, regularization=regularization
+        )
     part = [] if name == "none" else _part_of(model, name)
     if isinstance(part, Adapters):
         return adapters(model, part, width=width, regularization=regularization, **others)

@@ -94,8 +94,13 @@ class Stages:
     def _start_of(self, stage: Stage, own: Personalization) -> Start:
         """Return the start of all devices that have the same model: one draw for all of them."""
         parts = self.initial_parts(stage, own)
-        frozen = digest_of(parts.frozen)
-        return Start(digest=digest_of(parts.personal), personal=parts.personal, frozen=frozen)
+        later = own.partition.frozen_before.later if self.plan.training(Stage.PRETRAINED) else ()
+        return Start(
+            digest=digest_of(parts.personal),
+            personal=parts.personal,
+            frozen=digest_of(parts.frozen),
+            pretrained={name: parts.frozen[name] for name in later},
+        )
 
 
 @dataclass(frozen=True)
