@@ -31,7 +31,7 @@ def half_square_error(model: nn.Module, target: Tensor) -> Tensor:
 class Both(nn.Module):
     """Predicts u + v for every example, from u = 0 and v = 1."""
 
-    parts: ClassVar[Mapping[str, str]] = {"output": "v"}
+    parts: ClassVar[Mapping[str, str]] = {"output": "v", "head": "v"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Point(nn.Module):
 class Affine(nn.Module):
     """Predicts x . u + v: the slope is shared, the offset personal."""
 
-    parts: ClassVar[Mapping[str, str]] = {"output": "offset"}
+    parts: ClassVar[Mapping[str, str]] = {"output": "offset", "head": "offset"}
 
     def __init__(self, features: int = 3) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def affine_task(**changes: Any) -> Task:
 class Normed(nn.Module):
     """A shared body and a personal head, each with a BatchNorm: buffers in both parts."""
 
-    parts: ClassVar[Mapping[str, str]] = {"output": "head.*"}
+    parts: ClassVar[Mapping[str, str]] = {"output": "head.*", "head": "head.*"}
 
     def __init__(self) -> None:
         super().__init__()

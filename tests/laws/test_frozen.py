@@ -142,6 +142,8 @@ def test_the_rest_is_what_no_selection_names_in_python_as_in_a_config() -> None:
     )
 
     assert set(partition.names("frozen")) == FROZEN | BUFFERS
+    # The rest is frozen by a setting, so in pretraining too.
+    assert partition.frozen_before.always == FROZEN | BUFFERS
 
 
 def test_what_only_prepare_fixes_is_pretrained_and_frozen_from_then_on() -> None:

@@ -184,16 +184,18 @@ MEANT = {
     "ditto": {"partition.personal": "full", "partition.proximal": 0.1, "personalize.rounds": 0},
     "pfedme": {"partition.personal": "full", "personalize.stateful": False, "personalize.personal_steps": 5},
     "ft_part": {"personalize.rounds": 0, "partition.personal": ["head.*"]},
-    "fedper": {"partition.personal": "output"},
+    "fedper": {"partition.personal": "head", "partition.untie": True},
     "fedrep": {
-        "partition.personal": "output",
+        "partition.personal": "head",
+        "partition.untie": True,
         "personalize.personal_epochs": 10,
         "personalize.shared_epochs": 1,
     },
-    "lg_fedavg": {"partition.personal": "rest", "partition.shared": "output"},
+    "lg_fedavg": {"partition.personal": "rest", "partition.shared": "head", "partition.untie": True},
     "fedbn": {"partition.personal": "norm"},
     "fedbabu": {
-        "partition.personal": "output",
+        "partition.personal": "head",
+        "partition.untie": True,
         "personalize.stateful": False,
         "personalize.personal_epochs": 0,
     },
@@ -243,12 +245,12 @@ def test_the_settings_that_a_method_replaces_are_named() -> None:
         return replaced_settings(values)
 
     assert replaced("fedper", ["stem.*"]) == (
-        "The method `fedper` sets `partition.personal` = 'output' instead of ['stem.*']."
+        "The method `fedper` sets `partition.personal` = 'head' instead of ['stem.*']."
     )
     assert replaced("finetune", "full", rounds=5) == (
         "The method `finetune` sets `personalize.rounds` = 0 instead of 5."
     )
-    assert replaced("fedper", "output") == replaced("ft_part", ["stem.*"]) == ""
+    assert replaced("fedper", "head") == replaced("ft_part", ["stem.*"]) == ""
     assert replaced_settings({"personalize": {"method": "fedper"}}) == replaced_settings({}) == ""
 
 
@@ -306,9 +308,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_writes_the_settings_of_its_method(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert main(["run", "mine.toml", "personalize.method=fedrep", "out=a"]) == 0
 
-    assert "`partition.personal` = 'output' instead of ['slope.*']" in caplog.text
+    assert "`partition.personal` = 'head' instead of ['slope.*']" in caplog.text
     written = tomllib.loads((here / "a/config.toml").read_text())
-    assert written["partition"]["personal"] == "output"
+    assert written["partition"]["personal"] == "head"
     assert written["personalize"]["method"] == "fedrep"
     assert written["personalize"]["personal_epochs"] == 10
 

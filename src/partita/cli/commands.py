@@ -108,7 +108,7 @@ def _print_forecast(options: argparse.Namespace, values: Mapping[str, Any], fold
         _print_json({"forecast": to_values(expected)})
     else:
         _print_table(to_terminal(expected))
-        print("\n".join(expected.notes), end="")
+        print("".join(f"{note}\n" for note in expected.notes), end="")
 
 
 def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") -> int:

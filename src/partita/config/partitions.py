@@ -43,16 +43,11 @@ def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool 
         return Personalization(partition, regularization=regularization)
 
 
-def frozen_patterns(config: PartitionConfig, partition: Partition) -> str | list[str]:
-    """Return the tensors that a config freezes, as another split of the same model would select them.
-
-    Args:
-        config: the section.
-        partition: how it splits the model.
-    """
+def frozen_patterns(config: PartitionConfig, model: nn.Module) -> str | list[str]:
+    """Return `frozen` as another partition of the same model selects it: names instead of the rest."""
     if config.frozen != REST:
         return config.frozen
-    return [escape(name) for name in sorted(partition.frozen_before.always)]
+    return [escape(name) for name in sorted(build_partition(config, model).partition.frozen_before.always)]
 
 
 def _selection(value: str | list[str], model: nn.Module) -> Selection:

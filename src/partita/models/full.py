@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from partita.params import Params, pull
-from partita.partition import REST, Partition, Personalization, Regularization, Selection
-from partita.partition.selection import exactly, tensors_of
+from partita.partition import Partition, Personalization, Regularization, Selection
+from partita.partition.selection import exactly, is_rest, tensors_of
 
 
 class Full(nn.Module):
@@ -75,7 +75,7 @@ def full(
         frozen: tensors of the plain model that are neither trained nor sent: all models have the same.
         regularization: dropout and L2 penalty on the device's model.
     """
-    if frozen == REST:
+    if is_rest(frozen):
         raise ValueError("The partition `full` is the rest: `frozen` must be a list of patterns, got 'rest'.")
     if not 0 <= proximal < float("inf"):
         raise ValueError(f"`proximal` must be a finite number, 0 or above, got {proximal!r}.")

@@ -51,10 +51,11 @@ class NextWordTransformer(nn.Module):
 
     @property
     def parts(self) -> Mapping[str, Sequence[str] | Adapters]:
-        """The first block, the last block, adapters with every LayerNorm; embeddings would be too large."""
+        """The first block, the last block, the output layer, adapters with every LayerNorm."""
         return {
             "input": ("blocks.0.*",),
             "output": (f"blocks.{len(self.blocks) - 1}.*",),
+            "head": ("head.*",),
             "adapter": Adapters(after=SUBLAYERS, together_with=("blocks.*.norm?.*",)),
         }
 

@@ -21,6 +21,7 @@ from partita.partition.selection import (
     assign,
     frozen_before,
     is_fixed,
+    is_rest,
     select,
     tensors_of,
 )
@@ -117,7 +118,11 @@ class Partition:
         self._buffers = {name: part_of[name] for name, t in state.items() if not isinstance(t, nn.Parameter)}
         self._check(model)
         self.frozen_before = frozen_before(
-            before, fixed, state, frozenset(self._names["frozen"]), selected.keys()
+            before,
+            fixed,
+            state,
+            frozen=frozenset(self._names["frozen"]),
+            selected=state.keys() if is_rest(frozen) else selected.keys(),
         )
         """The frozen part as seen from the model before `prepare`."""
         self.personal_layers = self._find_personal_layers(model)

@@ -36,7 +36,7 @@ def select(model: nn.Module, claims: Mapping[Part, Selection], added: Set[str]) 
     state = tensors_of(model)
     part_of: dict[str, Part] = {}
     for part, claim in claims.items():
-        for name in [] if _is_rest(claim) else _selected(model, state, claim):
+        for name in [] if is_rest(claim) else _selected(model, state, claim):
             if name in part_of and name in added:
                 continue
             if name in part_of:
@@ -47,7 +47,7 @@ def select(model: nn.Module, claims: Mapping[Part, Selection], added: Set[str]) 
 
 def assign(state: Params, claims: Mapping[Part, Selection], selected: Mapping[str, Part]) -> dict[str, Part]:
     """Return the part of every name of a state: as selected, frozen where it is fixed, otherwise the rest."""
-    rest: list[Part] = [part for part in PARTS if _is_rest(claims[part])]
+    rest: list[Part] = [part for part in PARTS if is_rest(claims[part])]
     if len(rest) > 1:
         raise ValueError(f"Only one part can be the rest, got {' and '.join(rest)}.")
     left = [name for name, tensor in state.items() if name not in selected and not is_fixed(tensor)]
@@ -83,7 +83,7 @@ class FrozenBefore:
 
 
 def frozen_before(
-    before: Params, fixed: Set[str], after: Params, frozen: Set[str], selected: Set[str]
+    before: Params, fixed: Set[str], after: Params, *, frozen: Set[str], selected: Set[str]
 ) -> FrozenBefore:
     """Return the frozen part as seen from the model before `prepare`.
 
@@ -92,7 +92,7 @@ def frozen_before(
         fixed: the names of those that took no gradient then.
         after: the tensors after `prepare`; one that only has another name is the same object.
         frozen: the names of the frozen tensors after `prepare`.
-        selected: the names after `prepare` that a selection names.
+        selected: the names after `prepare` that a selection names, all where the rest is frozen.
     """
     by_id = {id(tensor): name for name, tensor in reversed(list(before.items()))}
     moved = {by_id[id(tensor)] for tensor in after.values() if id(tensor) in by_id}
@@ -112,7 +112,8 @@ def frozen_before(
     )
 
 
-def _is_rest(claim: Selection) -> bool:
+def is_rest(claim: Selection) -> bool:
+    """Return whether a selection is the tensors that no other part selects."""
     return isinstance(claim, str) and claim == REST
 
 

@@ -57,7 +57,7 @@ class Results:
     """The paper of each method."""
     baseline: str
     notes: Sequence[str]
-    """The cells that failed or lack a metric on some devices, and why."""
+    """Personal parts without rows of their own; cells that failed or lack a metric on some devices, and why."""
     begin_pretrained: frozenset[Variant]
     """The variants whose runs begin from the pretrained model of their seed."""
     reference: str
@@ -81,7 +81,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     outcomes: dict[Variant, dict[int, CellResult]] = {}
     runs: dict[Variant, dict[int, RunFolder]] = {}
     summary: Mapping[str, Any] = {}
-    notes = [f"{name} failed: {reason}" for name, reason in failed.items()]
+    notes = [*comparison.notes, *(f"{name} failed: {reason}" for name, reason in failed.items())]
     for cell in comparison.cells:
         run = comparison.run_of(cell)
         if not run.is_finished:
