@@ -139,6 +139,36 @@ def test_ft_part_finetunes_the_personal_part_of_the_config() -> None:
     assert set(result.shared) == set(BODY)
 
 
+OUTPUT_LAYER = ("head.weight", "head.bias")
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedrep", "fedbabu"])
+def test_the_personal_head_of_a_text_model_is_its_output_layer(method: str) -> None:
+    partition = built(method, "small:word_task").personalization.partition
+
+    assert partition.names("personal") == OUTPUT_LAYER
+    assert "embedding.weight" in partition.names("shared")
+    assert partition.untied == {"head.weight": 12 * 8}
+
+
+def test_lg_fedavg_shares_the_output_layer_of_a_text_model_alone() -> None:
+    partition = built("lg_fedavg", "small:word_task").personalization.partition
+
+    assert partition.names("shared") == OUTPUT_LAYER
+    assert "embedding.weight" in partition.names("personal")
+
+
+def test_a_tied_head_is_one_tensor_in_pretraining_and_each_devices_own_after_it() -> None:
+    made = run_built("fedper", "small:word_task", personalize={"rounds": 0}, finetune={"epochs": 0})
+    start = made.personal("d0")["head.weight"]
+    result = run_built("fedper", "small:word_task", personalize={"rounds": 3, "devices_per_round": 3})
+
+    assert start.equal(made.model("d0", "global").get_parameter("embedding.weight"))
+    heads = [result.model(device).get_parameter("head.weight") for device in ("d0", "d1", "d2")]
+    shared = result.shared["embedding.weight"]
+    assert all(not one.equal(other) for one, other in pairwise([*heads, shared, start]))
+
+
 STAGES = {
     "fedadam": "pretrained",
     **dict.fromkeys(("fedavg", "fedprox", "scaffold"), "pretrained personalized"),
@@ -320,6 +350,20 @@ def test_a_run_writes_the_settings_of_its_method(here: Path, caplog: pytest.LogC
     assert "instead of" not in caplog.text
     for name in ("devices.parquet", "summary.json", "shared/personalized.safetensors"):
         assert (here / "a" / name).read_bytes() == (here / "b" / name).read_bytes()
+
+
+def test_a_model_that_names_no_head_is_told_how_to(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("small.Affine.parts", {"output": "offset"})
+
+    assert main(["run", "mine.toml", "personalize.method=fedper"]) == 2
+
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "partita: [partition] Affine names no part 'head', its output layer: add it to `parts` of the model, "
+        "such as parts = {'head': ['fc.*']}. Known: none, output, full, norm."
+    )
+    assert not (here / "runs").exists()
 
 
 def test_scaffold_by_its_name_sends_controls_and_has_nothing_to_finetune(

@@ -333,3 +333,32 @@ def test_the_papers_configs_are_described(name: str, monkeypatch: pytest.MonkeyP
     if name == "stackoverflow":
         for partition, memory in MEMORY.items():
             assert description.partitions[partition]["memory_bytes"] / 1e6 == pytest.approx(memory, abs=1)
+
+
+def test_a_tied_head_is_described_with_what_its_copy_costs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "words.toml").write_text(CONFIG.replace("net_task:make", "small:word_task"))
+
+    assert main(["describe", "words.toml"]) == 0
+    # The embedding of 12 words in 8 dimensions.
+    note = "`head.weight` is tied in the model and gets a copy of its own, 96 more parameters on each device"
+    assert f"head: {note}" in capsys.readouterr().out
+    assert main(["describe", "words.toml", "personalize.method=lg_fedavg"]) == 0
+    assert f"rest: {note}" in capsys.readouterr().out
+    assert main(["describe", "words.toml", "partition.personal=head"]) == 2
+    assert "give each its own copy with `untie=true`" in capsys.readouterr().err
+    assert main(["describe", "words.toml", "partition.personal=head", "partition.untie=true", "--json"]) == 0
+    head = json.loads(capsys.readouterr().out)["partitions"]["head"]
+    assert (head["untied"], head["personal"]) == ({"head.weight": 96}, 96 + 12)
+
+
+def test_a_frozen_part_stays_frozen_in_every_other_partition(here: Path) -> None:
+    by_name = described("partition.frozen=['body.*']")
+    rest = described("partition.personal=['head.bias']", "partition.shared=['head.weight', 'calls']", "partition.frozen=rest")
+
+    for name in ("none", "output", "head", "full"):
+        assert by_name[name]["frozen"] == rest[name]["frozen"] == 16
+    # A device's copy of the head, and the buffer of its copy of the model.
+    assert (by_name["full"]["personal"], by_name["full"]["shared"]) == (10, 10)
+    assert by_name["full"]["memory_bytes"] == 5 * (40 + 4) + 64 + by_name["full"]["backprop_bytes"]
