@@ -182,7 +182,10 @@ def test_schedules_and_optimizers_are_named() -> None:
             "[partition] ConvNet names no part 'body'. Known: none, input, output",
         ),
         ({"partition": {"personal": "full", "proximal": -1.0}}, "`proximal` must be a finite number"),
-        ({"partition": {"personal": "full", "shared": ["stem.*"]}}, "`full` takes no `shared`: it shares all"),
+        (
+            {"partition": {"personal": "full", "shared": ["stem.*"]}},
+            "`full` takes no `shared`: it shares all",
+        ),
         ({"partition": {"personal": "full", "frozen": ["*"]}}, "`full` needs a parameter that is not frozen"),
         (
             {"partition": {"personal": "adapter", "frozen": ["[sbh]*.weight", "[sbh]*.bias"]}},

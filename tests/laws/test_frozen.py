@@ -201,7 +201,9 @@ def test_a_model_that_is_all_fixed_cannot_be_pretrained() -> None:
     def fixed() -> nn.Module:
         return Plain().requires_grad_(False)
 
-    partition = Partition(fixed(), personal="*.lora_B.*", prepare=lambda model: copy.deepcopy(with_lora(model)))
+    partition = Partition(
+        fixed(), personal="*.lora_B.*", prepare=lambda model: copy.deepcopy(with_lora(model))
+    )
 
     with pytest.raises(ValueError, match="Pretraining would train nothing: every parameter is frozen"):
         pipeline(task(fixed), partition, plan())

@@ -11,9 +11,9 @@ from partita.config.reading import config_of
 from partita.config.schema import CompareConfig, Config
 from partita.errors import ConfigError
 from partita.methods import registry
-from partita.studies.cells import Cell, baseline_of, cells_of, in_full, merge
+from partita.studies.cells import Cell, baseline_of, cells_of, in_full
 from partita.studies.comparison import methods_of
-from partita.studies.partitions import Compared
+from partita.studies.partitions import Compared, merge
 from partita.studies.search import space_of
 from small import Affine
 
@@ -246,7 +246,12 @@ def test_partitions_of_the_same_tensors_are_one_cell_with_a_note() -> None:
 
     kept, notes = merge(found, Affine())
 
-    per_seed = ["start", "local", "fedavg", *(f"{m}-{p}" for m in ("fedalt", "fedsim") for p in ("head", "slope."))]
+    per_seed = [
+        "start",
+        "local",
+        "fedavg",
+        *(f"{m}-{p}" for m in ("fedalt", "fedsim") for p in ("head", "slope.")),
+    ]
     assert [cell.name for cell in kept] == [f"{name}-{seed}" for seed in (3, 4) for name in per_seed]
     assert notes == [
         f"The personal part `{name}` selects the same tensors as `head`: both are the row `head`."

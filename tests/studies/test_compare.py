@@ -458,7 +458,9 @@ def test_partitions_of_the_same_tensors_are_one_row_and_the_notes_say_so(tmp_pat
     comparison, _ = done(tmp_path / "all", given)
 
     assert [cell.name for cell in comparison.cells] == ["start-3", "local-3", "fedavg-3", "fedalt-output-3"]
-    assert [row["personal part"] for row in table(tmp_path / "all") if row["method"] == "FedAlt"] == ["output"]
+    assert [row["personal part"] for row in table(tmp_path / "all") if row["method"] == "FedAlt"] == [
+        "output"
+    ]
     notes = collect(reopen(comparison.folder), {}).notes
     assert [note.split("`")[1] for note in notes] == ["head", "off*"]
     assert forecast(given, Path()).notes == notes
@@ -469,7 +471,11 @@ def test_the_titles_of_a_table_are_those_of_the_configs_that_ran(tmp_path: Path)
 
     done(tmp_path / "all", values(compare={"settings": settings, "seeds": 1}))
 
-    assert [row["method"] for row in table(tmp_path / "all")] == ["FedAvg", "Local only", "FedYogi, continued"]
+    assert [row["method"] for row in table(tmp_path / "all")] == [
+        "FedAvg",
+        "Local only",
+        "FedYogi, continued",
+    ]
 
 
 def test_the_finetune_baseline_of_a_run_leaves_the_frozen_part(tmp_path: Path) -> None:

@@ -355,7 +355,11 @@ def test_a_tied_head_is_described_with_what_its_copy_costs(
 
 def test_a_frozen_part_stays_frozen_in_every_other_partition(here: Path) -> None:
     by_name = described("partition.frozen=['body.*']")
-    rest = described("partition.personal=['head.bias']", "partition.shared=['head.weight', 'calls']", "partition.frozen=rest")
+    rest = described(
+        "partition.personal=['head.bias']",
+        "partition.shared=['head.weight', 'calls']",
+        "partition.frozen=rest",
+    )
 
     for name in ("none", "output", "head", "full"):
         assert by_name[name]["frozen"] == rest[name]["frozen"] == 16

@@ -88,9 +88,7 @@ def build(config: Config, folder: Path) -> Built:
         own.kinds(task.devices.ids)
     with own_code("The task"):
         plan.check(len(task.devices))
-        split_by_stage(
-            task, own, seed=config.seed, pretrains=plan.training(Stage.PRETRAINED) is not None
-        )
+        split_by_stage(task, own, seed=config.seed, pretrains=plan.training(Stage.PRETRAINED) is not None)
         check_task(task, own, seed=config.seed)
         with in_section("evaluate"):
             config.evaluate.check(task)

@@ -51,9 +51,7 @@ def named_partition(
         if others.get("shared", REST) != REST:
             raise ValueError("The partition `full` takes no `shared`: it shares all that is not frozen.")
         frozen = others.get("frozen", ())
-        return full(
-            model, proximal=proximal, follows=follows, frozen=frozen, regularization=regularization
-        )
+        return full(model, proximal=proximal, follows=follows, frozen=frozen, regularization=regularization)
     part = [] if name == "none" else _part_of(model, name)
     if isinstance(part, Adapters):
         return adapters(model, part, width=width, regularization=regularization, **others)

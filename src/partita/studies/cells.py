@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from partita.config.changes import dotted, value_at, with_values
 from partita.config.methods import with_settings
 from partita.config.reading import config_of, did_you_mean, to_values
@@ -18,7 +16,7 @@ from partita.config.schema import SERVER, CompareConfig, Config, PersonalizeConf
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.named import Budget, Citation, NamedMethod
-from partita.studies.partitions import Compared, label_of, selected_by
+from partita.studies.partitions import Compared, label_of
 
 STATELESS = "-stateless"
 START = ""
@@ -164,32 +162,6 @@ def _cell(method: str, seed: int, values: Mapping[str, Any], *, default: str) ->
         if not own.personal:
             partition = label_of(value_at(settled, "partition.personal") or default)
     return Cell(method=method, partition=partition, seed=seed, values=values)
-
-
-def merge(cells: Sequence[Cell], model: nn.Module) -> tuple[list[Cell], list[str]]:
-    """Return the cells without repeated ones, and a note on each partition that is the same as another.
-
-    Cells of one method and seed are the same if their partitions select the same tensors.
-    """
-    selected: dict[str, Any] = {}
-    kept: dict[Any, Cell] = {}
-    notes: list[str] = []
-    for cell in cells:
-        try:
-            settings = cell.config(out=Path()).partition
-            key = repr(settings)
-            if key not in selected:
-                selected[key] = selected_by(settings, model)
-            same = selected[key]
-        except ConfigError:  # The check of the cell says what is wrong with it.
-            same = cell.partition
-        first = kept.setdefault((cell.method, cell.seed, same), cell)
-        if first.partition != cell.partition:
-            notes.append(
-                f"The personal part `{cell.partition}` selects the same tensors as `{first.partition}`: both are "
-                f"the row `{first.partition}`."
-            )
-    return list(kept.values()), list(dict.fromkeys(notes))
 
 
 def _rows(compare: CompareConfig, partitions: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -24,8 +24,8 @@ from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.studies import run as runner
-from partita.studies.cells import START, Cell, base_of, cells_of, check, merge, named, titles_of
-from partita.studies.partitions import compared_partitions
+from partita.studies.cells import START, Cell, base_of, cells_of, check, named, titles_of
+from partita.studies.partitions import compared_partitions, merge
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tune import check_trial
 from partita.tasks.build import build_model

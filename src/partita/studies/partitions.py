@@ -1,8 +1,9 @@
-"""The personal parts of a comparison: which ones it runs, and what stays frozen in all of them."""
+"""The personal parts of a comparison: which ones it runs, what stays frozen, and which are the same."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -11,6 +12,9 @@ from partita.config.schema import Config, PartitionConfig
 from partita.errors import ConfigError
 from partita.models.parts import partition_names
 from partita.partition import PARTS
+
+if TYPE_CHECKING:
+    from partita.studies.cells import Cell
 
 PAPER = ("input", "output", "adapter")
 """The paper's personal parts."""
@@ -60,8 +64,32 @@ def label_of(personal: Any) -> str:
     return " ".join(map(str, personal)) if isinstance(personal, list) else str(personal)
 
 
-def selected_by(settings: PartitionConfig, model: nn.Module) -> Any:
-    """Return the names and shapes of the tensors in each part, to compare partitions of one model by."""
+def merge(cells: Sequence["Cell"], model: nn.Module) -> tuple[list["Cell"], list[str]]:
+    """Return the cells without repeated ones, and a note on each partition that is the same as another.
+
+    Cells of one method and seed are the same if their partitions select the same tensors.
+    """
+    selected: dict[str, Any] = {}
+    kept: dict[Any, Cell] = {}
+    notes: dict[str, None] = {}
+    for cell in cells:
+        try:
+            settings = cell.config(out=Path()).partition
+            key = repr(settings)
+            if key not in selected:
+                selected[key] = _selected_by(settings, model)
+            same = selected[key]
+        except ConfigError:  # The check of the cell says what is wrong with it.
+            same = cell.partition
+        first = kept.setdefault((cell.method, cell.seed, same), cell)
+        if first.partition != cell.partition:
+            both = f"`{cell.partition}` selects the same tensors as `{first.partition}`"
+            notes[f"The personal part {both}: both are the row `{first.partition}`."] = None
+    return list(kept.values()), list(notes)
+
+
+def _selected_by(settings: PartitionConfig, model: nn.Module) -> Any:
+    """Return the names and shapes of the tensors in each part."""
     partition = build_partition(settings, model).partition
     return tuple(tuple(partition.shapes(part).items()) for part in PARTS)
 

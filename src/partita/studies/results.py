@@ -57,7 +57,7 @@ class Results:
     """The paper of each method."""
     baseline: str
     notes: Sequence[str]
-    """Personal parts without rows of their own; cells that failed or lack a metric on some devices, and why."""
+    """Personal parts without a row, and cells that failed or lack a metric on some devices, and why."""
     begin_pretrained: frozenset[Variant]
     """The variants whose runs begin from the pretrained model of their seed."""
     reference: str
