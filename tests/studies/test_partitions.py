@@ -43,7 +43,7 @@ def test_a_part_of_the_model_that_is_frozen_is_left_out_with_the_reason() -> Non
 
     assert found.names == ["output", "adapter"]
     assert found.notes == [
-        "The personal part `input` is left out: [partition] `stem.weight` is selected as personal and as frozen."
+        "The personal part `input` is not compared: [partition] `stem.weight` is selected as personal and as frozen."
     ]
 
 

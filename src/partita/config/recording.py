@@ -15,7 +15,7 @@ from partita.config.sections import settings_of
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.sgd import SGD
-from partita.partition import PARTS, Partition, Personalization
+from partita.partition import Partition, Personalization
 from partita.partition.selection import exactly, tensors_of
 from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear, constant
@@ -73,8 +73,11 @@ def recorded_partition(values: Mapping[str, Any], model: nn.Module) -> Partition
     part_of = {
         id(state[name]): part for part in ("personal", "frozen") for name in recorded[part] if name in state
     }
-    names = {part: [n for n, t in state.items() if part_of.get(id(t), "shared") == part] for part in PARTS}
-    return Partition(model, **{part: exactly(names[part]) for part in PARTS})
+    personal, shared, frozen = (
+        exactly(name for name, tensor in state.items() if part_of.get(id(tensor), "shared") == part)
+        for part in ("personal", "shared", "frozen")
+    )
+    return Partition(model, personal=personal, shared=shared, frozen=frozen)
 
 
 def _partition_values(own: Personalization) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def assign(state: Params, claims: Mapping[Part, Selection], selected: Mapping[st
         raise ValueError(
             f"No part selects {', '.join(f'`{name}`' for name in left[:5])}: let one part be the rest."
         )
-    others = dict.fromkeys(left, rest[0]) if left else {}
-    return {name: selected.get(name) or others.get(name, "frozen") for name in state}
+    part_of: dict[str, Part] = dict.fromkeys(state, "frozen")
+    return part_of | (dict.fromkeys(left, rest[0]) if left else {}) | dict(selected)
 
 
 def exactly(names: Iterable[str]) -> Selection:

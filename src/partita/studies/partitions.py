@@ -51,7 +51,7 @@ def compared_partitions(config: Config, model: nn.Module) -> Compared:
         names if own in (*names, "none") else [*names, own],
         own,
         frozen,
-        [f"The personal part `{part}` is left out: {error}" for part, error in errors.items() if error],
+        [f"The personal part `{part}` is not compared: {error}" for part, error in errors.items() if error],
     )
 
 
