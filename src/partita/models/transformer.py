@@ -51,7 +51,10 @@ class NextWordTransformer(nn.Module):
 
     @property
     def parts(self) -> Mapping[str, Sequence[str] | Adapters]:
-        """The first block, the last block, the output layer, adapters with every LayerNorm."""
+        """The first block as `input`, the last block as `output`, and adapters together with every LayerNorm.
+
+        The output layer is the `head`; with the embedding that it is tied to, it is too large for the paper's.
+        """
         return {
             "input": ("blocks.0.*",),
             "output": (f"blocks.{len(self.blocks) - 1}.*",),
