@@ -55,10 +55,10 @@ def assign(state: Params, claims: Mapping[Part, Selection], selected: Mapping[st
         raise ValueError(
             f"No part selects {', '.join(f'`{name}`' for name in left[:5])}: let one part be the rest."
         )
-    part_of: dict[str, Part] = {name: "frozen" for name in state}
-    part_of.update({name: rest[0] for name in left})
-    part_of.update(selected)
-    return part_of
+    part_of: dict[str, Part] = dict.fromkeys(state, "frozen")
+    for name in left:
+        part_of[name] = rest[0]
+    return {**part_of, **selected}
 
 
 def exactly(names: Iterable[str]) -> Selection:
