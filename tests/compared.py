@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from partita import Metric, Task
 from partita.report.comparison_tables import write_comparison_tables
@@ -35,6 +35,23 @@ def values(*methods: str, **sections: Mapping[str, Any]) -> dict[str, Any]:
 
 def plain() -> Task:
     return affine_task()
+
+
+class LowRank(nn.Module):
+    """Predicts x . (w + A B): w is fixed by the model, A and B are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(3, 1).requires_grad_(False)
+        self.lora_A = nn.Linear(3, 2, bias=False)
+        self.lora_B = nn.Linear(2, 1, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (self.base(inputs) + self.lora_B(self.lora_A(inputs))).squeeze(1)
+
+
+def low_rank(fixed: bool = True) -> Task:
+    return affine_task(model=LowRank if fixed else lambda: LowRank().requires_grad_(True))
 
 
 def one_device() -> Task:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from partita import Task
+from partita import NextWordTransformer, Task
 from partita.config.building import Built, build
 from partita.config.reading import config_of
 
@@ -31,7 +31,7 @@ def half_square_error(model: nn.Module, target: Tensor) -> Tensor:
 class Both(nn.Module):
     """Predicts u + v for every example, from u = 0 and v = 1."""
 
-    parts: ClassVar[Mapping[str, str]] = {"output": "v"}
+    parts: ClassVar[Mapping[str, str]] = {"output": "v", "head": "v"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Point(nn.Module):
 class Affine(nn.Module):
     """Predicts x . u + v: the slope is shared, the offset personal."""
 
-    parts: ClassVar[Mapping[str, str]] = {"output": "offset"}
+    parts: ClassVar[Mapping[str, str]] = {"output": "offset", "head": "offset"}
 
     def __init__(self, features: int = 3) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def float64_task(**shifts: float) -> Task:
 class Normed(nn.Module):
     """A shared body and a personal head, each with a BatchNorm: buffers in both parts."""
 
-    parts: ClassVar[Mapping[str, str]] = {"output": "head.*"}
+    parts: ClassVar[Mapping[str, str]] = {"output": "head.*", "head": "head.*"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,6 +144,26 @@ def point_task(
         split = torch.zeros(examples + number, 1), torch.full((examples + number,), target)
         devices[device] = {"train": split, "validation": split, "test": split}
     return affine_task(model=model, devices=devices)
+
+
+def word_task() -> Task:
+    """Next-word prediction over 12 words, by a transformer whose output layer is tied to its embedding."""
+
+    def split(seed: int, count: int) -> tuple[Tensor, Tensor]:
+        words = torch.randint(12, (count, 6), generator=torch.Generator().manual_seed(seed))
+        return words[:, :-1], words[:, 1:]
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    def accuracy(predictions: Tensor, targets: Tensor) -> float:
+        return (predictions.argmax(-1) == targets).double().mean().item()
+
+    sizes = {"vocabulary_size": 12, "max_length": 5, "dim": 8, "layers": 2, "heads": 2, "hidden": 16}
+    devices = {f"d{n}": {"train": split(n, 6), "test": split(9 + n, 3)} for n in range(3)}
+    return Task(
+        model=lambda: NextWordTransformer(**sizes), loss=loss, metrics={"accuracy": accuracy}, devices=devices
+    )
 
 
 def built(method: str, task: str = "small:affine_task", **sections: Mapping[str, Any]) -> Built:

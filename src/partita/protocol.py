@@ -99,7 +99,10 @@ class Start:
     personal: Params | None
     """The personal part; None for a device that already has it."""
     frozen: str
-    """Digest of the frozen part, which is never sent: the device must have the same one."""
+    """Digest of the frozen part: the device must have the same one, and no training round sends it."""
+    pretrained: Params | None = None
+    """Tensors of the frozen part as pretraining has left them: those that are frozen only from then on. None
+    for a device that already has them."""
 
 
 @dataclass(frozen=True, kw_only=True)

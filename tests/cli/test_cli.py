@@ -186,7 +186,7 @@ def test_describe_counts_every_partition(here: Path, capsys: pytest.CaptureFixtu
 
     described = json.loads(capsys.readouterr().out)
     partitions = described["partitions"]
-    assert list(partitions) == ["none", "input", "output", "adapter", "full", "stem.*, head.*"]
+    assert list(partitions) == ["none", "input", "output", "head", "adapter", "full", "stem.*, head.*"]
     own = partitions["stem.*, head.*"]
     assert (own["personal"], own["shared"], own["frozen"]) == (810, 37472, 0)
     assert own["up_bytes"] == own["down_bytes"] == 4 * 37472

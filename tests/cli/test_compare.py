@@ -22,7 +22,7 @@ from torch import nn
 from partita import LocalAlt, Task, accuracy
 
 class Net(nn.Module):
-    parts = {"output": ("head.*",), "input": ("body.*",)}
+    parts = {"output": ("head.*",), "input": ("body.*",), "head": ("head.*",)}
     def __init__(self):
         super().__init__()
         self.body = nn.Linear(2, 3)
@@ -179,7 +179,14 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.
             ["compare.settings={fedalt = {finetune = {lr = 1.0}}}"],
             "FedAlt output: Unknown key `finetune.lr`.",
         ),
-        (["partition.frozen=['body.bias']"], "Local only: [partition] The partition `full` takes no"),
+        (
+            ["partition.personal=full", "partition.frozen=rest"],
+            "[partition] The partition `full` is the rest: `frozen` must be a list of patterns, got 'rest'.",
+        ),
+        (
+            ["compare.settings.fedalt.personalize.method=fedsim"],
+            "`compare.settings.fedalt` cannot set `personalize.method`: use `compare.methods` for it.",
+        ),
         (
             ["evaluate.choose=validation", "pretrain.rounds=0", "task.validation=0.3"],
             "`choose` needs a pretrained model",

@@ -179,7 +179,7 @@ def test_schedules_and_optimizers_are_named() -> None:
         ({"model": {"start": "none.safetensors"}}, "Cannot read `model.start`"),
         (
             {"partition": {"personal": "middle"}},
-            "ConvNet names no part 'middle'. Known: none, input, output, adapter, full",
+            "ConvNet names no part 'middle'. Known: none, input, output, head, adapter, full",
         ),
         (
             {"partition": {"personal": ["haed.*"]}},
@@ -191,7 +191,15 @@ def test_schedules_and_optimizers_are_named() -> None:
             "[partition] ConvNet names no part 'body'. Known: none, input, output",
         ),
         ({"partition": {"personal": "full", "proximal": -1.0}}, "`proximal` must be a finite number"),
-        ({"partition": {"personal": "full", "frozen": ["stem.*"]}}, "takes no `shared` and no `frozen`"),
+        (
+            {"partition": {"personal": "full", "shared": ["stem.*"]}},
+            "`full` takes no `shared`: it shares all",
+        ),
+        ({"partition": {"personal": "full", "frozen": ["*"]}}, "`full` needs a parameter that is not frozen"),
+        (
+            {"partition": {"personal": "adapter", "frozen": ["[sbh]*.weight", "[sbh]*.bias"]}},
+            "Pretraining would train nothing: every parameter is frozen. Set its rounds to 0.",
+        ),
         ({"partition": {"dropout": 1.0}}, "[partition] `dropout` must be at least 0 and below 1, got 1.0."),
         (
             {"partition": {"personal": "adapter", "adapter_width": -1}},
@@ -215,10 +223,6 @@ def test_schedules_and_optimizers_are_named() -> None:
         (
             {"finetune": {"baseline": True, "epochs": 0}},
             "`finetune.baseline` needs `finetune.epochs` of at least 1",
-        ),
-        (
-            {"finetune": {"baseline": True}, "partition": {"frozen": ["stem.*"]}},
-            "leave out `partition.frozen`",
         ),
         ({"personalize": {"method": "fedsim", "personal_steps": 1}}, "takes as many steps"),
         ({"personalize": {"method": "partita:FedAlt"}}, "such as 'partita:LocalAlt', got 'partita:FedAlt'"),

@@ -139,6 +139,36 @@ def test_ft_part_finetunes_the_personal_part_of_the_config() -> None:
     assert set(result.shared) == set(BODY)
 
 
+OUTPUT_LAYER = ("head.weight", "head.bias")
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedrep", "fedbabu"])
+def test_the_personal_head_of_a_text_model_is_its_output_layer(method: str) -> None:
+    partition = built(method, "small:word_task").personalization.partition
+
+    assert partition.names("personal") == OUTPUT_LAYER
+    assert "embedding.weight" in partition.names("shared")
+    assert partition.untied == {"head.weight": 12 * 8}
+
+
+def test_lg_fedavg_shares_the_output_layer_of_a_text_model_alone() -> None:
+    partition = built("lg_fedavg", "small:word_task").personalization.partition
+
+    assert partition.names("shared") == OUTPUT_LAYER
+    assert "embedding.weight" in partition.names("personal")
+
+
+def test_a_tied_head_is_one_tensor_in_pretraining_and_each_devices_own_after_it() -> None:
+    made = run_built("fedper", "small:word_task", personalize={"rounds": 0}, finetune={"epochs": 0})
+    start = made.personal("d0")["head.weight"]
+    result = run_built("fedper", "small:word_task", personalize={"rounds": 3, "devices_per_round": 3})
+
+    assert start.equal(made.model("d0", "global").get_parameter("embedding.weight"))
+    heads = [result.model(device).get_parameter("head.weight") for device in ("d0", "d1", "d2")]
+    shared = result.shared["embedding.weight"]
+    assert all(not one.equal(other) for one, other in pairwise([*heads, shared, start]))
+
+
 STAGES = {
     "fedadam": "pretrained",
     **dict.fromkeys(("fedavg", "fedprox", "scaffold"), "pretrained personalized"),
@@ -184,16 +214,18 @@ MEANT = {
     "ditto": {"partition.personal": "full", "partition.proximal": 0.1, "personalize.rounds": 0},
     "pfedme": {"partition.personal": "full", "personalize.stateful": False, "personalize.personal_steps": 5},
     "ft_part": {"personalize.rounds": 0, "partition.personal": ["head.*"]},
-    "fedper": {"partition.personal": "output"},
+    "fedper": {"partition.personal": "head", "partition.untie": True},
     "fedrep": {
-        "partition.personal": "output",
+        "partition.personal": "head",
+        "partition.untie": True,
         "personalize.personal_epochs": 10,
         "personalize.shared_epochs": 1,
     },
-    "lg_fedavg": {"partition.personal": "rest", "partition.shared": "output"},
+    "lg_fedavg": {"partition.personal": "rest", "partition.shared": "head", "partition.untie": True},
     "fedbn": {"partition.personal": "norm"},
     "fedbabu": {
-        "partition.personal": "output",
+        "partition.personal": "head",
+        "partition.untie": True,
         "personalize.stateful": False,
         "personalize.personal_epochs": 0,
     },
@@ -243,12 +275,12 @@ def test_the_settings_that_a_method_replaces_are_named() -> None:
         return replaced_settings(values)
 
     assert replaced("fedper", ["stem.*"]) == (
-        "The method `fedper` sets `partition.personal` = 'output' instead of ['stem.*']."
+        "The method `fedper` sets `partition.personal` = 'head' instead of ['stem.*']."
     )
     assert replaced("finetune", "full", rounds=5) == (
         "The method `finetune` sets `personalize.rounds` = 0 instead of 5."
     )
-    assert replaced("fedper", "output") == replaced("ft_part", ["stem.*"]) == ""
+    assert replaced("fedper", "head") == replaced("ft_part", ["stem.*"]) == ""
     assert replaced_settings({"personalize": {"method": "fedper"}}) == replaced_settings({}) == ""
 
 
@@ -306,9 +338,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_writes_the_settings_of_its_method(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert main(["run", "mine.toml", "personalize.method=fedrep", "out=a"]) == 0
 
-    assert "`partition.personal` = 'output' instead of ['slope.*']" in caplog.text
+    assert "`partition.personal` = 'head' instead of ['slope.*']" in caplog.text
     written = tomllib.loads((here / "a/config.toml").read_text())
-    assert written["partition"]["personal"] == "output"
+    assert written["partition"]["personal"] == "head"
     assert written["personalize"]["method"] == "fedrep"
     assert written["personalize"]["personal_epochs"] == 10
 
@@ -318,6 +350,20 @@ def test_a_run_writes_the_settings_of_its_method(here: Path, caplog: pytest.LogC
     assert "instead of" not in caplog.text
     for name in ("devices.parquet", "summary.json", "shared/personalized.safetensors"):
         assert (here / "a" / name).read_bytes() == (here / "b" / name).read_bytes()
+
+
+def test_a_model_that_names_no_head_is_told_how_to(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("small.Affine.parts", {"output": "offset"})
+
+    assert main(["run", "mine.toml", "personalize.method=fedper"]) == 2
+
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "partita: [partition] Affine names no part 'head', its output layer: add it to `parts` of the model, "
+        "such as parts = {'head': ['fc.*']}. Known: none, output, full, norm."
+    )
+    assert not (here / "runs").exists()
 
 
 def test_scaffold_by_its_name_sends_controls_and_has_nothing_to_finetune(

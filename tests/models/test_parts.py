@@ -25,6 +25,7 @@ def test_counts_by_hand() -> None:
         "none": (0, total),
         "input": (stem, total - stem),
         "output": (head, total - head),
+        "head": (head, total - head),
         # A norm of 2c and a convolution of c^2 after each convolution, of 16 and 32 channels.
         "adapter": (2 * 16 + 16**2 + 2 * 32 + 32**2, total),
         "full": (total, total),

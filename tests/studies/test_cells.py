@@ -12,11 +12,16 @@ from partita.config.schema import CompareConfig, Config
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.studies.cells import Cell, baseline_of, cells_of, in_full
+from partita.studies.comparison import methods_of
+from partita.studies.partitions import Compared, merge
 from partita.studies.search import space_of
+from small import Affine
 
 
 def cells(*methods: str, **sections: Any) -> list[Cell]:
-    return cells_of(values(*methods, **sections), devices=6)
+    whole = values(*methods, **sections)
+    partitions = Compared(whole["compare"]["partitions"], own="output")
+    return cells_of(whole, devices=6, partitions=partitions)
 
 
 def configs(*methods: str, **sections: Any) -> dict[str, Config]:
@@ -213,26 +218,54 @@ def test_patterns_are_compared_beside_names() -> None:
     assert found["fedalt-slope.offset"].partition.personal == ["slope.*", "offset"]
 
 
-@pytest.mark.parametrize(
-    ("personal", "parts", "compared"),
-    [
-        (["offset"], [], ["offset"]),
-        ("output", ["output", "adapter"], ["output", "adapter"]),
-        ("none", ["none", "input"], ["input"]),
-    ],
-)
-def test_without_partitions_those_of_the_model_and_of_the_config_are_compared(
-    personal: Any, parts: list[str], compared: list[str]
-) -> None:
-    config = values("fedalt", partition={"personal": personal}, compare={"partitions": [], "seeds": 1})
-
-    found = cells_of(config, devices=6, parts=parts)
-
-    assert [cell.partition for cell in found if cell.method == "fedalt"] == compared
-
-
 def test_only_the_name_determines_whether_devices_keep_state() -> None:
     found = configs("fedalt", "fedalt-stateless", personalize={"stateful": False})
 
     assert found["fedalt-output"].personalize.stateful
     assert not found["fedalt-stateless-output"].personalize.stateful
+
+
+def test_a_cell_is_named_after_the_config_that_it_runs() -> None:
+    settings = {
+        "fedalt": {"partition": {"personal": ["slope.*"]}, "personalize": {"stateful": False}},
+        "fedavg": {"personalize": {"server_optimizer": "fedyogi"}},
+        "ditto": {"personalize": {"stateful": False}},
+    }
+
+    found = cells("fedalt", "fedsim", "ditto", compare={"settings": settings})
+
+    rows = [cell.row for cell in found[:6]]
+    assert rows[3:] == [("fedalt-stateless", "slope.*"), ("fedsim", "output"), ("ditto", "")]
+    titles = {method: own.title for method, own in methods_of(found).items()}
+    assert titles["fedalt-stateless"] == "FedAlt, stateless"
+    assert (titles[""], titles["fedavg"]) == ("FedAvg", "FedYogi, continued")
+
+
+def test_partitions_of_the_same_tensors_are_one_cell_with_a_note() -> None:
+    found = cells("fedalt", "fedsim", compare={"partitions": ["head", "output", "off*", "slope.*"]})
+
+    kept, notes = merge(found, Affine())
+
+    per_seed = [
+        "start",
+        "local",
+        "fedavg",
+        *(f"{m}-{p}" for m in ("fedalt", "fedsim") for p in ("head", "slope.")),
+    ]
+    assert [cell.name for cell in kept] == [f"{name}-{seed}" for seed in (3, 4) for name in per_seed]
+    assert notes == [
+        f"The personal part `{name}` selects the same tensors as `head`: both are the row `head`."
+        for name in ("output", "off*")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "listed"),
+    [("personalize", "method", "methods"), ("", "seed", "seeds")],
+)
+def test_the_settings_of_a_method_cannot_make_it_another_one(section: str, key: str, listed: str) -> None:
+    settings = {section: {key: "fedsim"}} if section else {key: 7}
+    dotted = f"{section}.{key}" if section else key
+
+    with pytest.raises(ConfigError, match=f"cannot set `{dotted}`: use `compare.{listed}` for it."):
+        cells("fedalt", compare={"settings": {"fedalt": settings}})

@@ -6,8 +6,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from compared import ROUNDS, done, quiet, started, table, tables, values
+import partita
+from compared import ROUNDS, done, low_rank, quiet, started, table, tables, values
 from partita.config.reading import config_of, read_config, read_values
 from partita.config.schema import Config
 from partita.durable import locked
@@ -18,6 +20,8 @@ from partita.studies import run as runner
 from partita.studies.compare import finish
 from partita.studies.comparison import Comparison, reopen
 from partita.studies.forecast import forecast
+from partita.studies.results import collect
+from partita.tasks.build import build_model
 
 METHODS = ("fedalt", "fedalt-stateless")
 
@@ -404,9 +408,9 @@ def test_a_folder_without_a_comparison_cannot_be_resumed(tmp_path: Path) -> None
 def test_the_config_of_a_comparison_gives_the_same_cells(whole: Comparison) -> None:
     recorded = read_values(whole.folder / "config.toml")
 
-    again = running.cells_in({**recorded, "out": "elsewhere"}, whole.folder)
+    again, notes = running.cells_in({**recorded, "out": "elsewhere"}, whole.folder)
 
-    assert again == whole.cells
+    assert (again, notes) == (whole.cells, [])
 
 
 def test_cells_do_not_begin_from_a_pretrained_model_that_failed(tmp_path: Path) -> None:
@@ -436,3 +440,82 @@ def test_an_exception_of_a_callback_ends_the_comparison(tmp_path: Path) -> None:
         finish(comparison, quiet, closed)
 
     assert comparison.failed() == {}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "partition"),
+    [
+        (True, {"personal": ["lora_B.*"]}),
+        (False, {"personal": ["lora_B.*"], "shared": ["lora_A.*"], "frozen": "rest"}),
+        (False, {"personal": ["lora_B.*"], "frozen": ["base.*"]}),
+    ],
+)
+def test_a_frozen_base_stays_frozen_in_every_cell(
+    tmp_path: Path, fixed: bool, partition: dict[str, Any]
+) -> None:
+    methods = ("finetune", "ditto", "pfedme", "ft_part", "fedalt", "fedsim")
+    given = values(
+        *methods,
+        task={"kind": "compared:low_rank", "fixed": fixed},
+        partition=partition,
+        compare={"partitions": [], "seeds": 1},
+    )
+
+    comparison, failed = done(tmp_path / "all", given)
+
+    assert not failed
+    start = build_model(low_rank(), seed=3).state_dict()
+    for cell in comparison.cells:
+        result = partita.open(comparison.folder_of(cell))
+        end = result.model("d0").state_dict()
+        assert {name for name in end if torch.equal(end[name], start[name])} == {"base.weight", "base.bias"}
+    # A device keeps 2 of B, or all 8 of A and B; a round of two of them travels both ways.
+    rows = {row["method"]: row for row in table(tmp_path / "all")}
+    kept = {method: int(row["values kept on a device"]) for method, row in rows.items()}
+    assert kept["Finetune"] == kept["Local only"] == kept["Ditto"] == 8
+    assert kept["FedAlt"] == kept["FT (part.)"] == 2
+    rounds = {
+        cell.kind: {line["bytes"]["down"] // len(line["asked"]) for line in lines}
+        for cell in comparison.cells
+        if (lines := [line for line in comparison.run_of(cell).rounds() if line["work"] == "update"])
+    }
+    assert rounds.pop("fedalt-lora_B.") == rounds.pop("fedsim-lora_B.") == {4 * 6}
+    assert set(map(tuple, rounds.values())) == {(4 * 8,)}
+
+
+def test_partitions_of_the_same_tensors_are_one_row_and_the_notes_say_so(tmp_path: Path) -> None:
+    given = values("fedalt", compare={"partitions": ["output", "head", "off*"], "seeds": 1})
+
+    comparison, _ = done(tmp_path / "all", given)
+
+    assert [cell.name for cell in comparison.cells] == ["start-3", "local-3", "fedavg-3", "fedalt-output-3"]
+    assert [row["personal part"] for row in table(tmp_path / "all") if row["method"] == "FedAlt"] == [
+        "output"
+    ]
+    notes = collect(reopen(comparison.folder), {}).notes
+    assert [note.split("`")[1] for note in notes] == ["head", "off*"]
+    assert forecast(given, Path()).notes == notes
+
+
+def test_the_titles_of_a_table_are_those_of_the_configs_that_ran(tmp_path: Path) -> None:
+    settings = {"fedavg": {"personalize": {"server_optimizer": "fedyogi", "server_lr": 0.01}}}
+
+    done(tmp_path / "all", values(compare={"settings": settings, "seeds": 1}))
+
+    assert [row["method"] for row in table(tmp_path / "all")] == [
+        "FedAvg",
+        "Local only",
+        "FedYogi, continued",
+    ]
+
+
+def test_the_finetune_baseline_of_a_run_leaves_the_frozen_part(tmp_path: Path) -> None:
+    whole = values(task={"kind": "compared:low_rank"}, partition={"personal": ["lora_B.*"]})
+    whole["finetune"] |= {"baseline": True}
+    whole = {key: value for key, value in whole.items() if key != "compare"} | {"out": str(tmp_path / "run")}
+
+    runner.finish(runner.prepare(config_of(whole), Path()))
+
+    start = build_model(low_rank(), seed=3).state_dict()
+    end = partita.open(tmp_path / "run/finetune").model("d0").state_dict()
+    assert {name for name in end if torch.equal(end[name], start[name])} == {"base.weight", "base.bias"}

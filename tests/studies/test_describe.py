@@ -21,7 +21,7 @@ from torch import nn
 from partita import Adapters, Task, accuracy
 
 class Net(nn.Module):
-    parts = {"output": ("head.*",), "adapter": Adapters(after=("body",))}
+    parts = {"output": ("head.*",), "head": ("head.*",), "adapter": Adapters(after=("body",))}
     def __init__(self):
         super().__init__()
         self.body = nn.Linear(3, 4)
@@ -258,10 +258,8 @@ def test_a_cause_is_told_once(here: Path, capsys: pytest.CaptureFixture[str]) ->
 
     out = capsys.readouterr().out
     assert out.count("No device has a training example") == 1
-    assert (
-        "Memory is not known for none, output, adapter, full: CannotDo: No device has a training example."
-        in out
-    )
+    names = "none, output, head, adapter, full"
+    assert f"Memory is not known for {names}: CannotDo: No device has a training example." in out
 
 
 def test_a_table_shows_all_of_a_long_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,6 +279,7 @@ PAPER = {
         "none": 4 * 3 * 11_199_486,
         "input": 4 * (3 * 11_198_782 + 2 * 704),
         "output": 4 * (3 * 11_167_680 + 2 * 31_806),
+        "head": 4 * (3 * 11_167_680 + 2 * 31_806),
         "adapter": 4 * (3 * 11_191_678 + 2 * 1_408_128),
         "full": 4 * 5 * 11_199_486,
     },
@@ -288,6 +287,7 @@ PAPER = {
         "none": 4 * 3 * 12_216_876,
         "input": 4 * (3 * 12_207_340 + 2 * 9_536),
         "output": 4 * (3 * 11_176_512 + 2 * 1_040_364),
+        "head": 4 * (3 * 11_176_512 + 2 * 1_040_364),
         "adapter": 4 * (3 * 12_209_068 + 2 * 1_408_128),
         "full": 4 * 5 * 12_216_876,
     },
@@ -295,6 +295,8 @@ PAPER = {
         "none": 4 * 3 * 5_731_092,
         "input": 4 * (3 * 4_942_356 + 2 * 788_736),
         "output": 4 * (3 * 4_942_356 + 2 * 788_736),
+        # The embedding stays shared; the copy for the head, 256 x 10,004, and the bias are personal.
+        "head": 4 * (3 * (5_731_092 - 10_004) + 2 * 257 * 10_004),
         "adapter": 4 * (3 * 5_726_996 + 2 * 71_808),
         "full": 4 * 5 * 5_731_092,
     },
@@ -302,6 +304,7 @@ PAPER = {
         "none": 4 * 3 * 13_386_632,
         "input": 4 * (3 * 12_571_784 + 2 * 814_848),
         "output": 4 * (3 * 12_796_424 + 2 * 590_208),
+        "head": 4 * (3 * (13_386_632 - 385 * 5_000) + 2 * 385 * 5_000),
         "adapter": 4 * (3 * 13_386_632 + 2 * 152_256),
         "full": 4 * 5 * 13_386_632,
     },
@@ -328,5 +331,38 @@ def test_the_papers_configs_are_described(name: str, monkeypatch: pytest.MonkeyP
     }
     assert formula == PAPER[name]
     if name == "stackoverflow":
-        for partition, costs in description.partitions.items():
-            assert costs["memory_bytes"] / 1e6 == pytest.approx(MEMORY[partition], abs=1)
+        for partition, memory in MEMORY.items():
+            assert description.partitions[partition]["memory_bytes"] / 1e6 == pytest.approx(memory, abs=1)
+
+
+def test_a_tied_head_is_described_with_what_its_copy_costs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "words.toml").write_text(CONFIG.replace("net_task:make", "small:word_task"))
+
+    assert main(["describe", "words.toml"]) == 0
+    # The embedding of 12 words in 8 dimensions.
+    note = "`head.weight` is tied in the model and gets a copy of its own, 96 more parameters on each device"
+    assert f"head: {note}" in capsys.readouterr().out
+    assert main(["describe", "words.toml", "personalize.method=lg_fedavg"]) == 0
+    assert f"rest: {note}" in capsys.readouterr().out
+    assert main(["describe", "words.toml", "partition.personal=head"]) == 2
+    assert "give each its own copy with `untie=true`" in capsys.readouterr().err
+    assert main(["describe", "words.toml", "partition.personal=head", "partition.untie=true", "--json"]) == 0
+    head = json.loads(capsys.readouterr().out)["partitions"]["head"]
+    assert (head["untied"], head["personal"]) == ({"head.weight": 96}, 96 + 12)
+
+
+def test_a_frozen_part_stays_frozen_in_every_other_partition(here: Path) -> None:
+    by_name = described("partition.frozen=['body.*']")
+    rest = described(
+        "partition.personal=['head.bias']",
+        "partition.shared=['head.weight', 'calls']",
+        "partition.frozen=rest",
+    )
+
+    for name in ("none", "output", "head", "full"):
+        assert by_name[name]["frozen"] == rest[name]["frozen"] == 16
+    # A device's copy of the head, and the buffer of its copy of the model.
+    assert (by_name["full"]["personal"], by_name["full"]["shared"]) == (10, 10)
+    assert by_name["full"]["memory_bytes"] == 5 * (40 + 4) + 64 + by_name["full"]["backprop_bytes"]

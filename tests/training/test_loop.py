@@ -1,5 +1,6 @@
 """The three stages: what each begins with, does and leaves behind."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -370,7 +371,8 @@ def test_a_backbone_that_only_adapters_make_trainable_passes_the_look_before_the
     assert any(result.personal(device)["offset"].item() for device in task.devices)
 
 
-def test_a_frozen_tensor_that_prepare_renames_cannot_be_pretrained() -> None:
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_frozen_tensor_that_prepare_renames_is_frozen_before_if_it_can_be_found(copies: bool) -> None:
     task = affine_task()
 
     class Scale(nn.Module):
@@ -385,11 +387,15 @@ def test_a_frozen_tensor_that_prepare_renames_cannot_be_pretrained() -> None:
         task.model(),
         personal="0.offset",
         frozen="0.slope.*",
-        prepare=lambda plain: nn.Sequential(plain, Scale()),
+        prepare=lambda plain: nn.Sequential(copy.deepcopy(plain) if copies else plain, Scale()),
     )
 
-    with pytest.raises(ValueError, match="`0.slope.weight` is frozen and does not exist before `prepare`"):
-        pipeline(task, partition, plan())
+    if copies:
+        with pytest.raises(ValueError, match="`0.slope.weight` is frozen and does not exist before"):
+            pipeline(task, partition, plan())
+    else:
+        slope = pipeline(task, partition, plan()).model("d0").state_dict()["0.slope.weight"]
+        assert torch.equal(slope, build_model(task, seed=1).state_dict()["slope.weight"])
 
 
 def test_batches_may_be_dicts() -> None:

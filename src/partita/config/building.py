@@ -40,7 +40,7 @@ from partita.protocol import Stage
 from partita.server import registry as servers
 from partita.server.optimizers import ServerOptimizer
 from partita.server.schedules import Exponential, Linear, Schedule, constant
-from partita.tasks.build import build_model
+from partita.tasks.build import build_model, split_by_stage
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
 from partita.training.plan import Plan, Training
@@ -86,6 +86,7 @@ def build(config: Config, folder: Path) -> Built:
         own.kinds(task.devices.ids)
     with own_code("The task"):
         plan.check(len(task.devices))
+        split_by_stage(task, own, seed=config.seed, pretrains=plan.training(Stage.PRETRAINED) is not None)
         check_task(task, own, seed=config.seed)
         with in_section("evaluate"):
             config.evaluate.check(task)
@@ -123,10 +124,6 @@ def _check_baseline(config: Config) -> None:
         raise ConfigError(f"`finetune.baseline_lr` must be a finite number, 0 or above, got {lr!r}.")
     if config.finetune.baseline and not config.finetune.epochs:
         raise ConfigError("`finetune.baseline` needs `finetune.epochs` of at least 1, got 0.")
-    if config.finetune.baseline and config.partition.frozen:
-        raise ConfigError(
-            "`finetune.baseline` trains the whole model: leave out `partition.frozen`, or the baseline."
-        )
 
 
 def _training(key: str, config: PretrainConfig | PersonalizeConfig) -> Training:

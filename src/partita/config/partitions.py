@@ -1,5 +1,6 @@
 """From a config's `[partition]` to the split of a model."""
 
+from glob import escape
 from typing import cast
 
 from torch import nn
@@ -33,7 +34,7 @@ def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool 
             width = cast(Width, load("partition.adapter_width", width, {}))
             if not callable(width):
                 raise ValueError(f"`adapter_width` must be a function of a device's id, got {width!r}.")
-        if isinstance(config.personal, str) and config.personal != "rest":
+        if isinstance(config.personal, str) and config.personal != REST:
             settings = {"proximal": config.proximal, "follows": follows, "width": width}
             return named_partition(
                 model, config.personal, regularization=regularization, **settings, **others
@@ -42,7 +43,12 @@ def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool 
         return Personalization(partition, regularization=regularization)
 
 
+def frozen_patterns(config: PartitionConfig, model: nn.Module) -> str | list[str]:
+    """Return `frozen` as another partition of the same model selects it: names instead of the rest."""
+    if config.frozen != REST:
+        return config.frozen
+    return [escape(name) for name in sorted(build_partition(config, model).partition.frozen_before.always)]
+
+
 def _selection(value: str | list[str], model: nn.Module) -> Selection:
-    if value == "rest":
-        return REST
-    return named_patterns(model, value) if isinstance(value, str) else value
+    return named_patterns(model, value) if isinstance(value, str) and value != REST else value

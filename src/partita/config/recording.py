@@ -16,6 +16,7 @@ from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.sgd import SGD
 from partita.partition import Partition, Personalization
+from partita.partition.selection import exactly, tensors_of
 from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear, constant
 from partita.training.plan import Plan, Training
@@ -67,12 +68,16 @@ def recorded_partition(values: Mapping[str, Any], model: nn.Module) -> Partition
         raise ConfigError(
             "The run's folder does not contain its whole partition: pass it to `partita.open` as `partition`."
         )
-    return Partition(model, personal=_exact(recorded["personal"]), frozen=_exact(recorded["frozen"]))
-
-
-def _exact(names: list[str]) -> list[Any]:
-    chosen = frozenset(names)
-    return [lambda name, _: name in chosen] if chosen else []
+    state = tensors_of(model)
+    # A recorded name stands for all names of its tensor.
+    part_of = {
+        id(state[name]): part for part in ("personal", "frozen") for name in recorded[part] if name in state
+    }
+    personal, shared, frozen = (
+        exactly(name for name, tensor in state.items() if part_of.get(id(tensor), "shared") == part)
+        for part in ("personal", "shared", "frozen")
+    )
+    return Partition(model, personal=personal, shared=shared, frozen=frozen)
 
 
 def _partition_values(own: Personalization) -> dict[str, Any]:

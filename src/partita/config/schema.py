@@ -61,12 +61,14 @@ class PartitionConfig:
 
     personal: str | list[str] = "output"
     """Parameters that belong to each device: a name (none, full, norm, or a part that the model defines:
-    input, output, adapter), a list of patterns, or "rest"."""
+    input, output, head, adapter), a list of patterns, or "rest"."""
     shared: str | list[str] = "rest"
     """Parameters that all devices train together: a part that the model defines, a list of patterns, or
     "rest" for everything that no other part selects."""
     frozen: str | list[str] = field(default_factory=list)
-    """Parameters that are neither trained nor sent, in any stage: a list of patterns, or "rest"."""
+    """Parameters that are neither trained nor sent, in any stage: a part that the model defines, a list of
+    patterns, or "rest". Parameters that the model has with requires_grad=False and that no list names are
+    frozen too."""
     proximal: float = 0.1
     """With `full`, strength lambda of the proximal term (lambda / 2) ||v_i - u||^2."""
     untie: bool = False
@@ -191,7 +193,8 @@ class CompareConfig:
     more rounds without a personal part."""
     partitions: list[str] = field(default_factory=list)
     """Personal parts, for methods that do not determine their own: names, or patterns separated by spaces;
-    default: those of input, output and adapter that the model defines, and `partition.personal`."""
+    default: those of input, output and adapter that the model defines, and `partition.personal`.
+    Those that select the same tensors are one row."""
     seeds: int = 5
     """Number of seeds: `seed`, `seed` + 1 and so on."""
     baseline: str = ""

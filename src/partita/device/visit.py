@@ -86,6 +86,7 @@ class Visitor:
         self.seed = seed
         self._workbenches: dict[int, _Workbench] = {}
         self._starts: dict[str, Params] = {}
+        self._pretrained: dict[str, Params] = {}
         self._has_left_out = False
 
     def __call__(self, order: Order) -> Reply | Failure:
@@ -258,11 +259,14 @@ class Visitor:
     def _workbench(self, order: Order) -> _Workbench:
         """Return the model for an order's stage and device, built where it is not kept."""
         own = self.roles[order.stage].personalization.on(order.device)
+        if order.start.pretrained is not None:
+            self._pretrained[order.start.frozen] = order.start.pretrained
         bench = self._workbenches.pop(id(own), None)
         if bench is None:
             model = build_model(self.task, own, seed=self.seed)
-            frozen = digest_of(own.partition.of(model).frozen)
-            bench = _Workbench(model, own, cloned(_scratch(model)), frozen)
+            parts, pretrained = own.partition.of(model), self._pretrained.get(order.start.frozen, {})
+            copy_into({name: parts.frozen[name] for name in pretrained}, pretrained)
+            bench = _Workbench(model, own, cloned(_scratch(model)), digest_of(parts.frozen))
             if len(self._workbenches) == _MAX_WORKBENCHES:
                 del self._workbenches[next(iter(self._workbenches))]
         self._workbenches[id(own)] = bench

@@ -1,4 +1,4 @@
-"""FedBABU: the output part is random and fixed during training, then fine-tuned on each device.
+"""FedBABU: the head is random and fixed during training, then fine-tuned on each device.
 
 FedBABU: Toward Enhanced Representation for Federated Image Classification
     J. Oh, S. Kim, S.-Y. Yun. ICLR 2022.
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from partita.methods.fedavg import NO_PERSONAL_STEPS, LocalSGD
-from partita.methods.named import Budget, Citation, NamedMethod
+from partita.methods.named import HEAD_APART, Budget, Citation, NamedMethod
 
 
 def _from_scratch(budget: Budget) -> Mapping[str, Any]:
-    """Return the settings of pretraining, for all rounds, with the output part always fixed."""
+    """Return the settings of pretraining, for all rounds, with the head always fixed."""
     settings = {f"personalize.{key}": value for key, value in budget.pretrain.items()}
     return {**settings, "personalize.rounds": budget.rounds, "pretrain.rounds": 0}
 
@@ -29,8 +29,8 @@ METHOD = NamedMethod(
         year=2022,
         arxiv="2106.06042",
     ),
-    personal="output",
-    fixed={**NO_PERSONAL_STEPS, "personalize.stateful": False},
+    personal="head",
+    fixed={**HEAD_APART, **NO_PERSONAL_STEPS, "personalize.stateful": False},
     order=34,
     from_scratch=_from_scratch,
 )

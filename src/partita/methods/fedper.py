@@ -1,4 +1,4 @@
-"""FedPer: simultaneous updates, with the output part personal.
+"""FedPer: simultaneous updates, with the head personal.
 
 Federated Learning with Personalization Layers
     M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary. 2019.
@@ -6,7 +6,7 @@ Federated Learning with Personalization Layers
 """
 
 from partita.methods.fedsim import LocalSim
-from partita.methods.named import Citation, NamedMethod
+from partita.methods.named import HEAD_APART, Citation, NamedMethod
 
 METHOD = NamedMethod(
     title="FedPer",
@@ -18,6 +18,7 @@ METHOD = NamedMethod(
         year=2019,
         arxiv="1912.00818",
     ),
-    personal="output",
+    personal="head",
+    fixed=HEAD_APART,
     order=30,
 )

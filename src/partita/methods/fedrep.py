@@ -1,4 +1,4 @@
-"""FedRep: alternating updates, with the output part personal and many epochs on it.
+"""FedRep: alternating updates, with the head personal and many epochs on it.
 
 Exploiting Shared Representations for Personalized Federated Learning
     L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. ICML 2021.
@@ -6,7 +6,7 @@ Exploiting Shared Representations for Personalized Federated Learning
 """
 
 from partita.methods.fedalt import LocalAlt
-from partita.methods.named import Citation, NamedMethod
+from partita.methods.named import HEAD_APART, Citation, NamedMethod
 
 METHOD = NamedMethod(
     title="FedRep",
@@ -19,7 +19,8 @@ METHOD = NamedMethod(
         year=2021,
         arxiv="2102.07078",
     ),
-    personal="output",
+    personal="head",
+    fixed=HEAD_APART,
     suggested={"personalize.personal_epochs": 10},
     order=31,
 )

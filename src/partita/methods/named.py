@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 AROUND: Sequence[Any] = ()
 """In `NamedMethod.search`: learning rates around the config's own value."""
+HEAD_APART: Mapping[str, Any] = {"partition.untie": True}
+"""The settings of a method that puts the head in one part and the rest in another: a head that is tied, to
+the embedding for example, gets a copy of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Networks; each names its input part, its output part and its adapters."""
+"""Networks; each names its input part, its output part, its head and its adapters."""

@@ -21,6 +21,7 @@ class ConvNet(nn.Module):
     parts: ClassVar[Mapping[str, Sequence[str] | Adapters]] = {
         "input": ("stem.*",),
         "output": ("head.*",),
+        "head": ("head.*",),
         "adapter": Adapters(after=("stem", "body")),
     }
 

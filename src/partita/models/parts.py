@@ -1,4 +1,8 @@
-"""Partitions by name: the input, output and adapter parts that a model names, `norm`, `full` and `none`."""
+"""Partitions by name: the parts that a model names, `norm`, `full` and `none`.
+
+`input`, `output` and `adapter` are the personal parts of the paper. `head` is the last layer, which computes
+the scores of the classes or the outputs; the paper's output part may be another one.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +22,7 @@ class NamesParts(Protocol):
 
     @property
     def parts(self) -> Mapping[str, str | Sequence[str] | Adapters]:
-        """The parts by name, such as `input`, `output` and `adapter`."""
+        """The parts by name, such as `input`, `output`, `head` and `adapter`."""
         ...
 
 
@@ -44,9 +48,10 @@ def named_partition(
         others: further arguments of `Partition`, such as `frozen`.
     """
     if name == "full":
-        if others.get("shared", REST) is not REST or others.get("frozen"):
-            raise ValueError("The partition `full` takes no `shared` and no `frozen`.")
-        return full(model, proximal=proximal, follows=follows, regularization=regularization)
+        if others.get("shared", REST) != REST:
+            raise ValueError("The partition `full` takes no `shared`: it shares all that is not frozen.")
+        frozen = others.get("frozen", ())
+        return full(model, proximal=proximal, follows=follows, frozen=frozen, regularization=regularization)
     part = [] if name == "none" else _part_of(model, name)
     if isinstance(part, Adapters):
         return adapters(model, part, width=width, regularization=regularization, **others)
@@ -72,10 +77,14 @@ def _part_of(model: nn.Module, name: str) -> list[str] | Adapters:
     if name == "norm" and name not in parts:
         return _norms(model)
     if name not in parts:
-        raise ValueError(
-            f"{type(model).__name__} names no part {name!r}. Known: {', '.join(partition_names(model))}, "
-            "norm; or a list of patterns, such as ['head.*']."
-        )
+        missing = f"{type(model).__name__} names no part {name!r}"
+        known = f"Known: {', '.join(partition_names(model))}, norm"
+        if name == "head":
+            raise ValueError(
+                f"{missing}, its output layer: add it to `parts` of the model, such as "
+                f"parts = {{'head': ['fc.*']}}. {known}."
+            )
+        raise ValueError(f"{missing}. {known}; or a list of patterns, such as ['head.*'].")
     part = parts[name]
     return part if isinstance(part, Adapters) else list(patterns(part))
 

@@ -88,6 +88,7 @@ class ResNet(nn.Module):
         return {
             "input": ("conv1.*", "norm1.*"),
             "output": ("fc.*",),
+            "head": ("fc.*",),
             "adapter": Adapters(
                 after=(f"layer?.*.{self._adapted}",), together_with=("norm1.*", "layer?.*.norm?.*")
             ),

@@ -49,10 +49,11 @@ class SpeechTransformer(nn.Module):
 
     @property
     def parts(self) -> Mapping[str, Sequence[str] | Adapters]:
-        """The convolutions, the last block's second linear layer, adapters."""
+        """The convolutions, the last block's second linear layer, the output layer, adapters."""
         return {
             "input": ("convolutions.*",),
             "output": (f"blocks.{len(self.blocks) - 1}.linear2.*",),
+            "head": ("head.*",),
             "adapter": Adapters(after=SUBLAYERS),
         }
 

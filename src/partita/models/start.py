@@ -106,7 +106,7 @@ def _mismatch(given: Tensor, own: Tensor) -> str:
 def _first_names(model: nn.Module) -> dict[str, str]:
     """Return the first name of each of a model's tensors, by each of its names."""
     own = tensors_of(model)
-    by_id = {id(own[name]): name for name in Partition(model).names("shared")}
+    by_id = {id(own[name]): name for name in Partition(model, shared="*").names("shared")}
     return {name: by_id.get(id(tensor), name) for name, tensor in own.items()}
 
 

@@ -53,11 +53,12 @@ class NextWordTransformer(nn.Module):
     def parts(self) -> Mapping[str, Sequence[str] | Adapters]:
         """The first block as `input`, the last block as `output`, and adapters together with every LayerNorm.
 
-        The embeddings would be too large for a personal part.
+        The output layer, tied to the embedding, is the `head`; the paper's parts leave out both for their size.
         """
         return {
             "input": ("blocks.0.*",),
             "output": (f"blocks.{len(self.blocks) - 1}.*",),
+            "head": ("head.*",),
             "adapter": Adapters(after=SUBLAYERS, together_with=("blocks.*.norm?.*",)),
         }
 

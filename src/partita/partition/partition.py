@@ -1,7 +1,8 @@
 """A partition: the shared, personal and frozen tensors of a model.
 
 Every tensor of `state_dict()`, buffers included, has one name (the first, where tied modules give it
-several) and belongs to one part. A step on one part leaves the others alone, bit for bit.
+several) and belongs to one part. A step on one part leaves the others alone, bit for bit. Parameters that
+the model or `prepare` has fixed, with `requires_grad=False`, are frozen unless a selection names them.
 """
 
 import copy
@@ -12,7 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from partita.params import Params
-from partita.partition.selection import PARTS, REST, Part, Selection, assign, tensors_of
+from partita.partition.selection import (
+    PARTS,
+    REST,
+    Part,
+    Selection,
+    assign,
+    frozen_before,
+    is_fixed,
+    is_rest,
+    select,
+    tensors_of,
+)
 from partita.partition.ties import find_ties, is_same_memory, owner_of
 
 
@@ -31,7 +43,7 @@ class _Entry:
     shape: torch.Size
     is_buffer: bool
     is_trained: bool
-    """Whether gradient steps may change it: a parameter that requires a gradient."""
+    """Whether gradient steps may change it: a parameter with real values that is not frozen."""
 
 
 class Partition:
@@ -40,7 +52,8 @@ class Partition:
     Args:
         model: a model to read names from; it is neither changed nor kept.
         personal: tensors that belong to each device.
-        shared: tensors that all devices train together.
+        shared: tensors that all devices train together. One of the three selections may be "rest": all
+            tensors that no selection names, without the parameters that take no gradient, which are frozen.
         frozen: tensors that are neither trained nor sent.
         prepare: turns the task's plain model into the one to split; for example, adds adapters.
         untie: give tied tensors whose names fall into different parts their own copies.
@@ -63,14 +76,18 @@ class Partition:
         if not isinstance(model, nn.Module):
             raise TypeError(f"`model` must be a module, got {model!r}.")
         self._prepare = prepare
-        before = frozenset(tensors_of(model))
+        if prepare is not None:
+            model = copy.deepcopy(model)
+        before = tensors_of(model)
+        fixed = {name for name, tensor in before.items() if is_fixed(tensor)}
         if prepare is not None:
             with torch.random.fork_rng(devices=[]):
-                model = prepare(copy.deepcopy(model))
+                model = prepare(model)
         _check_built(model)
         state = tensors_of(model)
-        added = state.keys() - before
-        part_of = assign(model, {"personal": personal, "shared": shared, "frozen": frozen}, added)
+        claims: dict[Part, Selection] = {"personal": personal, "shared": shared, "frozen": frozen}
+        selected = select(model, claims, state.keys() - before.keys())
+        part_of = assign(state, claims, selected)
         ties = find_ties(state)
         torn = {name: first for name, first in ties.items() if part_of[name] != part_of[first]}
         if torn and not untie:
@@ -88,7 +105,9 @@ class Partition:
                 part_of[name],
                 tensor.shape,
                 is_buffer=not isinstance(tensor, nn.Parameter),
-                is_trained=tensor.requires_grad,
+                is_trained=isinstance(tensor, nn.Parameter)
+                and tensor.is_floating_point()
+                and part_of[name] != "frozen",
             )
             for name, tensor in state.items()
             if first_of.get(name, name) == name or not is_same_memory(tensor, state[first_of[name]])
@@ -96,7 +115,16 @@ class Partition:
         self._names: dict[Part, tuple[str, ...]] = {
             part: tuple(name for name, entry in self._entries.items() if entry.part == part) for part in PARTS
         }
+        self._buffers = {name: part_of[name] for name, t in state.items() if not isinstance(t, nn.Parameter)}
         self._check(model)
+        self.frozen_before = frozen_before(
+            before,
+            fixed,
+            state,
+            frozen=frozenset(self._names["frozen"]),
+            selected=state.keys() if is_rest(frozen) else selected.keys(),
+        )
+        """The frozen part as seen from the model before `prepare`."""
         self.personal_layers = self._find_personal_layers(model)
         """Names of the modules that own a personal tensor of two dimensions or more, a matrix or a kernel."""
 
@@ -108,6 +136,12 @@ class Partition:
     def __repr__(self) -> str:
         counts = {part: f"{self.count(part):,}" for part in PARTS}
         return f"Partition({', '.join(f'{part}={count}' for part, count in counts.items())})"
+
+    @property
+    def untied(self) -> dict[str, int]:
+        """The tensors that are given their own copies, with the number of parameters of each copy."""
+        names = dict.fromkeys(self._untied.values())
+        return {name: self._entries[name].shape.numel() for name in names}
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """Return the model that this partition splits; may change `model` in place."""
@@ -180,10 +214,10 @@ class Partition:
         model.train()
         state = tensors_of(model)
         for name, entry in self._entries.items():
-            moves = entry.part in parts
-            if entry.is_trained:
-                state[name].requires_grad_(moves)
-            if entry.is_buffer and not moves:
+            if not entry.is_buffer and state[name].is_floating_point():
+                state[name].requires_grad_(entry.part in parts)
+        for name, part in self._buffers.items():
+            if part not in parts:
                 model.get_submodule(name.rpartition(".")[0]).training = False
         return self.split(state)
 
@@ -208,10 +242,10 @@ class Partition:
                 raise ValueError(f"`{first}` and `{name}` could not be given their own copies.")
 
     def _check(self, model: nn.Module) -> None:
-        if not self.names("shared"):
+        if not self.names("shared") and not self.names("frozen"):
             raise ValueError(
-                f"The partition leaves no tensor of {type(model).__name__} shared: select fewer personal or "
-                "frozen tensors, or use the partition `full` to give every device its own model."
+                f"The partition leaves no tensor of {type(model).__name__} shared: select fewer personal "
+                "tensors, or use the partition `full` to give every device its own model."
             )
         for name, tensor in tensors_of(model).items():
             if tensor.is_complex():

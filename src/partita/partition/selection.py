@@ -1,10 +1,13 @@
-"""Selecting the tensors of a part: by glob patterns, module types, predicates, or as the rest."""
+"""Selecting the tensors of a part: by glob patterns, module types, predicates, or as the rest.
+
+A parameter that the model itself holds fixed (`requires_grad=False`) and that no selection names is frozen.
+"""
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from torch import Tensor, nn
 
@@ -17,14 +20,9 @@ Selector = str | type[nn.Module] | Callable[[str, Tensor], bool]
 """A glob pattern of names, a module type, or a predicate of name and tensor."""
 
 
-class Rest(Enum):
-    """The tensors that no other part selects."""
-
-    REST = "the rest"
-
-
-REST = Rest.REST
-Selection = Selector | Sequence[Selector] | Rest
+REST: Final = "rest"
+"""As a whole selection, not in a list: the tensors that no other part selects."""
+Selection = Selector | Sequence[Selector]
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -33,33 +31,95 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
-def assign(model: nn.Module, claims: Mapping[Part, Selection], added: Set[str]) -> dict[str, Part]:
-    """Return the part of every name in the model's state; tensors `added` as personal stay personal."""
+def select(model: nn.Module, claims: Mapping[Part, Selection], added: Set[str]) -> dict[str, Part]:
+    """Return the part of every name that a selection names; tensors `added` as personal stay personal."""
     state = tensors_of(model)
-    rest: list[Part] = [part for part in PARTS if claims[part] is REST]
-    if len(rest) > 1:
-        raise ValueError(f"Only one part can be the rest, got {' and '.join(rest)}.")
     part_of: dict[str, Part] = {}
     for part, claim in claims.items():
-        if isinstance(claim, Rest):
-            continue
-        for name in _selected(model, state, claim):
+        for name in [] if is_rest(claim) else _selected(model, state, claim):
             if name in part_of and name in added:
                 continue
             if name in part_of:
                 raise ValueError(f"`{name}` is selected as {part_of[name]} and as {part}.")
             part_of[name] = part
-    left = [name for name in state if name not in part_of]
+    return part_of
+
+
+def assign(state: Params, claims: Mapping[Part, Selection], selected: Mapping[str, Part]) -> dict[str, Part]:
+    """Return the part of every name of a state: as selected, frozen where it is fixed, otherwise the rest."""
+    rest: list[Part] = [part for part in PARTS if is_rest(claims[part])]
+    if len(rest) > 1:
+        raise ValueError(f"Only one part can be the rest, got {' and '.join(rest)}.")
+    left = [name for name, tensor in state.items() if name not in selected and not is_fixed(tensor)]
     if left and not rest:
         raise ValueError(
             f"No part selects {', '.join(f'`{name}`' for name in left[:5])}: let one part be the rest."
         )
+    part_of: dict[str, Part] = dict.fromkeys(state, "frozen")
     for name in left:
         part_of[name] = rest[0]
-    return part_of
+    return {**part_of, **selected}
 
 
-def _selected(model: nn.Module, state: Params, claim: Selector | Sequence[Selector]) -> Iterator[str]:
+def exactly(names: Iterable[str]) -> Selection:
+    """Return the selection of the tensors that have these names, and of no others."""
+    chosen = frozenset(names)
+    return (lambda name, _: name in chosen) if chosen else ()
+
+
+def is_fixed(tensor: Tensor) -> bool:
+    """Return whether a tensor is a parameter that takes no gradient; a buffer is not a parameter."""
+    return isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+
+
+@dataclass(frozen=True)
+class FrozenBefore:
+    """The frozen part as seen from the model before `prepare`, which is the model of pretraining."""
+
+    always: frozenset[str]
+    """Names in the model before `prepare` of the tensors that are frozen in every stage."""
+    later: frozenset[str]
+    """Names of the frozen tensors that only `prepare` has fixed: pretraining still trains them."""
+    unknown: frozenset[str]
+    """Names of the tensors selected as frozen that the model before `prepare` does not have."""
+
+
+def frozen_before(
+    before: Params, fixed: Set[str], after: Params, *, frozen: Set[str], selected: Set[str]
+) -> FrozenBefore:
+    """Return the frozen part as seen from the model before `prepare`.
+
+    Args:
+        before: the tensors before `prepare`.
+        fixed: the names of those that took no gradient then.
+        after: the tensors after `prepare`; one that only has another name is the same object.
+        frozen: the names of the frozen tensors after `prepare`.
+        selected: the names after `prepare` that a selection names, all where the rest is frozen.
+    """
+    by_id = {id(tensor): name for name, tensor in reversed(list(before.items()))}
+    moved = {by_id[id(tensor)] for tensor in after.values() if id(tensor) in by_id}
+    old_names = {name: by_id.get(id(tensor), name) for name, tensor in after.items()}
+    known = {
+        new: old
+        for new, old in old_names.items()
+        if id(after[new]) in by_id or (old in by_id.values() and old not in moved)
+    }
+    first = fixed & set(by_id.values())
+    later = {name for name in frozen - selected if known.get(name) not in first}
+    always = {known[name] for name in frozen - later if name in known} | (first - set(known.values()))
+    return FrozenBefore(
+        frozenset(name for name, tensor in before.items() if by_id[id(tensor)] in always),
+        frozenset(later),
+        frozenset(frozen - later - known.keys()),
+    )
+
+
+def is_rest(claim: Selection) -> bool:
+    """Return whether a selection is the tensors that no other part selects."""
+    return isinstance(claim, str) and claim == REST
+
+
+def _selected(model: nn.Module, state: Params, claim: Selection) -> Iterator[str]:
     selectors = claim if isinstance(claim, Sequence) and not isinstance(claim, str) else [claim]
     seen: set[str] = set()
     for selector in selectors:

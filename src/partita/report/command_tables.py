@@ -70,7 +70,7 @@ def forecast_table(forecast: Forecast) -> Table:
     rows: list[list[Entry]] = [
         [
             each.cell.name,
-            each.cell.title or "pretraining",
+            forecast.titles[each.cell.method] if each.cell.method else "pretraining",
             each.cell.partition,
             None if each.seconds is None else Rounded(each.seconds),
         ]
@@ -83,7 +83,10 @@ def forecast_table(forecast: Forecast) -> Table:
         title=f"{runs}: about {_time(forecast.seconds)}{tuning if forecast.trials else ''} in one process",
         columns=["run", "method", "personal part", "seconds"],
         rows=rows,
-        notes=[] if all(row[-1] for row in rows) else ["No time: all devices failed in the short trial."],
+        notes=[
+            *forecast.notes,
+            *([] if all(row[-1] for row in rows) else ["No time: all devices failed in the short trial."]),
+        ],
     )
 
 
@@ -123,7 +126,13 @@ def costs_notes(partitions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, costs in partitions.items():
         if "error" in costs:
             notes.append(f"{name}: {costs['error']}")
-        elif "reason" in costs:
+            continue
+        notes += [
+            f"{name}: `{tensor}` is tied in the model and gets a copy of its own, {count:,} more parameters "
+            "on each device"
+            for tensor, count in costs.get("untied", {}).items()
+        ]
+        if "reason" in costs:
             reasons.setdefault(costs["reason"], []).append(name)
     notes += [f"Memory is not known for {', '.join(names)}: {reason}" for reason, names in reasons.items()]
     return notes

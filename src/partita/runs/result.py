@@ -123,7 +123,7 @@ class Result:
             which = self.served(device)
         if which == "global":
             return self._build(None, self._record.shared(Stage.PRETRAINED)).eval()
-        personal, model = self.personal(device), self._build(own)
+        personal, model = self.personal(device), self._build(own, self._record.shared(Stage.PRETRAINED))
         parts = own.partition.of(model)
         copy_into(parts.shared, self.shared)
         copy_into(parts.personal, personal)

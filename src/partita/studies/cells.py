@@ -9,18 +9,20 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from partita.config.changes import dotted, with_values
+from partita.config.changes import dotted, value_at, with_values
+from partita.config.methods import with_settings
 from partita.config.reading import config_of, did_you_mean, to_values
 from partita.config.schema import SERVER, CompareConfig, Config, PersonalizeConfig
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.named import Budget, Citation, NamedMethod
+from partita.studies.partitions import Compared, label_of
 
 STATELESS = "-stateless"
 START = ""
 """The method of the cell that only pretrains: the other cells of its seed begin from its model."""
-_PARTS = ("input", "output", "adapter")
-"""The paper's personal parts."""
+_LISTED = {"personalize.method": "methods", "seed": "seeds"}
+"""Keys that the settings of one method must not have, and the lists of a comparison that are for them."""
 _SHORT = tuple(field.name for field in fields(CompareConfig))
 
 
@@ -131,35 +133,35 @@ def _without_method(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "personalize": kept}
 
 
-def cells_of(values: Mapping[str, Any], *, devices: int, parts: Sequence[str] = _PARTS) -> list[Cell]:
+def cells_of(values: Mapping[str, Any], *, devices: int, partitions: Compared) -> list[Cell]:
     """Return the cells of a comparison, seed by seed, the pretraining of each seed first.
 
     Args:
         values: the config, as values.
         devices: the number of devices.
-        parts: the personal parts that the model names.
+        partitions: the personal parts to compare.
     """
     base = base_of(values)
     check(base.compare)
-    partitions = base.compare.partitions or _own_partitions(base, parts)
-    rows = [(START, ""), *_rows(base.compare, partitions)]
+    rows = [(START, ""), *_rows(base.compare, partitions.names)]
     return [
-        Cell(
-            method=method,
-            partition=partition,
-            seed=seed,
-            values=_values(values, (method, partition), seed, devices),
-        )
+        _cell(row[0], seed, _values(values, row, seed, devices, partitions), default=partitions.own)
         for seed in range(base.seed, base.seed + base.compare.seeds)
-        for method, partition in rows
+        for row in rows
     ]
 
 
-def _own_partitions(base: Config, parts: Sequence[str]) -> list[str]:
-    """Return the paper's personal parts that the model names, and the config's own."""
-    own = base.partition.personal
-    whole = own if isinstance(own, str) else " ".join(own)
-    return list(dict.fromkeys([*(p for p in _PARTS if p in parts), *([whole] if whole != "none" else [])]))
+def _cell(method: str, seed: int, values: Mapping[str, Any], *, default: str) -> Cell:
+    """Return a cell that is named after its own config, which the settings of its method may have changed."""
+    partition = ""
+    if method != START:
+        settled, own = with_settings(values), named(method)
+        if own.is_stateful:
+            keeps_state = value_at(settled, "personalize.stateful") is not False
+            method = method.removesuffix(STATELESS) + ("" if keeps_state else STATELESS)
+        if not own.personal:
+            partition = label_of(value_at(settled, "partition.personal") or default)
+    return Cell(method=method, partition=partition, seed=seed, values=values)
 
 
 def _rows(compare: CompareConfig, partitions: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -190,6 +192,11 @@ def check(compare: CompareConfig) -> None:
     for method, settings in compare.settings.items():
         if not isinstance(settings, Mapping):
             raise ConfigError(f"`compare.settings.{method}` must be a section, got {settings!r}.")
+        for key, listed in _LISTED.items():
+            if value_at(settings, key) is not None:
+                raise ConfigError(
+                    f"`compare.settings.{method}` cannot set `{key}`: use `compare.{listed}` for it."
+                )
     if baseline_of(compare) not in methods:
         raise ConfigError(
             f"`baseline` must be one of the methods compared, {', '.join(methods)}, got {compare.baseline!r}."
@@ -214,20 +221,24 @@ def baseline_of(compare: CompareConfig) -> str:
     return compare.baseline or default
 
 
-def _values(given: Mapping[str, Any], row: tuple[str, str], seed: int, devices: int) -> dict[str, Any]:
+def _values(
+    given: Mapping[str, Any], row: tuple[str, str], seed: int, devices: int, partitions: Compared
+) -> dict[str, Any]:
     """Return the config of one cell, as values."""
     method, partition = row
+    frozen = partitions.frozen or None
     changes: dict[str, Any] = {"compare": None, "out": None, "seed": seed, "finetune.baseline": False}
     if method == START:
         only = {"personalize": {"method": registry.REFERENCE, "rounds": 0}, "partition": {"personal": "none"}}
-        return with_values(given, {**changes, **only, "evaluate.choose": ""})
+        return with_values(given, {**changes, **only, "partition.frozen": frozen, "evaluate.choose": ""})
     name, own, base = method.removesuffix(STATELESS), named(method), base_of(given)
     common = given if name == _run_method(given) else _without_method(given)
     changes |= {"personalize.method": name, "personalize.stateful": not method.endswith(STATELESS)}
     if own.personal:
-        changes |= {"partition.personal": None, "partition.shared": None}
-    else:
-        changes["partition.personal"] = partition if partition.isidentifier() else partition.split()
+        changes |= {"partition.personal": None, "partition.shared": None, "partition.frozen": frozen}
+    elif partition != partitions.own:
+        personal = partition if partition.isidentifier() else partition.split()
+        changes |= {"partition.personal": personal, "partition.shared": None, "partition.frozen": frozen}
     if own.from_scratch is not None:
         # It has no pretrained model to choose beside a device's own.
         changes |= {"evaluate.choose": "", **own.from_scratch(_budget(base, devices))}

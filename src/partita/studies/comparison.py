@@ -22,12 +22,12 @@ from partita.durable import make_folder, replace_file
 from partita.errors import ConfigError, RunFailed, described
 from partita.methods import registry
 from partita.methods.named import Citation
-from partita.models.parts import partition_names
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of, check, named, titles_of
+from partita.studies.partitions import compared_partitions, merge
 from partita.studies.search import space_of
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tune import check_trial
@@ -64,6 +64,8 @@ class Comparison:
     cells: Sequence[Cell]
     methods: Mapping[str, ComparedMethod]
     """By the name that cells give them."""
+    notes: Sequence[str] = ()
+    """The personal parts that are left out or the same as others."""
 
     @property
     def trials(self) -> int:
@@ -171,7 +173,7 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
         command: the command line, which is kept in the folder.
     """
     config = base_of(values)
-    cells = cells_in(values, beside)
+    cells, notes = cells_in(values, beside)
     for cell in first_seed(cells):
         check_cell(cell, beside)
         if config.compare.tune and cell.method != START:
@@ -182,8 +184,9 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
     settled = _from_folder(values, cells, beside, folder)
     settled["made_with"] |= {COMMAND: command} if command else {}
     resolved = {
-        "methods": {method: asdict(own) for method, own in _methods(config, cells).items()},
-        "cells": [asdict(cell) for cell in cells_in(settled, folder)],
+        "methods": {method: asdict(own) for method, own in methods_of(cells).items()},
+        "cells": [asdict(cell) for cell in cells_in(settled, folder)[0]],
+        "notes": notes,
     }
     replace_file(folder / _FILE, json.dumps(resolved, indent=1).encode())
     replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
@@ -220,7 +223,7 @@ def reopen(folder: Path) -> Comparison:
         methods = {method: _method_from(own) for method, own in resolved["methods"].items()}
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"`{folder / _FILE}` is damaged: {error}") from error
-    return Comparison(folder, values, cells, methods)
+    return Comparison(folder, values, cells, methods, resolved.get("notes", ()))
 
 
 def _method_from(values: Mapping[str, Any]) -> ComparedMethod:
@@ -228,15 +231,17 @@ def _method_from(values: Mapping[str, Any]) -> ComparedMethod:
     return ComparedMethod(**{**values, "citation": citation})
 
 
-def _methods(config: Config, cells: Sequence[Cell]) -> dict[str, ComparedMethod]:
-    """Return the methods of some cells; those without a personal part by their server optimizer."""
+def methods_of(cells: Sequence[Cell]) -> dict[str, ComparedMethod]:
+    """Return the methods of cells; those without a personal part have the title of their server optimizer."""
     titles = titles_of([cell.method for cell in cells if cell.method != START])
     citations = {cell.method: cell.citation for cell in cells}
     papers = registry.citations()
-    first, later = config.pretrain.server_optimizer, config.personalize.server_optimizer
+    configs = {cell.method: cell.config(out=Path()) for cell in reversed(cells)}
+    pretrain = configs[START].pretrain
+    first, later = pretrain.server_optimizer, configs[registry.REFERENCE].personalize.server_optimizer
     again = servers.title_of(later)
     citations[registry.REFERENCE] = papers.get(servers.cites_of(later))
-    if config.pretrain.rounds:
+    if pretrain.rounds:
         titles |= {START: servers.title_of(first), registry.REFERENCE: f"{again}, continued"}
         citations[START] = papers.get(servers.cites_of(first))
     else:
@@ -252,15 +257,20 @@ def _methods(config: Config, cells: Sequence[Cell]) -> dict[str, ComparedMethod]
     }
 
 
-def cells_in(values: Mapping[str, Any], beside: Path) -> list[Cell]:
-    """Return the cells of a comparison; files that it names are found `beside` it."""
+def cells_in(values: Mapping[str, Any], beside: Path) -> tuple[list[Cell], list[str]]:
+    """Return the cells of a comparison, and notes on personal parts that have no cells of their own.
+
+    Files that the comparison names are found `beside` it.
+    """
     find_own_code(values, beside)
     config = base_of(values)
     check(config.compare)
     task, _ = build_task(config, beside)
     with own_code("The model"):
-        parts = partition_names(build_model(task, seed=config.seed))
-    return cells_of(values, devices=len(task.devices), parts=parts)
+        model = build_model(task, seed=config.seed)
+    partitions = compared_partitions(config, model)
+    cells, notes = merge(cells_of(values, devices=len(task.devices), partitions=partitions), model)
+    return cells, [*partitions.notes, *notes]
 
 
 def first_seed(cells: Sequence[Cell]) -> list[Cell]:

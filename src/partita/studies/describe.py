@@ -7,11 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from partita.config.loading import own_code
-from partita.config.partitions import build_partition
+from partita.config.partitions import build_partition, frozen_patterns
 from partita.config.placeholders import with_placeholders
 from partita.config.provenance import find_own_code
 from partita.config.reading import to_values
-from partita.config.schema import Config
+from partita.config.schema import Config, PartitionConfig
 from partita.config.tasks import build_task
 from partita.errors import ConfigError
 from partita.methods import registry
@@ -67,19 +67,18 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
         own.kinds(task.devices.ids)
     with own_code("`personalize.method`"):
         own_costs = costs.costs(own, local)
-    partitions = {name: own_costs if name == chosen else _named(config, name, costs) for name in names}
+    frozen = frozen_patterns(config.partition, costs.model)
+    others = replace(config.partition, shared="rest", frozen=frozen, untie=True)
+    partitions = {
+        name: own_costs if name == chosen else _named(replace(others, personal=name), costs) for name in names
+    }
     if chosen not in names:
         partitions[chosen if isinstance(chosen, str) else ", ".join(chosen) or "[]"] = own_costs
     return Description(type(costs.model).__name__, len(task.devices), start, partitions, notes)
 
 
-def _named(config: Config, name: str, costs: CostModel) -> Costs:
-    """Return the costs of a named partition, with the config's other settings."""
-    settings = replace(config.partition, personal=name)
-    if config.partition.personal == "rest":
-        settings = replace(settings, shared="rest")
-    if name == "full":
-        settings = replace(settings, shared="rest", frozen=[])
+def _named(settings: PartitionConfig, costs: CostModel) -> Costs:
+    """Return the costs of a named partition, an `error` where it does not fit the model."""
     try:
         return costs.costs(build_partition(settings, costs.model), registry.find(registry.REFERENCE).update)
     except ConfigError as error:

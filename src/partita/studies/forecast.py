@@ -11,7 +11,7 @@ from partita.protocol import Stage
 from partita.runs.journal import MemoryJournal
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
-from partita.studies.comparison import cells_in, check_cell, first_seed
+from partita.studies.comparison import cells_in, check_cell, first_seed, methods_of
 from partita.studies.python import local_executor
 from partita.training.journal import RoundRow
 from partita.training.pipeline import Pipeline
@@ -37,6 +37,10 @@ class Forecast:
     cells: Sequence[Expected]
     trials: int
     """Number of trials with which each method is tuned first."""
+    titles: Mapping[str, str]
+    """The methods' names in tables."""
+    notes: Sequence[str]
+    """The personal parts that are left out or the same as others."""
 
     @property
     def seconds(self) -> float:
@@ -53,9 +57,11 @@ class Forecast:
 
 def forecast(values: Mapping[str, Any], beside: Path) -> Forecast:
     """Return the cells of a comparison with the expected time of each."""
-    cells = cells_in(values, beside)
+    cells, notes = cells_in(values, beside)
     times = {cell.row: _seconds_of(check_cell(cell, beside), cell) for cell in first_seed(cells)}
-    return Forecast([Expected(cell, times[cell.row]) for cell in cells], base_of(values).compare.tune)
+    titles = {name: method.title for name, method in methods_of(cells).items()}
+    expected = [Expected(cell, times[cell.row]) for cell in cells]
+    return Forecast(expected, base_of(values).compare.tune, titles, notes)
 
 
 def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:

@@ -59,7 +59,7 @@ class Results:
     """The paper of each method."""
     baseline: str
     notes: Sequence[str]
-    """The cells that failed, and every warning about the run of a cell."""
+    """Personal parts without a row, cells that failed, and every warning about the run of a cell."""
     begin_pretrained: frozenset[Variant]
     """The variants whose runs begin from the pretrained model of their seed."""
     reference: str
@@ -87,7 +87,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     outcomes: dict[Variant, dict[int, CellResult]] = {}
     runs: dict[Variant, dict[int, RunFolder]] = {}
     summary: Mapping[str, Any] = {}
-    failures = [f"{name} failed: {reason}" for name, reason in failed.items()]
+    failures = [*comparison.notes, *(f"{name} failed: {reason}" for name, reason in failed.items())]
     diverged: list[str] = []
     warnings: dict[str, list[str]] = {}
     for cell in comparison.cells:

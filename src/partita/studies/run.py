@@ -12,8 +12,10 @@ from functools import partial
 from pathlib import Path
 
 import tomli_w
+from torch import nn
 
 from partita.config.building import Built, build
+from partita.config.partitions import frozen_patterns
 from partita.config.provenance import COMMAND, changed_code, find_own_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values
 from partita.config.recording import is_from_python
@@ -31,6 +33,7 @@ from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.studies.python import local_executor, write_costs
+from partita.tasks.build import build_model
 from partita.training.evaluation import Summary
 from partita.training.pipeline import Pipeline, RoundCallback
 
@@ -146,7 +149,8 @@ def _is_over(run: Prepared) -> bool:
 
 def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
     """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
-    nested, inner = _baseline(read_config(run.folder.config_file)), RunFolder(run.folder.baseline_folder)
+    config, inner = read_config(run.folder.config_file), RunFolder(run.folder.baseline_folder)
+    nested = _baseline(config, build_model(run.built.task, seed=config.seed))
     make_folder(inner.path, exist_ok=True)
     _write_config(nested, run.folder.path, inner)
     built = build(nested, run.folder.path)
@@ -186,15 +190,19 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
         raise RunFailed(f"{error}{note}") from error
 
 
-def _baseline(config: Config) -> Config:
-    """Return the config of the paper's Finetune baseline: all of w_g, from the same start, step (c) alone."""
+def _baseline(config: Config, model: nn.Module) -> Config:
+    """Return the config of the paper's Finetune baseline: all of w_g that is not frozen, step (c) alone."""
     own = config.finetune.baseline_lr
     rate = config.finetune.personal_lr if own is None else own
     changes = {
         "name": f"{config.name}-{registry.BASELINE}",
         "model.start": str(RunFolder("").shared_file(Stage.PRETRAINED)),
         "model.start_names": None,
-        "partition": {"personal": "full", "proximal": 0.0},
+        "partition": {
+            "personal": "full",
+            "proximal": 0.0,
+            "frozen": frozen_patterns(config.partition, model),
+        },
         "pretrain.rounds": 0,
         "personalize": {"method": registry.BASELINE, "rounds": 0},
         "finetune.baseline": False,

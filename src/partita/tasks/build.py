@@ -11,7 +11,7 @@ from torch import nn
 
 from partita.params import Params, copy_into
 from partita.partition import Partition, Personalization
-from partita.partition.selection import tensors_of
+from partita.partition.selection import exactly, tensors_of
 from partita.protocol import Stage, derive_seed
 from partita.tasks.task import Task
 
@@ -27,7 +27,7 @@ def build_model(
         with seeded(derive_seed(seed, "model")):
             model = copy.deepcopy(task.model())
         if state is not None:
-            copy_into(Partition(model).of(model).shared, state)
+            copy_into(Partition(model, shared="*").of(model).shared, state)
         if personalization is not None:
             with seeded(derive_seed(seed, "prepare")):
                 model = personalization.prepare(model)
@@ -39,19 +39,22 @@ def split_by_stage(
 ) -> dict[Stage, Personalization]:
     """Return how the model is split in each stage: pretraining shares everything that is not frozen.
 
+    Parameters that only `prepare` fixes are frozen after pretraining.
+
     Raises:
-        ValueError: pretraining would train a tensor that is frozen later and does not exist yet.
+        ValueError: pretraining would train nothing, or a tensor that is frozen later and does not exist yet.
     """
+    before = personalization.partition.frozen_before
+    if before.unknown and pretrains:
+        raise ValueError(
+            f"`{min(before.unknown)}` is frozen and does not exist before `prepare`: pretraining would "
+            "change it."
+        )
     model = build_model(task, seed=seed)
     state = tensors_of(model)
-    names = personalization.partition.names("frozen")
-    absent = [name for name in names if name not in state]
-    if absent and pretrains:
-        raise ValueError(
-            f"`{absent[0]}` is frozen and does not exist before `prepare`: pretraining would change it."
-        )
-    frozen = {id(state[name]) for name in names if name in state}
-    whole = Partition(model, frozen=(lambda _, tensor: id(tensor) in frozen) if frozen else ())
+    whole = Partition(model, shared=exactly(state.keys() - before.always), frozen=exactly(before.always))
+    if pretrains and not whole.trained("shared"):
+        raise ValueError("Pretraining would train nothing: every parameter is frozen. Set its rounds to 0.")
     return {
         Stage.PRETRAINED: Personalization(whole),
         Stage.PERSONALIZED: personalization,

@@ -70,7 +70,11 @@ class Perceptron(nn.Module):
         hidden: the number of hidden units.
     """
 
-    parts: ClassVar[Mapping[str, tuple[str, ...]]] = {"input": ("hidden.*",), "output": ("head.*",)}
+    parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "input": ("hidden.*",),
+        "output": ("head.*",),
+        "head": ("head.*",),
+    }
 
     def __init__(self, *, inputs: int, outputs: int, hidden: int = 32) -> None:
         super().__init__()

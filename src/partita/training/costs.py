@@ -5,7 +5,8 @@ example; the last is measured, by what autograd saves for the backward pass.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,8 @@ class CostModel:
         What the update `local` declares besides the model is sent and kept too.
         """
         kinds = personalization.kinds(self.task.devices.ids)
-        sizes = [self._costs_of_one(own, device, count, local) for own, device, count in kinds]
+        with _same_gradients(self.model):
+            sizes = [self._costs_of_one(own, device, count, local) for own, device, count in kinds]
         if len(sizes) == 1:
             return {name: value for name, value in sizes[0].items() if name != "devices"}
         largest = max(sizes, key=lambda costs: costs["personal"])
@@ -63,6 +65,7 @@ class CostModel:
         costs = {
             "devices": devices,
             **{part: partition.count(part) for part in ("personal", "shared", "frozen")},
+            **({"untied": partition.untied} if partition.untied else {}),
             "up_bytes": change_in_bytes(sent),
             "down_bytes": size_in_bytes(sent),
             "disk_bytes": devices * len(to_bytes(kept, device=device)) if kept else 0,
@@ -118,6 +121,17 @@ def _first_example(task: Task) -> Batch | None:
 def _copy_around_tensors(model: nn.Module) -> nn.Module:
     """Return a copy of a model's modules that holds the same tensors: nothing large is copied."""
     return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+
+
+@contextmanager
+def _same_gradients(model: nn.Module) -> Iterator[None]:
+    """Let the same parameters of a model take a gradient after this block as before it."""
+    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    try:
+        yield
+    finally:
+        for parameter, takes_gradient in before.items():
+            parameter.requires_grad_(takes_gradient)
 
 
 def _address(tensor: Tensor) -> int:

@@ -96,8 +96,13 @@ class Stages:
     def _start_of(self, stage: Stage, own: Personalization) -> Start:
         """Return the common start of all devices with the same model; random values are drawn only once."""
         parts = self.initial_parts(stage, own)
-        frozen = digest_of(parts.frozen)
-        return Start(digest=digest_of(parts.personal), personal=parts.personal, frozen=frozen)
+        later = own.partition.frozen_before.later if self.plan.training(Stage.PRETRAINED) else ()
+        return Start(
+            digest=digest_of(parts.personal),
+            personal=parts.personal,
+            frozen=digest_of(parts.frozen),
+            pretrained={name: parts.frozen[name] for name in later},
+        )
 
 
 @dataclass(frozen=True)
