@@ -53,7 +53,7 @@ class NextWordTransformer(nn.Module):
     def parts(self) -> Mapping[str, Sequence[str] | Adapters]:
         """The first block as `input`, the last block as `output`, and adapters together with every LayerNorm.
 
-        The output layer, tied to the embedding, is the `head`; the paper's parts leave out both for their size.
+        The output layer, tied to the embedding, is the `head`; the paper's parts leave both out for size.
         """
         return {
             "input": ("blocks.0.*",),

@@ -16,7 +16,6 @@ from partita.config.changes import with_values
 from partita.config.loading import own_code
 from partita.config.provenance import COMMAND, find_own_code, made_with
 from partita.config.reading import config_of, read_values
-from partita.config.schema import Config
 from partita.config.tasks import build_task, data_files
 from partita.durable import make_folder, replace_file
 from partita.errors import ConfigError, RunFailed, described

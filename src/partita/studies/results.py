@@ -87,7 +87,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     outcomes: dict[Variant, dict[int, CellResult]] = {}
     runs: dict[Variant, dict[int, RunFolder]] = {}
     summary: Mapping[str, Any] = {}
-    failures = [*comparison.notes, *(f"{name} failed: {reason}" for name, reason in failed.items())]
+    failures = [f"{name} failed: {reason}" for name, reason in failed.items()]
     diverged: list[str] = []
     warnings: dict[str, list[str]] = {}
     for cell in comparison.cells:
@@ -120,7 +120,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         titles={name: method.title for name, method in methods.items()},
         citations={name: method.citation for name, method in methods.items()},
         baseline=baseline_of(config.compare),
-        notes=notes,
+        notes=[*comparison.notes, *notes],
         failures=failures,
         diverged=diverged,
         begin_pretrained=frozenset(
