@@ -18,7 +18,7 @@ from partita.data.arrow import Ids, check_id_type, first_repeated, id_strings
 from partita.data.cache import ExampleCache
 from partita.data.devices import Devices
 from partita.data.files import RowGroups, open_files
-from partita.data.index import Index, IndexCache, build_index, select_devices, sort_index
+from partita.data.index import Batch, Index, IndexCache, build_index, select_devices, sort_index
 from partita.data.options import TableOptions
 from partita.data.rows import PartialRow, RowError, Rows, SkippedRow, SkippedRows
 from partita.data.sort import ensure_sorted_copy
@@ -181,7 +181,7 @@ class DeviceTable:
             )
         return sort_index(index)
 
-    def _batches(self) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    def _batches(self) -> Iterator[Batch]:
         """Yield the ids and the splits of all rows, batch by batch; by time, 0 stands for each split."""
         names = list(dict.fromkeys([self.options.device, *self._rule.columns]))
         first = 0
@@ -192,10 +192,11 @@ class DeviceTable:
                 raise self._error(first + error.row, str(error)) from None
             try:
                 self._rule.check_complete(rows)
-                splits = np.zeros(len(rows), int) if self._rule.by_time else self._rule.assign(rows)
+                splits = np.zeros(len(rows), int) if self._rule.by_time else self._rule.draw(rows)
+                order = splits if self._rule.by_time else self._rule.validation_order(rows)
             except RowError as error:
                 raise self._error(first + error.row, str(error), ids[error.row].as_py()) from None
-            yield ids, splits
+            yield ids, splits, order
             first += len(rows)
         if not first:
             raise ConfigError(f"`{self.path}` has no rows.")

@@ -10,7 +10,7 @@ _SHOWN = 3
 
 def warnings_of(run: RunFolder) -> list[str]:
     """Return a sentence, without its full stop, for each kind of problem in a finished run."""
-    found = [_failed(run), _unmeasured(run)]
+    found = [_failed(run), _unmeasured(run), _unchosen(run)]
     if skipped := run.skipped():
         found.append(skipped_text(skipped))
     return [warning for warning in found if warning]
@@ -39,6 +39,22 @@ def _unmeasured(run: RunFolder) -> str:
     split = summary.get("split", "test")
     has = "has" if evaluated - measured == 1 else "have"
     return f"{_devices(evaluated - measured)} {has} no {split} {summary['metric']} ({_reason(run, split)})"
+
+
+def _unchosen(run: RunFolder) -> str:
+    """Return which devices could not choose a model, for lack of validation rows."""
+    if Stage.SERVED not in run.summary["stages"]:
+        return ""
+    rows = run.devices.select(["stage", "device", "split"]).to_pylist()
+    splits: dict[str, set[str]] = {}
+    for row in rows:
+        splits.setdefault(row["device"], set()).add(row["split"])
+    lacking = [device for device, own in splits.items() if "validation" not in own]
+    if not lacking:
+        return ""
+    shown = ", ".join([*lacking[:_SHOWN], *(["..."] if len(lacking) > _SHOWN else [])])
+    has = "has" if len(lacking) == 1 else "have"
+    return f"{_devices(len(lacking))} {has} no validation rows and did not choose a model ({shown})"
 
 
 def _reason(run: RunFolder, split: str) -> str:

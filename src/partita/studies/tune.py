@@ -4,6 +4,7 @@ Every trial is a run with its own folder. Unless the search changes a setting of
 from one pretrained model. A trial that is among the worst third of those before it is stopped early.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,8 +27,12 @@ from partita.progress.watchers import ignore, labeled
 from partita.protocol import Stage
 from partita.studies import run as runner
 from partita.studies.trials import Sampler, SearchSpace, Stopped, Trial, TrialWatcher, Tuned, check_space
+from partita.tasks.task import Task
+from partita.tasks.validation import without_validation
 from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
+
+logger = logging.getLogger(__name__)
 
 _VALIDATION = 0.2
 """Share of training rows held out for validation if the config has none."""
@@ -35,6 +40,8 @@ _PRETRAINING = ("pretrain.", "model.", "task.", "seed", "personalize.method", "p
 """Keys that change the pretrained model, or whether a run begins from it."""
 _START = "start"
 """The folder of the run that pretrains for all trials."""
+_SHOWN = 10
+"""Devices that a warning lists."""
 _CHECKS = 4
 """Evaluations during training, after each of which a trial may be stopped."""
 
@@ -105,6 +112,7 @@ def tune(
     find_code(tuning.values.get("made_with", {}), tuning.beside)
     config = config_of(_trial_values(tuning.values))
     task, _ = build_task(config, tuning.beside)
+    _warn_of_unseen(task, config)
     direction = task.metrics[task.headline].direction
     own = {key: _value_in(config, key) for key in space}
     sampler = Sampler(space, own=own, direction=direction, seed=config.seed, trials=trials)
@@ -129,6 +137,18 @@ def tune(
         raise RunFailed(f"No trial ran to its end: {done[0].status}")
     best = {"up": max, "down": min}[direction](finished, key=lambda trial: trial.value)
     return Tuned(metric=task.headline, trials=done, best=best)
+
+
+def _warn_of_unseen(task: Task, config: Config) -> None:
+    """Log the evaluated devices that have no validation rows: only the final run evaluates them."""
+    positions = config.evaluate.positions(len(task.devices), seed=config.seed)
+    if unseen := without_validation(task, (task.devices.ids[position] for position in positions)):
+        logger.warning(
+            "%d of %d devices have no validation rows, so the search does not evaluate them: %s.",
+            len(unseen),
+            len(positions),
+            ", ".join([*unseen[:_SHOWN], *(["..."] if len(unseen) > _SHOWN else [])]),
+        )
 
 
 def _value_in(config: Config, key: str) -> Any:
