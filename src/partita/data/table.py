@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from partita.data.arrow import Ids, check_id_type, first_repeated, id_strings
 from partita.data.cache import ExampleCache
 from partita.data.devices import Devices
-from partita.data.files import RowGroups, open_files
+from partita.data.files import RowGroups
 from partita.data.index import Batch, Index, IndexCache, build_index, select_devices, sort_index
 from partita.data.options import TableOptions
 from partita.data.rows import PartialRow, RowError, Rows, SkippedRow, SkippedRows
@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_CLASSES = 1_000_000
 """The maximum number of classes inferred from labels."""
-_NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+_ROWS_AT_A_TIME = 65_536
+"""Training rows that `training_tables` reads at a time, unless a device has more."""
 
 
 class _NotGrouped(ConfigError):
@@ -93,11 +94,7 @@ class DeviceTable:
         position = self._position(device)
         start = int(self._index.starts[position])
         content = list(columns or self.columns)
-        names = list(dict.fromkeys([self.options.device, *self._rule.columns, *content]))
-        try:
-            table = self._groups.read(start, start + int(self._index.counts[position].sum()), names)
-        except RowError as error:
-            raise self._error(max(error.row, start), str(error), device) from error
+        table = self._read(start, start + int(self._index.counts[position].sum()), content, device)
         values = _decode(table.select(content))
         splits = self._rule.assign(table)
         found: dict[str, Rows] = {}
@@ -109,6 +106,39 @@ class DeviceTable:
                 locations = [self._groups.locate(start + row) for row in rows]
                 found[split] = Rows(device, split, locations, [values[row] for row in rows], self._skip)
         return found
+
+    def training_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield some columns of the training rows of all selected devices, many rows at a time."""
+        order = np.argsort(self._index.starts)
+        starts, rows = self._index.starts[order], self._index.counts.sum(axis=1)[order]
+        ends = starts + rows
+        first = 0
+        for last in range(1, len(order) + 1):
+            is_adjacent = last < len(order) and starts[last] == ends[last - 1]
+            if not is_adjacent or ends[last] - starts[first] > _ROWS_AT_A_TIME:
+                table = self._read(int(starts[first]), int(ends[last - 1]), columns)
+                yield table.filter(self._is_training(table, rows[first:last])).select(list(columns))
+                first = last
+
+    def _is_training(self, table: pa.Table, rows: np.ndarray) -> pa.Array:
+        """Return whether each row is a training row; `rows` has the number of rows of each device."""
+        options, rule = self.options, self._rule
+        if not (rule.by_time or options.validation or options.max_examples):
+            return pa.array(rule.draw(table) == SPLITS.index("train"))
+        found = np.zeros(len(table), bool)
+        for end, count in zip(np.cumsum(rows).tolist(), rows.tolist(), strict=True):
+            splits = rule.assign(table.slice(end - count, count))
+            training = np.flatnonzero(splits == SPLITS.index("train"))
+            found[end - count + training[: options.max_examples or None]] = True
+        return pa.array(found)
+
+    def _read(self, begin: int, end: int, columns: Sequence[str], device: DeviceId | None = None) -> pa.Table:
+        """Return some columns of the rows from `begin` up to `end`, and those that their splits need."""
+        names = list(dict.fromkeys([self.options.device, *self._rule.columns, *columns]))
+        try:
+            return self._groups.read(begin, end, names)
+        except RowError as error:
+            raise self._error(max(error.row, begin), str(error), device) from error
 
     def splits_of(self, device: DeviceId) -> list[str]:
         """Return the splits in which a device has rows."""
@@ -237,19 +267,6 @@ class _DeviceSplits(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._splits)
-
-
-def numeric_columns(path: Path, options: TableOptions, *, label: str) -> list[str]:
-    """Return the numeric columns of a table, without the label and the columns with a role in `options`."""
-    roles = {options.device, options.split, options.id, options.group, options.time} - {""}
-    excluded = {label, "split", "id", "group", "time"} | roles
-    others = [field for field in open_files(path).schema if field.name not in excluded]
-    numeric = [field.name for field in others if any(is_kind(field.type) for is_kind in _NUMERIC)]
-    if not numeric:
-        raise ConfigError(f"`{path}` has no numeric column besides {', '.join(sorted(excluded))}.")
-    if ignored := [f"`{field.name}` ({field.type})" for field in others if field.name not in numeric]:
-        logger.warning("Columns of `%s` that are not numeric are ignored: %s.", path, ", ".join(ignored))
-    return numeric
 
 
 def _decode(table: pa.Table) -> Sequence[Mapping[str, Any]]:
