@@ -144,7 +144,12 @@ def test_the_share_of_validation_rows_is_the_nearest_on_each_device(
     tmp_path: Path, share: float, split: str
 ) -> None:
     rows = [
-        {"device": f"d{count}", "text": f"{count}/{row}", "time": row, "split": "test" if row == 0 else "train"}
+        {
+            "device": f"d{count}",
+            "text": f"{count}/{row}",
+            "time": row,
+            "split": "test" if row == 0 else "train",
+        }
         for count in range(2, 30)
         for row in range(count)
     ]

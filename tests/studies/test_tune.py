@@ -94,7 +94,12 @@ def test_a_search_has_the_devices_of_the_final_run_and_names_those_that_it_does_
 ) -> None:
     # A fifth of 10 training rows is 2, which leaves 8; of 2 training rows it is none.
     rows = [
-        {"device": device, "split": "test" if number < 2 else "train", "x": float(number), "label": number % 2}
+        {
+            "device": device,
+            "split": "test" if number < 2 else "train",
+            "x": float(number),
+            "label": number % 2,
+        }
         for device, count in {"few": 4, "many-1": 12, "many-2": 12, "many-3": 12}.items()
         for number in range(count)
     ]

@@ -197,7 +197,9 @@ def test_incomplete_rows_and_missing_values_do_not_count_in_the_standardization(
 def test_derived_values_of_another_table_can_be_used(tmp_path: Path) -> None:
     given = tabular(data=str(numbers(tmp_path / "t.parquet"))).derived
     (tmp_path / "derived.json").write_bytes(derived_bytes(given))
-    own = [{"device": "c", "split": s, "x": 10, "same": 0.2, "more": 1, "label": 0} for s in ("train", "test")]
+    own = [
+        {"device": "c", "split": s, "x": 10, "same": 0.2, "more": 1, "label": 0} for s in ("train", "test")
+    ]
     options = {"data": str(write(tmp_path / "c.parquet", own)), "derived": str(tmp_path / "derived.json")}
 
     task = tabular(**options)

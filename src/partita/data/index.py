@@ -1,10 +1,8 @@
 """The index of a table: where each device's rows are, cached on disk; and the selection of devices."""
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partita.data.cache import cache_folder, cache_name, file_states
+from partita.data.cache import cache_paths, file_states, write_to_first
 from partita.data.splits import SPLITS, Codes, SplitRule, hold_out
 from partita.errors import ConfigError
 
@@ -137,12 +135,8 @@ class IndexCache:
 
     def __init__(self, path: Path, files: Sequence[Path], rule: SplitRule) -> None:
         settings = [*(getattr(rule.options, name) for name in _SETTINGS), rule.columns]
-        path = path.resolve()
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-        self._paths = [
-            path.with_name(f"{path.name}.{key}.index"),
-            cache_folder() / cache_name(path, key=key, suffix="index"),
-        ]
+        self._paths = cache_paths(path, key=key, suffix="index")
         self._about = json.dumps([_FORMAT, settings, file_states(files)]).encode()
 
     def load(self) -> Index | None:
@@ -170,18 +164,8 @@ class IndexCache:
             "held_out": index.held_out,
         }
         table = pa.table(columns).replace_schema_metadata({"about": self._about})
-        for path in self._paths:
-            scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pq.write_table(table, scratch, compression="zstd")
-                scratch.replace(path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    scratch.unlink(missing_ok=True)
-                continue
-            return
-        logger.warning("The index `%s` cannot be written: it is built again each time.", self._paths[0])
+        if not write_to_first(self._paths, lambda path: pq.write_table(table, path, compression="zstd")):
+            logger.warning("The index `%s` cannot be written: it is built again each time.", self._paths[0])
 
 
 def select_devices(

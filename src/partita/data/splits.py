@@ -108,7 +108,7 @@ class SplitRule:
         return np.where(self._fractions(rows, "test") < self.options.test, _TEST, _TRAIN)
 
     def validation_order(self, rows: pa.Table) -> np.ndarray:
-        """Return a number for each row, in whose order rows are held out; equal ones are held out together."""
+        """Return a number for each row: rows are held out in this order, equal ones together."""
         return self._fractions(rows, "validation") if self.options.validation else np.zeros(len(rows))
 
     def assign_by_age(self, rows: int) -> Codes:

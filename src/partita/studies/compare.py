@@ -41,6 +41,8 @@ def finish(
         on_round: called with every round that this process runs, labeled with its cell.
     """
     find_code(comparison.values.get("made_with", {}), comparison.folder)
+    if not all(map(comparison.is_done, comparison.cells)):
+        comparison.check_files()
     progress = _Progress(comparison, on_progress, on_round)
     if comparison.trials:
         _tune_all(comparison, progress)

@@ -1,11 +1,10 @@
 """One run from a config: its folder, its baseline, and resuming it."""
 
-import hashlib
 import itertools
 import logging
-import os
+import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,11 +13,23 @@ from pathlib import Path
 import tomli_w
 
 from partita.config.building import Built, build
+from partita.config.changes import value_at
+from partita.config.files import (
+    DERIVED,
+    KEYS,
+    START,
+    TEMPLATES,
+    changed_files,
+    contents_of,
+    find_files,
+    relative_to,
+)
+from partita.config.loading import TASKS
 from partita.config.provenance import COMMAND, changed_code, find_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values
 from partita.config.recording import is_from_python
 from partita.config.schema import Config
-from partita.config.tasks import data_files
+from partita.data.digests import describe_file, rows_in
 from partita.data.rows import skipped_text
 from partita.device.store import DiskStore
 from partita.durable import replace_file
@@ -30,14 +41,15 @@ from partita.protocol import Stage
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
-from partita.studies.python import local_executor, write_costs
+from partita.studies.python import local_executor, write_costs, write_derived
+from partita.tasks.task import Task
 from partita.training.evaluation import Summary
 from partita.training.pipeline import Pipeline, RoundCallback
 
 logger = logging.getLogger(__name__)
 
 RESUMABLE = "task.skip_bad=true"
-"""The only task override allowed on resume: it changes no row already read."""
+"""The only task override allowed on resume besides paths of files: it changes no row already read."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +70,11 @@ def prepare(config: Config, beside: Path, command: str = "") -> Prepared:
         command: the command line that asked for the run, recorded with it.
     """
     built = _build(config, beside)
+    for key, (was, now) in changed_files(config, beside).items():
+        if key != START:
+            logger.warning("The run was made with `%s` %s; now it is %s.", key, was, now)
     folder = RunFolder(claim(config))
-    _write_config(config, beside, folder, command)
+    _write_config(config, beside, folder, built.task, command)
     return Prepared(config, built, folder)
 
 
@@ -75,9 +90,17 @@ def prepare_or_resume(config: Config, beside: Path) -> Prepared:
 def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
     """Build the run in a folder again, to resume it.
 
-    Of its config, only `RESUMABLE` and the section `report` may change.
+    Of its config, only `RESUMABLE`, the section `report` and the paths of files may change.
+
+    Raises:
+        ConfigError: there is no run to resume, another override is given, or a file has other content.
     """
-    refused = [text for text in overrides if text != RESUMABLE and not text.startswith("report.")]
+    keys = [text.partition("=")[0] for text in overrides]
+    refused = [
+        text
+        for text, key in zip(overrides, keys, strict=True)
+        if text != RESUMABLE and not text.startswith("report.") and key not in KEYS
+    ]
     if refused:
         given = " ".join(refused)
         raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
@@ -89,12 +112,12 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
         )
     if is_from_python(folder.values):
         raise ConfigError(f"The run in `{path}` was started in Python: resume it there, with `resume=True`.")
-    config = read_config(folder.config_file, overrides)
+    config = read_config(folder.config_file, [_from_folder(text, path) for text in overrides])
     if not config.made_with:
         raise ConfigError(f"`{path}` is not a run's folder: no run has written its `config.toml`.")
-    for name, (file, text) in _files(config, path).items():
-        if config.made_with.get(name, text) != text:
-            raise ConfigError(f"`{file}` has changed since the run started: restore the original file.")
+    if unread := [key for key in keys if key in KEYS and key not in config.made_with]:
+        raise ConfigError(f"The run in `{path}` reads no file `{unread[0]}`: leave it out.")
+    _check_files(config, folder)
     run = Prepared(config, _build(config, path), folder)
     if overrides:
         with FolderJournal(folder):
@@ -102,16 +125,39 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
     return run
 
 
-def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
-    """Return the files that a run reads, by key, each with a text that identifies its content."""
-    found: dict[str, tuple[Path, str]] = {}
-    start = folder / config.model.start
-    if config.model.start and start.is_file():
-        found["model.start"] = start, f"sha256 {hashlib.sha256(start.read_bytes()).hexdigest()}"
-    for key, path in data_files(config, folder).items():
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        found[f"task.{key}"] = path, f"{sum(file.stat().st_size for file in files)} bytes"
-    return found
+def _from_folder(override: str, folder: Path) -> str:
+    """Return an override on resume, with the path of a file in the current folder from the run's folder."""
+    key, _, name = override.partition("=")
+    if key not in KEYS or not Path(name).exists():
+        return override
+    return f"{key}={relative_to(folder, {key: Path(name)})[key]}"
+
+
+def _check_files(config: Config, folder: RunFolder) -> None:
+    """Raise if a file that a run reads has other content than when the run started."""
+    for key, (was, now) in changed_files(config, folder.path).items():
+        file = find_files(config, folder.path)[key].resolve()
+        added = rows_in(now) - rows_in(was)
+        if added > 0:
+            raise ConfigError(
+                f"`{file}` has {rows_in(now)} rows, {added} more than when the run started. Restore the "
+                "original table to resume, or start a new run from this one's model: "
+                f"`{_continuation(config, folder, {key: file})}`."
+            )
+        raise ConfigError(
+            f"`{file}` has other content than when the run started: restore the original file, or say where "
+            f"it is with `{key}=FILE`."
+        )
+
+
+def _continuation(config: Config, folder: RunFolder, files: Mapping[str, Path]) -> str:
+    """Return the command that starts a new run with some files from the model of a run."""
+    paths = relative_to(folder.path, files).items()
+    arguments = [f"{key}={path}" for key, path in paths if value_at(folder.values, key) != path]
+    if folder.model_file is not None:
+        arguments.append(f"{START}={folder.model_file.relative_to(folder.path)}")
+        arguments += ["model.start_names={}"] if config.model.start_names else []
+    return shlex.join(["partita", "run", str(folder.config_file), *arguments])
 
 
 def _build(config: Config, beside: Path) -> Built:
@@ -147,9 +193,9 @@ def _is_over(run: Prepared) -> bool:
 def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
     """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
     nested, inner = _baseline(read_config(run.folder.config_file)), RunFolder(run.folder.baseline_folder)
-    inner.path.mkdir(exist_ok=True)
-    _write_config(nested, run.folder.path, inner)
     built = build(nested, run.folder.path)
+    inner.path.mkdir(exist_ok=True)
+    _write_config(nested, run.folder.path, inner, built.task)
     if built.start and (built.start.new or built.start.unused):
         raise RunFailed(f"The baseline cannot start from the pretrained model: {built.start}.")
     own = Prepared(nested, built, inner)
@@ -230,16 +276,24 @@ def _make(folder: Path) -> Path:
     return folder
 
 
-def _write_config(config: Config, beside: Path, folder: RunFolder, command: str = "") -> None:
-    """Write the resolved run, with paths relative to its folder."""
-    path = folder.path.resolve()
-    start = config.model.start and os.path.relpath((beside / config.model.start).resolve(), path)
-    model = replace(config.model, start=start)
-    files = {k: os.path.relpath(p.resolve(), path) for k, p in data_files(config, beside).items()}
-    task = replace(config.task, options={**config.task.options, **files})
-    versions = made_with(config, path) | {k: text for k, (_, text) in _files(config, beside).items()}
-    versions |= {COMMAND: command} if command else {}
-    _save(replace(config, task=task, model=model, made_with=versions), folder)
+def _write_config(config: Config, beside: Path, folder: RunFolder, task: Task, command: str = "") -> None:
+    """Write the resolved run, with paths relative to its folder, and the values that its task derived."""
+    files, contents = relative_to(folder.path, find_files(config, beside)), contents_of(config, beside)
+    write_derived(folder, task)
+    if task.derived and config.task.kind in TASKS:
+        files = {key: name for key, name in files.items() if key not in TEMPLATES}
+        files[DERIVED] = folder.derived_file.name
+        contents[DERIVED] = describe_file(folder.derived_file)
+    named = {key.removeprefix("task."): name for key, name in files.items() if key != START}
+    options = {name: value for name, value in config.task.options.items() if f"task.{name}" not in KEYS}
+    versions = made_with(config, folder.path.resolve()) | contents | ({COMMAND: command} if command else {})
+    recorded = replace(
+        config,
+        task=replace(config.task, options={**options, **named}),
+        model=replace(config.model, start=files.get(START, "")),
+        made_with=versions,
+    )
+    _save(recorded, folder)
 
 
 def _save(config: Config, folder: RunFolder) -> None:

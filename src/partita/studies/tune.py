@@ -5,7 +5,6 @@ from one pretrained model. A trial that is among the worst third of those before
 """
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,11 @@ import tomli_w
 
 from partita.config.building import build
 from partita.config.changes import value_at, with_values
+from partita.config.files import contents_of, find_files, relative_to
 from partita.config.provenance import find_code, made_with
 from partita.config.reading import config_of, to_values, warn_replaced
 from partita.config.schema import Config
-from partita.config.tasks import build_task, data_files
+from partita.config.tasks import build_task
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed, needed
 from partita.methods import registry
@@ -161,13 +161,11 @@ def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
     """Write the config with the best values, for a run on all training rows, and return its path."""
     values = with_values(tuning.values, {**tuned.best.choice, "out": None})
     config, folder = config_of(values), tuning.folder.resolve()
-    files = {f"task.{key}": path for key, path in data_files(config, tuning.beside).items()}
-    if config.model.start:
-        files["model.start"] = tuning.beside / config.model.start
-    changes: dict[str, Any] = {key: os.path.relpath(path.resolve(), folder) for key, path in files.items()}
+    changes: dict[str, Any] = {**relative_to(folder, find_files(config, tuning.beside))}
     if not config.evaluate.choose and config.evaluate.split != "validation":
         changes["task.validation"] = None
-    values = with_values(values, {**changes, "made_with": made_with(config, folder)})
+    versions = made_with(config, folder) | contents_of(config, tuning.beside)
+    values = with_values(values, {**changes, "made_with": versions})
     path = tuning.folder / "tuned.toml"
     replace_file(path, tomli_w.dumps(values).encode())
     return path

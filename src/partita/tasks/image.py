@@ -169,9 +169,7 @@ def _on_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, image.convert("RGBA"))
 
 
-def _augment(
-    images: Tensor, *, size: int, flip: bool, mean: Tensor, std: Tensor, training: bool
-) -> Tensor:
+def _augment(images: Tensor, *, size: int, flip: bool, mean: Tensor, std: Tensor, training: bool) -> Tensor:
     """Return normalized images of the model's size: in training, randomly cropped and flipped."""
     images = images.float().div(255)
     given = images.shape[-1]

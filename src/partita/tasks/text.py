@@ -60,7 +60,9 @@ def text(
         raise ValueError("`derived` and `vocabulary` exclude each other: leave out one of them.")
     values = read_derived("text", derived)
     if values is None:
-        words = _read_words(Path(vocabulary), lowercase=lowercase) if vocabulary else _count_words(source, parse)
+        words = (
+            _read_words(Path(vocabulary), lowercase=lowercase) if vocabulary else _count_words(source, parse)
+        )
         values = {"kind": "text", "vocabulary": words[:vocabulary_size]}
     words = values["vocabulary"][:vocabulary_size]
     tokens = {word: token for token, word in enumerate(words, start=len(SPECIAL))}
