@@ -27,6 +27,7 @@ def run(options: argparse.Namespace) -> int:
     from partita.data.rows import BadData
     from partita.progress.display import Display
     from partita.studies import run as runner
+    from partita.studies.resume import RESUMABLE
 
     run = _prepare(options)
     if run.built.start:
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder.path}`.") from None
     except BadData as error:
-        command = shlex.join(["partita", "run", "--resume", str(run.folder.path), runner.RESUMABLE])
+        command = shlex.join(["partita", "run", "--resume", str(run.folder.path), RESUMABLE])
         raise ConfigError(f"{error} Resume with `{command}`.") from error
     _print_run(options, run.folder)
     return 0

@@ -2,9 +2,8 @@
 
 import itertools
 import logging
-import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,6 @@ from pathlib import Path
 import tomli_w
 
 from partita.config.building import Built, build
-from partita.config.changes import value_at
 from partita.config.files import (
     DERIVED,
     KEYS,
@@ -27,9 +25,8 @@ from partita.config.files import (
 from partita.config.loading import TASKS
 from partita.config.provenance import COMMAND, changed_code, find_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values
-from partita.config.recording import is_from_python
 from partita.config.schema import Config
-from partita.data.digests import describe_file, rows_in
+from partita.data.digests import describe_file
 from partita.data.rows import skipped_text
 from partita.device.store import DiskStore
 from partita.durable import replace_file
@@ -42,14 +39,12 @@ from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.studies.python import local_executor, write_costs, write_derived
+from partita.studies.resume import resumed_config
 from partita.tasks.task import Task
 from partita.training.evaluation import Summary
 from partita.training.pipeline import Pipeline, RoundCallback
 
 logger = logging.getLogger(__name__)
-
-RESUMABLE = "task.skip_bad=true"
-"""The only task override allowed on resume besides paths of files: it changes no row already read."""
 
 
 @dataclass(frozen=True)
@@ -88,76 +83,14 @@ def prepare_or_resume(config: Config, beside: Path) -> Prepared:
 
 
 def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
-    """Build the run in a folder again, to resume it.
-
-    Of its config, only `RESUMABLE`, the section `report` and the paths of files may change.
-
-    Raises:
-        ConfigError: there is no run to resume, another override is given, or a file has other content.
-    """
-    keys = [text.partition("=")[0] for text in overrides]
-    refused = [
-        text
-        for text, key in zip(overrides, keys, strict=True)
-        if text != RESUMABLE and not text.startswith("report.") and key not in KEYS
-    ]
-    if refused:
-        given = " ".join(refused)
-        raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
+    """Build the run in a folder again, to resume it; `resumed_config` says what may change."""
     folder = RunFolder(path)
-    if not folder.exists:
-        raise ConfigError(
-            f"`{path}` holds no run to resume: it has no `{folder.config_file.name}`. A run started in "
-            "Python is resumed in Python, with `resume=True`."
-        )
-    if is_from_python(folder.values):
-        raise ConfigError(f"The run in `{path}` was started in Python: resume it there, with `resume=True`.")
-    config = read_config(folder.config_file, [_from_folder(text, path) for text in overrides])
-    if not config.made_with:
-        raise ConfigError(f"`{path}` is not a run's folder: no run has written its `config.toml`.")
-    if unread := [key for key in keys if key in KEYS and key not in config.made_with]:
-        raise ConfigError(f"The run in `{path}` reads no file `{unread[0]}`: leave it out.")
-    _check_files(config, folder)
+    config = resumed_config(folder, overrides)
     run = Prepared(config, _build(config, path), folder)
     if overrides:
         with FolderJournal(folder):
             _save(replace(config, made_with=still_made_with(config, path)), folder)
     return run
-
-
-def _from_folder(override: str, folder: Path) -> str:
-    """Return an override on resume, with the path of a file in the current folder from the run's folder."""
-    key, _, name = override.partition("=")
-    if key not in KEYS or not Path(name).exists():
-        return override
-    return f"{key}={relative_to(folder, {key: Path(name)})[key]}"
-
-
-def _check_files(config: Config, folder: RunFolder) -> None:
-    """Raise if a file that a run reads has other content than when the run started."""
-    for key, (was, now) in changed_files(config, folder.path).items():
-        file = find_files(config, folder.path)[key].resolve()
-        added = rows_in(now) - rows_in(was)
-        if added > 0:
-            raise ConfigError(
-                f"`{file}` has {rows_in(now)} rows, {added} more than when the run started. Restore the "
-                "original table to resume, or start a new run from this one's model: "
-                f"`{_continuation(config, folder, {key: file})}`."
-            )
-        raise ConfigError(
-            f"`{file}` has other content than when the run started: restore the original file, or say where "
-            f"it is with `{key}=FILE`."
-        )
-
-
-def _continuation(config: Config, folder: RunFolder, files: Mapping[str, Path]) -> str:
-    """Return the command that starts a new run with some files from the model of a run."""
-    paths = relative_to(folder.path, files).items()
-    arguments = [f"{key}={path}" for key, path in paths if value_at(folder.values, key) != path]
-    if folder.model_file is not None:
-        arguments.append(f"{START}={folder.model_file.relative_to(folder.path)}")
-        arguments += ["model.start_names={}"] if config.model.start_names else []
-    return shlex.join(["partita", "run", str(folder.config_file), *arguments])
 
 
 def _build(config: Config, beside: Path) -> Built:
