@@ -1,5 +1,6 @@
-"""The files of a run: known by content, found after a move, and the values that a task derives from them."""
+"""Resuming a run with its files: known by content, found after a move; and the values derived from them."""
 
+import hashlib
 import json
 import shlex
 import shutil
@@ -293,7 +294,7 @@ def test_a_run_from_python_keeps_its_derived_values(here: Path) -> None:
     other = tabular(data="other.parquet")
     same = tabular(data="other.parquet", derived="run/derived.json")
 
-    assert RunFolder("run").derived == task.derived
+    assert RunFolder("run").derived == task.derived == result.derived
     with pytest.raises(ConfigError, match="`task` has another `mean` than the run in `run`"):
         partita.open("run", task=other).model("d0")
     with pytest.raises(ConfigError, match="was started with other values of .*`derived`"):
@@ -301,3 +302,17 @@ def test_a_run_from_python_keeps_its_derived_values(here: Path) -> None:
     inputs, _ = task.devices["d0"]["test"]
     expected = result.model("d0")(inputs)
     assert torch.equal(partita.open("run", task=same).model("d0")(inputs), expected)
+
+
+@pytest.mark.usefixtures("reports", "no_figures")
+def test_the_page_shows_the_digest_of_the_data_and_names_the_metric(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "mine.toml", "task.regression=true", "out=run"]) == 0
+
+    digest = hashlib.sha256(Path("t.parquet").read_bytes()).hexdigest()
+    page = Path("run/report.html").read_text()
+    assert f"sha256 {digest}, 24 rows" in page
+    assert RunFolder("run").values["made_with"]["task.data"] == f"sha256 {digest}, 24 rows"
+    assert "test mean absolute error" in page
+    assert "Test mean absolute error over 3 devices (lower is better)" in capsys.readouterr().out
