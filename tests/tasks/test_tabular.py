@@ -164,14 +164,16 @@ def test_columns_are_standardized_by_the_training_rows_of_all_devices(tmp_path: 
     }
 
 
-@pytest.mark.parametrize("options", [{}, {"validation": 0.25}, {"max_examples": 7}, {"devices": 4}])
+@pytest.mark.parametrize(
+    "options", [{}, {"validation": 0.25}, {"max_examples": 7}, {"devices": 4}, {"split": "time"}]
+)
 def test_standardized_training_inputs_have_mean_0_and_standard_deviation_1(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     generator = torch.Generator().manual_seed(1)
     values = (1e4 + 100 * torch.randn(12, 20, 2, generator=generator)).double().tolist()
     found = [
-        {"device": f"d{device:02}", "x": x, "y": y, "label": 0}
+        {"device": f"d{device:02}", "x": x, "y": y, "label": 0, "time": x}
         for device, own in enumerate(values)
         for x, y in own
     ]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partita.data.cache import cache_paths, file_states, write_to_first
-from partita.data.splits import SPLITS, Codes, SplitRule, hold_out
+from partita.data.splits import SPLITS, Codes, SplitRule, hold_out_by_device
 from partita.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,9 @@ def build_index(batches: Iterable[Batch], rule: SplitRule) -> Index:
     first = 0
     for names, splits, order in whole_devices(batches):
         begins = _run_starts(names)
-        assigned = _assign(splits, order, begins, rule)
+        assigned = splits
+        if not rule.by_time:
+            assigned = hold_out_by_device(splits, order, begins, rule.options.validation)
         ids.append(names.take(pa.array(begins)))
         starts.append(begins + first)
         counts.append(np.add.reduceat(assigned[:, None] == np.arange(len(SPLITS)), begins, dtype=np.int64))
@@ -97,16 +99,6 @@ def whole_devices(batches: Iterable[Batch]) -> Iterator[Batch]:
 def _joined(first: Batch, second: Batch) -> Batch:
     names = pa.concat_arrays([first[0], second[0]])
     return names, np.concatenate([first[1], second[1]]), np.concatenate([first[2], second[2]])
-
-
-def _assign(splits: Codes, order: np.ndarray, begins: np.ndarray, rule: SplitRule) -> Codes:
-    """Return the splits of whole devices, which begin at some positions; by time, they are left as given."""
-    share = rule.options.validation
-    if not share or rule.by_time:
-        return splits
-    ends = [*begins[1:], len(splits)]
-    own = (slice(begin, end) for begin, end in zip(begins, ends, strict=True))
-    return np.concatenate([hold_out(splits[rows], order[rows], share) for rows in own])
 
 
 def sort_index(index: Index) -> Index:

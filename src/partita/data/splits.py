@@ -99,17 +99,18 @@ class SplitRule:
         """Return the split of every row of one device."""
         if self.by_time:
             return self._assign_by_time(rows)
-        return hold_out(self.draw(rows), self.validation_order(rows), self.options.validation)
+        return hold_out(*self.draw(rows), self.options.validation)
 
-    def draw(self, rows: pa.Table) -> Codes:
-        """Return the split of every row before validation rows are held out; not by time."""
+    def draw(self, rows: pa.Table) -> tuple[Codes, np.ndarray]:
+        """Return the split of every row before validation rows are held out, and an order to hold them out.
+
+        Rows with the same number in that order are held out together. By time, nothing is drawn here.
+        """
+        keys = self.row_keys(rows) if self.columns != [self.split_column] else []
+        order = _fractions(keys, "validation") if self.options.validation else np.zeros(len(rows))
         if self.split_column:
-            return self._read(rows)
-        return np.where(self._fractions(rows, "test") < self.options.test, _TEST, _TRAIN)
-
-    def validation_order(self, rows: pa.Table) -> np.ndarray:
-        """Return a number for each row: rows are held out in this order, equal ones together."""
-        return self._fractions(rows, "validation") if self.options.validation else np.zeros(len(rows))
+            return self._read(rows), order
+        return np.where(_fractions(keys, "test") < self.options.test, _TEST, _TRAIN), order
 
     def assign_by_age(self, rows: int) -> Codes:
         """Return the splits of a device's rows from the oldest to the newest: train, validation, test."""
@@ -153,8 +154,9 @@ class SplitRule:
                 row, f"the columns {', '.join(self.key_columns)} cannot be read, {error}"
             ) from error
 
-    def _fractions(self, rows: pa.Table, purpose: str) -> np.ndarray:
-        return np.array([fraction_of(key, purpose) for key in self.row_keys(rows)])
+
+def _fractions(keys: Sequence[bytes], purpose: str) -> np.ndarray:
+    return np.array([fraction_of(key, purpose) for key in keys])
 
 
 def held_out_count(share: float, rows: int) -> int:
@@ -175,11 +177,24 @@ def hold_out(splits: Codes, order: np.ndarray, share: float) -> Codes:
     training = np.flatnonzero(splits == _TRAIN)
     if not share or not len(training) or (splits == _VALIDATION).any():
         return splits
-    _, unit_of, sizes = np.unique(order[training], return_inverse=True, return_counts=True)
-    units = _nearest_units(sizes.tolist(), held_out_count(share, len(training)))
-    held_out = splits.copy()
-    held_out[training[np.isin(unit_of, units)]] = _VALIDATION
+    wanted, held_out = held_out_count(share, len(training)), splits.copy()
+    in_order = training[np.argsort(order[training], kind="stable")]
+    ends = np.flatnonzero(np.diff(order[in_order], append=np.inf)) + 1
+    if len(ends) == len(training):
+        held_out[in_order[:wanted]] = _VALIDATION
+        return held_out
+    units = np.split(in_order, ends[:-1])
+    for unit in _nearest_units([len(unit) for unit in units], wanted):
+        held_out[units[unit]] = _VALIDATION
     return held_out
+
+
+def hold_out_by_device(splits: Codes, order: np.ndarray, begins: np.ndarray, share: float) -> Codes:
+    """Return the splits of the rows of whole devices, which begin at some positions, as in `hold_out`."""
+    if not share:
+        return splits
+    parts = zip(np.split(splits, begins[1:]), np.split(order, begins[1:]), strict=True)
+    return np.concatenate([hold_out(own, own_order, share) for own, own_order in parts])
 
 
 def _nearest_units(sizes: Sequence[int], wanted: int) -> list[int]:

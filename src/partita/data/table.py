@@ -22,7 +22,7 @@ from partita.data.index import Batch, Index, IndexCache, build_index, select_dev
 from partita.data.options import TableOptions
 from partita.data.rows import PartialRow, RowError, Rows, SkippedRow, SkippedRows
 from partita.data.sort import ensure_sorted_copy
-from partita.data.splits import SPLITS, SplitRule
+from partita.data.splits import SPLITS, SplitRule, hold_out_by_device
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
@@ -122,15 +122,19 @@ class DeviceTable:
 
     def _is_training(self, table: pa.Table, rows: np.ndarray) -> pa.Array:
         """Return whether each row is a training row; `rows` has the number of rows of each device."""
-        options, rule = self.options, self._rule
-        if not (rule.by_time or options.validation or options.max_examples):
-            return pa.array(rule.draw(table) == SPLITS.index("train"))
-        found = np.zeros(len(table), bool)
-        for end, count in zip(np.cumsum(rows).tolist(), rows.tolist(), strict=True):
-            splits = rule.assign(table.slice(end - count, count))
-            training = np.flatnonzero(splits == SPLITS.index("train"))
-            found[end - count + training[: options.max_examples or None]] = True
-        return pa.array(found)
+        rule, begins = self._rule, np.cumsum(rows) - rows
+        if rule.by_time:
+            devices = zip(begins.tolist(), rows.tolist(), strict=True)
+            splits = np.concatenate([rule.assign(table.slice(begin, count)) for begin, count in devices])
+        else:
+            drawn, order = rule.draw(table)
+            splits = hold_out_by_device(drawn, order, begins, self.options.validation)
+        is_training = splits == SPLITS.index("train")
+        if self.options.max_examples:
+            counted = np.cumsum(is_training)
+            before = np.repeat(np.append(0, counted)[begins], rows)
+            is_training &= counted - before <= self.options.max_examples
+        return pa.array(is_training)
 
     def _read(self, begin: int, end: int, columns: Sequence[str], device: DeviceId | None = None) -> pa.Table:
         """Return some columns of the rows from `begin` up to `end`, and those that their splits need."""
@@ -222,8 +226,8 @@ class DeviceTable:
                 raise self._error(first + error.row, str(error)) from None
             try:
                 self._rule.check_complete(rows)
-                splits = np.zeros(len(rows), int) if self._rule.by_time else self._rule.draw(rows)
-                order = splits if self._rule.by_time else self._rule.validation_order(rows)
+                unknown = np.zeros(len(rows), int)
+                splits, order = (unknown, unknown) if self._rule.by_time else self._rule.draw(rows)
             except RowError as error:
                 raise self._error(first + error.row, str(error), ids[error.row].as_py()) from None
             yield ids, splits, order
