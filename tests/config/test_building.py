@@ -176,7 +176,7 @@ def test_schedules_and_optimizers_are_named() -> None:
         ({"model": {"name": "convnet", "widht": 3}}, "The keys of [model] do not match ConvNet"),
         ({"model": {"name": "collections:UserList"}}, "must return a module, got []"),
         ({"model": {"width": 3}}, "The keys width of [model] need `model.name`."),
-        ({"model": {"start": "none.safetensors"}}, "Cannot read `model.start`"),
+        ({"model": {"start": "none.safetensors"}}, "`model.start` = 'none.safetensors' is not in `"),
         (
             {"partition": {"personal": "middle"}},
             "ConvNet names no part 'middle'. Known: none, input, output, head, adapter, full",

@@ -10,6 +10,7 @@ import pytest
 from partita.data.options import TableOptions
 from partita.data.splits import content_keys, fraction_of
 from partita.data.table import DeviceTable
+from partita.errors import ConfigError
 from tables import contents, not_utf8, open_table, split_of, splits_by_text, texts, write
 
 
@@ -24,7 +25,7 @@ def appended(rows: list[dict[str, Any]], more: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("drop", [(), ("id",)])
-def test_added_rows_never_move_a_row_to_another_split(tmp_path: Path, drop: tuple[str, ...]) -> None:
+def test_added_rows_never_move_a_row_between_training_and_test(tmp_path: Path, drop: tuple[str, ...]) -> None:
     rows = texts(devices=5, rows=40, id=lambda device, row: f"{device}/{row}")
     more = [{name: value for name, value in row.items() if name not in drop} for row in appended(rows, 3)]
     rows = [{name: value for name, value in row.items() if name not in drop} for row in rows]
@@ -32,8 +33,8 @@ def test_added_rows_never_move_a_row_to_another_split(tmp_path: Path, drop: tupl
     before = splits_by_text(open_table(write(tmp_path / "a.parquet", rows), validation=0.25))
     after = splits_by_text(open_table(write(tmp_path / "b.parquet", more), validation=0.25))
 
-    assert {text: after[text] for text in before} == before
     assert set(before.values()) == {"train", "validation", "test"}
+    assert {text for text in before if after[text] == "test"} == {t for t in before if before[t] == "test"}
 
 
 def test_shares_are_close_to_the_options(tmp_path: Path) -> None:
@@ -135,3 +136,62 @@ def test_an_image_is_hashed_by_its_bytes_and_not_by_its_path() -> None:
 
     assert one == other != changed
     assert 0 <= fraction_of(one, "test") < 1
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("split", ["", "hash", "time"])
+def test_the_share_of_validation_rows_is_the_nearest_on_each_device(
+    tmp_path: Path, share: float, split: str
+) -> None:
+    rows = [
+        {
+            "device": f"d{count}",
+            "text": f"{count}/{row}",
+            "time": row,
+            "split": "test" if row == 0 else "train",
+        }
+        for count in range(2, 30)
+        for row in range(count)
+    ]
+    options = {"split": split, "min_test_examples": 1, "min_train_examples": 1}
+    path = write(tmp_path / "t.parquet", rows)
+
+    plain, held_out = open_table(path, **options), open_table(path, validation=share, **options)
+
+    assert list(held_out.ids) == list(plain.ids)
+    for device in plain.ids:
+        training = len(plain.rows_of(device)["train"])
+        counts = {name: len(found) for name, found in held_out.rows_of(device).items()}
+        number = counts.get("validation", 0)
+        distances = [abs(other - share * training) for other in range(training)]
+        assert abs(number - share * training) == min(distances)
+        assert counts["train"] == training - number >= 1
+
+
+def test_whole_groups_are_held_out_as_near_to_the_share_as_possible(tmp_path: Path) -> None:
+    # Sixteen training rows in groups of 6, 5, 4 and 1.
+    groups = [name for name, size in {"a": 6, "b": 5, "c": 4, "d": 1}.items() for _ in range(size)]
+    rows = [{"device": "d", "text": f"{n}", "group": group} for n, group in enumerate(groups)]
+    path = write(tmp_path / "t.parquet", [{**row, "split": "train"} for row in rows] + [
+        {"device": "d", "text": "t", "group": "t", "split": "test"}
+    ])  # fmt: skip
+
+    def held_out(share: float) -> int:
+        return len(open_table(path, validation=share).rows_of("d").get("validation", ()))
+
+    # Every number of rows but 2, 3, 8, 13 and 14 is a sum of some groups; of two that are as near, the lower.
+    assert [held_out(n / 16) for n in range(1, 16)] == [1, 1, 4, 4, 5, 6, 7, 7, 9, 10, 11, 12, 12, 15, 15]
+
+
+def test_a_device_keeps_validation_rows_of_its_own(tmp_path: Path) -> None:
+    rows = texts(devices=2, rows=12, split=split_of)
+    rows[0]["split"] = "validation"
+    path = write(tmp_path / "t.parquet", rows)
+
+    found = contents(open_table(path, validation=0.5, min_train_examples=7))
+
+    assert found["d0", "validation"] == ["text 0 0"]
+    assert len(found["d1", "validation"]) == 4
+    with pytest.raises(ConfigError, match="at least 9 training rows"):
+        open_table(path, validation=0.5, min_train_examples=9)
+    assert list(open_table(path, validation=0.5, min_train_examples=8).ids) == ["d1"]

@@ -343,6 +343,15 @@ def test_a_table_with_validation_rows_of_its_own_or_held_out_can_choose(
     assert "served" in json.loads((here / "a/summary.json").read_text())["stages"]
 
 
+def test_a_device_that_cannot_choose_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["task.kind=tabular", "task.data=said.parquet", "evaluate.choose=validation"]
+
+    assert main(["run", "mine.toml", *QUICK, *arguments]) == 0
+
+    out = capsys.readouterr().out
+    assert "Warning: 1 device has no validation rows and did not choose a model (b)." in out
+
+
 def test_a_device_without_validation_rows_is_told_of_by_the_split_that_judges(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

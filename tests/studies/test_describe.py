@@ -220,7 +220,7 @@ def test_a_run_goes_on_only_from_the_file_that_it_began_from(
 
     assert main(["run", "--resume", "run"]) == 2
 
-    assert "has changed since the run started" in capsys.readouterr().err
+    assert "has other content than when the run started" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

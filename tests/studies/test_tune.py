@@ -23,6 +23,7 @@ from partita.studies.trials import Tuned, split_arguments
 from partita.studies.tune import Tuning, begin, tune
 from partita.tasks.validation import hold_out_validation
 from small import affine_devices, affine_task
+from tables import write
 
 KEY = "finetune.personal_lr"
 
@@ -86,6 +87,31 @@ def closeness_of(file: Path) -> float:
             total -= (predicted - targets).abs().mean().item() * len(examples)
             count += len(examples)
     return total / count
+
+
+def test_a_search_has_the_devices_of_the_final_run_and_names_those_that_it_does_not_evaluate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A fifth of 10 training rows is 2, which leaves 8; of 2 training rows it is none.
+    rows = [
+        {
+            "device": device,
+            "split": "test" if number < 2 else "train",
+            "x": float(number),
+            "label": number % 2,
+        }
+        for device, count in {"few": 4, "many-1": 12, "many-2": 12, "many-3": 12}.items()
+        for number in range(count)
+    ]
+    task = {"kind": "tabular", "data": str(write(tmp_path / "t.parquet", rows)), "min_train_examples": 2}
+    config = given(task=task)
+
+    tuned(tmp_path, {KEY: [0.0, 0.05]}, config)
+
+    assert "1 of 4 devices have no validation rows, so the search does not evaluate them: few." in caplog.text
+    tuned(tmp_path / "b", {KEY: [0.0]}, given(task={**task, "min_train_examples": 10}))
+    trial = RunFolder(tmp_path / "b/tune/trial-0")
+    assert {row["device"] for row in trial.devices.to_pylist()} == {"many-1", "many-2", "many-3"}
 
 
 def test_reading_test_rows_raises(tmp_path: Path) -> None:

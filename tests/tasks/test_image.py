@@ -1,5 +1,6 @@
 """The image task: decoding, augmentation and bad rows."""
 
+import json
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,33 @@ def test_a_model_gets_values_from_0_to_1(tmp_path: Path) -> None:
     task.loss(model, task.devices["d0"]["train"])
 
     assert torch.equal(seen[0], torch.ones(4, 1, 6, 6))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"mean": 0.5, "std": 0.25}, [(0.2 - 0.5) / 0.25] * 3),
+        ({"mean": [0.1, 0.2, 0.4], "std": [1, 1, 2]}, [0.1, 0.0, -0.1]),
+        ({"mean": "imagenet", "std": "imagenet"}, [-0.285 / 0.229, -0.256 / 0.224, -0.206 / 0.225]),
+    ],
+)
+def test_pixels_are_normalized_in_training_and_evaluation(
+    tmp_path: Path, settings: dict[str, Any], expected: list[float]
+) -> None:
+    # A pixel of 51 is 51 / 255 = 0.2.
+    path = write(tmp_path / "t.parquet", rows(image=png(51, mode="RGB")))
+    task = image(data=str(path), size=6, channels=3, crop_from=8, flip=True, **settings)
+    seen: list[torch.Tensor] = []
+    model = Recorder(seen)
+
+    task.loss(model.train(), task.devices["d0"]["train"])
+    task.loss(model.eval(), task.devices["d0"]["train"])
+    task.predict(model.eval(), task.devices["d0"]["test"])
+
+    assert len(seen) == 3
+    for images in seen:
+        for channel, value in enumerate(expected):
+            assert torch.allclose(images[:, channel], torch.tensor(value), atol=1e-6)
 
 
 class Recorder(nn.Module):
@@ -250,8 +278,25 @@ def test_a_label_that_is_a_string_is_a_one_line_error(tmp_path: Path) -> None:
         ({"channels": 2}, "`channels` must be 1 or 3, got 2."),
         ({"size": 0}, "`size` must be at least 1"),
         ({"size": 8, "crop_from": 4}, "at most `crop_from`, got 8 and 4."),
+        ({"mean": "imagenet"}, "`mean` must be a number, a list of 1 numbers, .*, got 'imagenet'"),
+        ({"mean": [0.1, 0.2], "channels": 3}, "`mean` must be a number, a list of 3 numbers"),
+        ({"std": [0.1, "x", 1], "channels": 3}, "`std` must be a number"),
+        ({"std": float("nan")}, "`std` must be a number"),
+        ({"std": 0}, "`std` must be above 0, got 0."),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         image(data="t.parquet", **settings)
+
+
+def test_the_number_of_classes_can_come_from_another_run(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "t.parquet", rows()))
+    (tmp_path / "derived.json").write_text(json.dumps({"kind": "image", "classes": 7}))
+
+    task = image(data=path, size=6, derived=str(tmp_path / "derived.json"))
+
+    assert image(data=path, size=6).derived == {"kind": "image", "classes": 3}
+    assert task.model_options["classes"] == 7
+    with pytest.raises(ValueError, match="`classes` must be 7, as the file `derived` says, got 3"):
+        image(data=path, size=6, classes=3, derived=str(tmp_path / "derived.json"))

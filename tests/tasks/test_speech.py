@@ -16,6 +16,7 @@ from partita import FedAlt, Undefined, named_partition, run  # noqa: E402
 from partita.data.examples import examples_of  # noqa: E402
 from partita.data.rows import BadData  # noqa: E402
 from partita.errors import ConfigError  # noqa: E402
+from partita.tasks.derived import derived_bytes  # noqa: E402
 from partita.tasks.speech import log_mel, speech, word_error_rate  # noqa: E402
 from partita.tasks.tokenizer import train_subwords  # noqa: E402
 from tables import write  # noqa: E402
@@ -164,3 +165,22 @@ def test_the_columns_can_have_other_names(tmp_path: Path) -> None:
 
     assert [one.text for one in examples_of(task.devices["d0"]["train"]).utterances] == ["one"]
     assert task.skipped[0].reason == "`recording` is empty"
+
+
+@pytest.mark.parametrize("tokens", [0, 8])
+def test_the_tokenizer_of_another_run_can_be_used(tmp_path: Path, tokens: int) -> None:
+    given = speech(data=str(write(tmp_path / "t.parquet", rows())), tokens=tokens)
+    (tmp_path / "derived.json").write_bytes(derived_bytes(given.derived))
+    other = str(write(tmp_path / "other.parquet", rows(text="tone")))
+
+    task = speech(data=other, tokens=tokens, derived=str(tmp_path / "derived.json"))
+
+    assert task.derived == given.derived
+    assert task.model_options == given.model_options != speech(data=other).model_options
+    first, again = (examples_of(t.devices["d0"]["test"]).batch_at(torch.arange(1)) for t in (given, task))
+    assert first["texts"] == ["one two"]
+    assert again["texts"] == ["tone"]
+    with pytest.raises(ValueError, match="`tokens` must be"):
+        speech(data=other, tokens=100, derived=str(tmp_path / "derived.json"))
+    with pytest.raises(ValueError, match="`derived` and `tokenizer` exclude each other"):
+        speech(data=other, tokenizer="x", derived=str(tmp_path / "derived.json"))

@@ -9,6 +9,7 @@ import torch
 from partita import FedSim, Partition, Undefined, run
 from partita.data.rows import BadData
 from partita.errors import ConfigError
+from partita.tasks.derived import derived_bytes
 from partita.tasks.text import BOS, EOS, OOV, PAD, text, word_accuracy
 from tables import write
 
@@ -135,3 +136,33 @@ def test_wrong_settings_are_refused() -> None:
         ValueError, match="`vocabulary_size` and `max_length` must be at least 1, got 0 and 20."
     ):
         text(data="t.parquet", vocabulary_size=0)
+
+
+def test_the_vocabulary_of_another_run_can_be_used(tmp_path: Path) -> None:
+    given = make_task(tmp_path, vocabulary_size=3).derived
+    (tmp_path / "derived.json").write_bytes(derived_bytes(given))
+    rows = [{"device": "c", "split": split, "text": "dog dog the"} for split in ("train", "test")]
+    path = str(write(tmp_path / "c.parquet", rows))
+
+    task = text(data=path, derived=str(tmp_path / "derived.json"), max_length=4)
+
+    # the 3, and 2, cat 1, as in the first table.
+    assert given == {"kind": "text", "vocabulary": ["the", "and", "cat"]} == task.derived
+    assert task.devices["c"]["train"][1].tolist() == [[OOV, OOV, 4, EOS]]
+    with pytest.raises(ValueError, match="`derived` and `vocabulary` exclude each other"):
+        text(data=path, derived=str(tmp_path / "derived.json"), vocabulary="words")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"kind": "image"}', "must have the derived values of a task of kind 'text', got 'image'"),
+        ("[1]", "must have the derived values of a task of kind 'text', got"),
+        ("", "Cannot read the derived values"),
+    ],
+)
+def test_derived_values_of_another_task_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "derived.json").write_text(content)
+
+    with pytest.raises(ConfigError, match=message):
+        make_task(tmp_path, derived=str(tmp_path / "derived.json"))

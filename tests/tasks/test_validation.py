@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partita import Devices, Task
 from partita.data.examples import examples_of
-from partita.tasks.validation import hold_out_validation
+from partita.tasks.validation import hold_out_validation, without_validation
 from small import affine_task
 
 
@@ -101,3 +101,11 @@ def test_test_examples_are_never_read() -> None:
 def test_a_share_is_between_0_and_1(share: float) -> None:
     with pytest.raises(ValueError, match="`validation` must be between 0 and 1"):
         hold_out_validation(numbered(a=5), share)
+
+
+def test_devices_without_validation_examples_are_found() -> None:
+    # A fifth of 2 examples is nearest to none.
+    task = hold_out_validation(numbered(one=1, two=2, three=3), 0.2)
+
+    assert list(task.devices["two"]) == ["train", "test"]
+    assert without_validation(task, task.devices.ids) == ["one", "two"]

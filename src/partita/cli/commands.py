@@ -30,6 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from partita.data.rows import BadData
     from partita.progress.display import Display
     from partita.studies import run as runner
+    from partita.studies.resume import RESUMABLE
 
     run = _prepare(options)
     if run.built.start:
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder.path}`.") from None
     except BadData as error:
-        command = shlex.join(["partita", "run", "--resume", str(run.folder.path), runner.RESUMABLE])
+        command = shlex.join(["partita", "run", "--resume", str(run.folder.path), RESUMABLE])
         raise ConfigError(f"{error} Resume with `{command}`.") from error
     _print_run(options, run.folder)
     return 1 if run.folder.has_failed_stage else 0

@@ -4,12 +4,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from partita.config.files import DERIVED, START, TABLE, TEMPLATES, named_files
 from partita.config.schema import Config
-from partita.config.tasks import named_files
 from partita.data.options import TableOptions
 from partita.data.placeholder import COLUMNS, write_placeholder
 
-_LEARNED = {"vocabulary", "tokenizer", "tokens"}
+_LEARNED = {"vocabulary", "tokenizer", "tokens", "derived"}
 """Keys of files and settings that belong to the real data."""
 _CONTENT = {"image", "label", "audio", "text"}
 """Keys that name columns of content: a placeholder table has the default ones."""
@@ -24,20 +24,20 @@ def with_placeholders(config: Config, beside: Path, folder: Path) -> tuple[Confi
         folder: a folder for a placeholder table.
     """
     notes: list[str] = []
-    start = config.model.start
-    if start and not (beside / start).exists():
-        notes.append(f"`{start}` is missing: the model has its initial weights.")
+    files = named_files(config, beside)
+    missing = {key: name for key, (name, places) in files.items() if not any(p.exists() for p in places)}
+    if START in missing:
+        notes.append(f"`{missing[START]}` is missing: the model has its initial weights.")
         config = replace(config, model=replace(config.model, start="", start_names={}))
     if config.task.kind not in COLUMNS:
         return config, notes
-    files = named_files(config, beside)
-    missing = {key: name for key, (name, places) in files.items() if not any(p.exists() for p in places)}
     options: dict[str, Any] = dict(config.task.options)
-    if "data" in missing:
-        notes.append(f"`{missing['data']}` is missing: a placeholder is used.")
+    if TABLE in missing:
+        notes.append(f"`{missing[TABLE]}` is missing: a placeholder is used.")
         options = _write_placeholder(config.task.kind, options, folder / "placeholder.parquet")
     else:
-        notes += [f"`{options.pop(key)}` is missing: one made from the data is used." for key in missing]
+        lacking = [key.removeprefix("task.") for key in (*TEMPLATES, DERIVED) if key in missing]
+        notes += [f"`{options.pop(key)}` is missing: one made from the data is used." for key in lacking]
     return replace(config, task=replace(config.task, options=options)), notes
 
 

@@ -1,6 +1,5 @@
 """From a config's task and model to a `Task`: data, model and initial weights."""
 
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import nn
 
+from partita.config.files import START, find_files
 from partita.config.loading import MODELS, TASKS, call, load, own_code, taken, takes
 from partita.config.reading import check_type
 from partita.config.schema import Config, ModelConfig
@@ -16,7 +16,9 @@ from partita.errors import ConfigError
 from partita.models.start import LoadReport, load_start
 from partita.params import Params, from_bytes
 from partita.protocol import derive_seed
+from partita.runs.folder import RunFolder
 from partita.tasks.build import seeded
+from partita.tasks.derived import differing
 from partita.tasks.task import Task
 from partita.tasks.validation import hold_out_validation
 
@@ -28,18 +30,21 @@ def build_task(config: Config, folder: Path) -> tuple[Task, LoadReport | None]:
         config: the config.
         folder: the folder in which files that the config names are found.
     """
-    task = _with_model(_build_task(config, folder), config.model)
-    if config.model.start:
-        return _with_start(task, _read_tensors(config.model.start, folder), config.model.start_names)
+    files = find_files(config, folder)
+    task = _with_model(_build_task(config, files), config.model)
+    if START in files:
+        _check_derived(task, files[START])
+        return _with_start(task, _read_tensors(files[START]), config.model.start_names)
     if config.model.start_names:
         raise ConfigError("`model.start_names` needs a file with initial weights, `model.start`.")
     return task, None
 
 
-def _build_task(config: Config, folder: Path) -> Task:
+def _build_task(config: Config, files: Mapping[str, Path]) -> Task:
     """Return the task with its own model."""
     function = load("task.kind", config.task.kind, TASKS)
-    options = {**config.task.options, **{key: str(path) for key, path in data_files(config, folder).items()}}
+    found = {key.removeprefix("task."): str(path) for key, path in files.items() if key != START}
+    options = {**config.task.options, **found}
     share = options.pop("validation", 0.0) if not takes("validation", function) else 0.0
     with seeded(derive_seed(config.seed, "task")):
         task = call("task", function, options)
@@ -68,34 +73,19 @@ def _with_model(task: Task, config: ModelConfig) -> Task:
     return task.with_model(partial(function, **options))
 
 
-def data_files(config: Config, folder: Path) -> dict[str, Path]:
-    """Return the files that a built-in task reads, by key, from the config's folder or from $PARTITA_DATA."""
-    files = named_files(config, folder)
-    for key, (name, places) in files.items():
-        if not any(place.exists() for place in places):
-            looked = " or ".join(f"`{place.parent.resolve()}`" for place in places)
-            hint = "" if len(places) > 1 else " Files are also found in the folder $PARTITA_DATA."
-            raise ConfigError(f"`task.{key}` = {name!r} is not in {looked}.{hint}")
-    return {key: next(p for p in places if p.exists()) for key, (_, places) in files.items()}
+def _check_derived(task: Task, start: Path) -> None:
+    """Raise if a model comes from a run whose derived values were others than the task's."""
+    run = RunFolder.of_model(start)
+    if run is None or not run.derived:
+        return
+    if names := differing(task.derived, run.derived):
+        raise ConfigError(
+            f"`model.start`, `{start}`, was trained with another `{names[0]}` than this task's: set "
+            f"`task.derived` to `{run.derived_file.resolve()}`."
+        )
 
 
-def named_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]]]:
-    """Return the names of the files that a built-in task reads, by key, and the paths where each may be."""
-    if config.task.kind not in TASKS:
-        return {}
-    if config.task.options.get("data") == "":
-        raise ConfigError("`task.data` must name a table, got ''.")
-    folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
-    given = {key: config.task.options.get(key) for key in ("data", "vocabulary", "tokenizer")}
-    return {
-        key: (name, [place / name for place in folders])
-        for key, name in given.items()
-        if isinstance(name, str) and name
-    }
-
-
-def _read_tensors(name: str, folder: Path) -> Params:
-    path = folder / name
+def _read_tensors(path: Path) -> Params:
     try:
         return from_bytes(path.read_bytes())
     except OSError as error:

@@ -1,5 +1,6 @@
 """Caches: decoded examples in memory, and the names of derived files in the user's cache folder."""
 
+import contextlib
 import hashlib
 import os
 from collections import OrderedDict
@@ -11,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from partita.durable import move_file
 from partita.protocol import DeviceId
 
 _MAX_BYTES = 256_000_000
@@ -73,7 +75,33 @@ def cache_name(table: Path, *, key: str, suffix: str) -> str:
     return f"{table.name}.{path_digest}.{key}.{suffix}"
 
 
-def file_states(files: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """Return the name, size and modification time of each file: they differ after a change."""
+def cache_paths(table: Path, *, key: str, suffix: str) -> list[Path]:
+    """Return where a small file derived from a table may be: beside it, or in the user's cache folder."""
+    table = table.resolve()
+    beside = table.with_name(f"{table.name}.{key}.{suffix}")
+    return [beside, cache_folder() / cache_name(table, key=key, suffix=suffix)]
+
+
+def write_to_first(paths: Sequence[Path], write: Callable[[Path], Any]) -> bool:
+    """Write a file to the first path where that is possible, and return whether there was one."""
+    for path in paths:
+        scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(scratch)
+            move_file(scratch, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                scratch.unlink(missing_ok=True)
+            continue
+        return True
+    return False
+
+
+def file_states(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:
+    """Return the name, size and times of each file: they differ after a change.
+
+    Besides the time of modification, which a user can set, there is the one of the last change of any kind.
+    """
     stats = [(file.name, file.stat()) for file in files]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    return [(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats]

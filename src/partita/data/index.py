@@ -1,11 +1,9 @@
 """The index of a table: where each device's rows are, cached on disk; and the selection of devices."""
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partita.data.cache import cache_folder, cache_name, file_states
-from partita.data.splits import SPLITS, SplitRule
-from partita.durable import move_file
+from partita.data.cache import cache_paths, file_states, write_to_first
+from partita.data.splits import SPLITS, Codes, SplitRule, hold_out_by_device
 from partita.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 2
+_FORMAT = 3
 """The version of the file format: an index with another one is rebuilt."""
 _SETTINGS = ("device", "split", "test", "validation")
 """The options that an index depends on."""
@@ -37,49 +34,80 @@ class Index:
     """The number of each device's first row."""
     counts: np.ndarray
     """The number of rows of each device (row) in each split (column), in the order of `SPLITS`."""
+    held_out: np.ndarray
+    """The number of each device's validation rows that were held out from its training rows."""
 
     def select(self, mask: np.ndarray) -> "Index":
         """Return the index of the devices where `mask` is true."""
-        return Index(self.ids.filter(pa.array(mask)), self.starts[mask], self.counts[mask])
+        return Index(
+            self.ids.filter(pa.array(mask)), self.starts[mask], self.counts[mask], self.held_out[mask]
+        )
 
     def counts_in(self, split: str) -> np.ndarray:
         """Return the number of rows of each device in a split."""
         return self.counts[:, SPLITS.index(split)]
 
 
-def build_index(batches: Iterable[tuple[pa.Array, np.ndarray]], rule: SplitRule) -> Index:
+Batch = tuple[pa.Array, Codes, np.ndarray]
+"""Rows of a table: device ids, splits before validation rows are held out, and the order to hold them out."""
+
+
+def build_index(batches: Iterable[Batch], rule: SplitRule) -> Index:
     """Return the index of a whole table in the table's order.
 
     Args:
-        batches: the device ids and the splits of the rows, batch by batch.
+        batches: the rows of the table, batch by batch.
         rule: the split rule; by time, it assigns the splits here, from the number of rows.
     """
     ids: list[pa.Array] = []
     starts: list[np.ndarray] = []
     counts: list[np.ndarray] = []
+    drawn: list[np.ndarray] = []
     first = 0
-    for names, splits in batches:
+    for names, splits, order in whole_devices(batches):
         begins = _run_starts(names)
-        in_split = np.stack([splits == code for code in range(len(SPLITS))], axis=1).astype(np.int64)
+        assigned = splits
+        if not rule.by_time:
+            assigned = hold_out_by_device(splits, order, begins, rule.options.validation)
         ids.append(names.take(pa.array(begins)))
         starts.append(begins + first)
-        counts.append(np.add.reduceat(in_split, begins))
+        counts.append(np.add.reduceat(assigned[:, None] == np.arange(len(SPLITS)), begins, dtype=np.int64))
+        drawn.append(np.add.reduceat(assigned != splits, begins, dtype=np.int64))
         first += len(names)
-    names = pa.concat_arrays(ids)
-    # A device whose rows span two batches has two entries: merge them.
-    begins = _run_starts(names)
-    merged = np.add.reduceat(np.concatenate(counts), begins)
+    held_out = np.concatenate(drawn)
+    found = np.concatenate(counts)
     if rule.by_time:
-        by_age = [rule.assign_by_age(int(rows)) for rows in merged[:, 0]]
-        merged = np.array([np.bincount(splits, minlength=len(SPLITS)) for splits in by_age])
-    return Index(names.take(pa.array(begins)), np.concatenate(starts)[begins], merged)
+        by_age = [rule.assign_by_age(int(rows)) for rows in found[:, 0]]
+        found = np.array([np.bincount(splits, minlength=len(SPLITS)) for splits in by_age])
+        held_out = found[:, SPLITS.index("validation")]
+    return Index(pa.concat_arrays(ids), np.concatenate(starts), found, held_out)
+
+
+def whole_devices(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield the rows in batches between which no device is divided, if its rows are adjacent."""
+    pending: Batch | None = None
+    for batch in batches:
+        names, splits, order = batch if pending is None else _joined(pending, batch)
+        last = int(_run_starts(names)[-1])
+        if last:
+            yield names[:last], splits[:last], order[:last]
+        pending = names[last:], splits[last:], order[last:]
+    if pending is not None:
+        yield pending
+
+
+def _joined(first: Batch, second: Batch) -> Batch:
+    names = pa.concat_arrays([first[0], second[0]])
+    return names, np.concatenate([first[1], second[1]]), np.concatenate([first[2], second[2]])
 
 
 def sort_index(index: Index) -> Index:
     """Return an index sorted by device id."""
     positions = pa.table({"id": index.ids, "position": np.arange(len(index.ids))}).sort_by("id")["position"]
     order = positions.to_numpy()
-    return Index(index.ids.take(pa.array(order)), index.starts[order], index.counts[order])
+    return Index(
+        index.ids.take(pa.array(order)), index.starts[order], index.counts[order], index.held_out[order]
+    )
 
 
 def _run_starts(names: pa.Array) -> np.ndarray:
@@ -99,12 +127,8 @@ class IndexCache:
 
     def __init__(self, path: Path, files: Sequence[Path], rule: SplitRule) -> None:
         settings = [*(getattr(rule.options, name) for name in _SETTINGS), rule.columns]
-        path = path.resolve()
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-        self._paths = [
-            path.with_name(f"{path.name}.{key}.index"),
-            cache_folder() / cache_name(path, key=key, suffix="index"),
-        ]
+        self._paths = cache_paths(path, key=key, suffix="index")
         self._about = json.dumps([_FORMAT, settings, file_states(files)]).encode()
 
     def load(self) -> Index | None:
@@ -120,7 +144,8 @@ class IndexCache:
         if (table.schema.metadata or {}).get(b"about") != self._about:
             return None
         counts = np.stack([table[split].to_numpy() for split in SPLITS], axis=1)
-        return Index(table["device"].combine_chunks(), table["start"].to_numpy(), counts)
+        starts, held_out = table["start"].to_numpy(), table["held_out"].to_numpy()
+        return Index(table["device"].combine_chunks(), starts, counts, held_out)
 
     def save(self, index: Index) -> None:
         """Write the index to the first place that can be written."""
@@ -128,20 +153,11 @@ class IndexCache:
             "device": index.ids,
             "start": index.starts,
             **{split: index.counts_in(split) for split in SPLITS},
+            "held_out": index.held_out,
         }
         table = pa.table(columns).replace_schema_metadata({"about": self._about})
-        for path in self._paths:
-            scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pq.write_table(table, scratch, compression="zstd")
-                move_file(scratch, path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    scratch.unlink(missing_ok=True)
-                continue
-            return
-        logger.warning("The index `%s` cannot be written: it is built again each time.", self._paths[0])
+        if not write_to_first(self._paths, lambda path: pq.write_table(table, path, compression="zstd")):
+            logger.warning("The index `%s` cannot be written: it is built again each time.", self._paths[0])
 
 
 def select_devices(
@@ -159,19 +175,20 @@ def select_devices(
         ConfigError: no device or too few devices are left, or one has no training or no test rows.
     """
     options = rule.options
+    # Rows that are held out for validation count as training rows: a run with them has the same devices.
+    rows = {"train": index.counts_in("train") + index.held_out, "test": index.counts_in("test")}
     if not ((index.counts_in("train") > 0) & (index.counts_in("test") > 0)).any():
         why = _why_none_has_both(index, rule, same_content)
         raise ConfigError(f"No device of `{path}` has both training and test rows: {why}")
     for split, minimum in (("train", options.min_train_examples), ("test", options.min_test_examples)):
-        empty = np.flatnonzero(index.counts_in(split) == 0)
+        empty = np.flatnonzero(rows[split] == 0)
         if len(empty) and not minimum:
             raise ConfigError(
                 f"Device {index.ids[int(empty[0])].as_py()!r} of `{path}` has no {split} rows, the first of "
                 f"{len(empty)} such devices: `min_{split}_examples = 1` leaves them out."
             )
     index = index.select(
-        (index.counts_in("train") >= options.min_train_examples)
-        & (index.counts_in("test") >= options.min_test_examples)
+        (rows["train"] >= options.min_train_examples) & (rows["test"] >= options.min_test_examples)
     )
     if not len(index.ids):
         raise ConfigError(

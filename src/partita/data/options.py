@@ -26,9 +26,11 @@ class TableOptions:
     test: float = 0.2
     """The share of test rows, for `hash` and `time`."""
     validation: float = 0.0
-    """The share of training rows held out for validation."""
+    """The share of each device's training rows held out for validation: the nearest number of rows, but never
+    the last training row. A device with validation rows of its own keeps these."""
     min_train_examples: int = 0
-    """Devices with fewer training examples are left out. 0: a device without any is an error."""
+    """Devices with fewer training examples, before validation rows are held out, are left out. 0: a device
+    without any is an error."""
     min_test_examples: int = 0
     """Devices with fewer test examples are left out. 0: a device without any is an error."""
     max_examples: int = 0

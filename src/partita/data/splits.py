@@ -1,7 +1,8 @@
 """The split of each row, train, validation or test: read from a column, or drawn from the row itself.
 
-A drawn split follows from a hash of the row's group, its id or its content, and of nothing else: rows that
-are added later never move a row to another split.
+Whether a row is drawn as a test row follows from a hash of its group, its id or its content, and of nothing
+else: rows that are added later never move a row between training and test. Validation rows are drawn from the
+training rows of each device, by the same hash.
 """
 
 import hashlib
@@ -95,22 +96,26 @@ class SplitRule:
                 raise RowError(row, f"`{name}` is empty")
 
     def assign(self, rows: pa.Table) -> Codes:
-        """Return the split of every row; to split by time, `rows` must be all rows of a single device."""
+        """Return the split of every row of one device."""
         if self.by_time:
             return self._assign_by_time(rows)
+        return hold_out(*self.draw(rows), self.options.validation)
+
+    def draw(self, rows: pa.Table) -> tuple[Codes, np.ndarray]:
+        """Return the split of every row before validation rows are held out, and an order to hold them out.
+
+        Rows with the same number in that order are held out together. By time, nothing is drawn here.
+        """
+        keys = self.row_keys(rows) if self.columns != [self.split_column] else []
+        order = _fractions(keys, "validation") if self.options.validation else np.zeros(len(rows))
         if self.split_column:
-            splits = self._read(rows)
-        else:
-            splits = np.where(self._fractions(rows, "test") < self.options.test, _TEST, _TRAIN)
-        if self.options.validation:
-            held_out = self._fractions(rows, "validation") < self.options.validation
-            splits = np.where((splits == _TRAIN) & held_out, _VALIDATION, splits)
-        return splits
+            return self._read(rows), order
+        return np.where(_fractions(keys, "test") < self.options.test, _TEST, _TRAIN), order
 
     def assign_by_age(self, rows: int) -> Codes:
         """Return the splits of a device's rows from the oldest to the newest: train, validation, test."""
         test = min(math.ceil(self.options.test * rows), rows - 1)
-        validation = min(math.ceil(self.options.validation * (rows - test)), rows - test - 1)
+        validation = held_out_count(self.options.validation, rows - test)
         return np.repeat([_TRAIN, _VALIDATION, _TEST], [rows - test - validation, validation, test])
 
     def _assign_by_time(self, rows: pa.Table) -> Codes:
@@ -149,8 +154,73 @@ class SplitRule:
                 row, f"the columns {', '.join(self.key_columns)} cannot be read, {error}"
             ) from error
 
-    def _fractions(self, rows: pa.Table, purpose: str) -> np.ndarray:
-        return np.array([fraction_of(key, purpose) for key in self.row_keys(rows)])
+
+def _fractions(keys: Sequence[bytes], purpose: str) -> np.ndarray:
+    return np.array([fraction_of(key, purpose) for key in keys])
+
+
+def held_out_count(share: float, rows: int) -> int:
+    """Return how many of a device's training rows are held out: the nearest number to a share, but never all.
+
+    >>> held_out_count(0.2, 8), held_out_count(0.2, 2), held_out_count(0.9, 2), held_out_count(0.9, 0)
+    (2, 0, 1, 0)
+    """
+    return min(round(share * rows), max(rows - 1, 0))
+
+
+def hold_out(splits: Codes, order: np.ndarray, share: float) -> Codes:
+    """Return the splits of one device's rows with `share` of its training rows held out for validation.
+
+    Rows with the same number in `order` stay together. Within that, the number of validation rows is the
+    nearest to the share, but never all training rows. A device that has validation rows keeps its splits.
+    """
+    training = np.flatnonzero(splits == _TRAIN)
+    if not share or not len(training) or (splits == _VALIDATION).any():
+        return splits
+    wanted, held_out = held_out_count(share, len(training)), splits.copy()
+    in_order = training[np.argsort(order[training], kind="stable")]
+    ends = np.flatnonzero(np.diff(order[in_order], append=np.inf)) + 1
+    if len(ends) == len(training):
+        held_out[in_order[:wanted]] = _VALIDATION
+        return held_out
+    units = np.split(in_order, ends[:-1])
+    for unit in _nearest_units([len(unit) for unit in units], wanted):
+        held_out[units[unit]] = _VALIDATION
+    return held_out
+
+
+def hold_out_by_device(splits: Codes, order: np.ndarray, begins: np.ndarray, share: float) -> Codes:
+    """Return the splits of the rows of whole devices, which begin at some positions, as in `hold_out`."""
+    if not share:
+        return splits
+    parts = zip(np.split(splits, begins[1:]), np.split(order, begins[1:]), strict=True)
+    return np.concatenate([hold_out(own, own_order, share) for own, own_order in parts])
+
+
+def _nearest_units(sizes: Sequence[int], wanted: int) -> list[int]:
+    """Return units, but not all, whose sizes add up to the number nearest to `wanted`, early ones preferred.
+
+    >>> _nearest_units([1, 1, 1, 1, 1], 2), _nearest_units([15, 30, 20], 20), _nearest_units([9], 5)
+    ([0, 1], [2], [])
+    """
+    units, left = list[int](), wanted
+    for unit, size in enumerate(sizes):
+        if size <= left:
+            units.append(unit)
+            left -= size
+    if not left:
+        return units
+    # Rows that must stay together are in the way: look at every sum, each with the last unit that it needs.
+    last = {0: -1}
+    for unit, size in enumerate(sizes):
+        sums = (total + size for total in last)
+        last |= {total: unit for total in sums if total <= 2 * wanted and total not in last}
+    total = min(last.keys() - {sum(sizes)}, key=lambda total: (abs(total - wanted), total))
+    units.clear()
+    while total:
+        units.append(last[total])
+        total -= sizes[last[total]]
+    return units[::-1]
 
 
 def _strings_as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from partita.data.arrow import Ids, check_id_type, first_repeated, id_strings
 from partita.data.cache import ExampleCache
 from partita.data.devices import Devices
-from partita.data.files import RowGroups, open_files
-from partita.data.index import Index, IndexCache, build_index, select_devices, sort_index
+from partita.data.files import RowGroups
+from partita.data.index import Batch, Index, IndexCache, build_index, select_devices, sort_index
 from partita.data.options import TableOptions
 from partita.data.rows import PartialRow, RowError, Rows, SkippedRow, SkippedRows
 from partita.data.sort import ensure_sorted_copy
-from partita.data.splits import SPLITS, SplitRule
+from partita.data.splits import SPLITS, SplitRule, hold_out_by_device
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_CLASSES = 1_000_000
 """The maximum number of classes inferred from labels."""
-_NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+_ROWS_AT_A_TIME = 65_536
+"""Training rows that `training_tables` reads at a time, unless a device has more."""
 
 
 class _NotGrouped(ConfigError):
@@ -93,11 +94,7 @@ class DeviceTable:
         position = self._position(device)
         start = int(self._index.starts[position])
         content = list(columns or self.columns)
-        names = list(dict.fromkeys([self.options.device, *self._rule.columns, *content]))
-        try:
-            table = self._groups.read(start, start + int(self._index.counts[position].sum()), names)
-        except RowError as error:
-            raise self._error(max(error.row, start), str(error), device) from error
+        table = self._read(start, start + int(self._index.counts[position].sum()), content, device)
         values = _decode(table.select(content))
         splits = self._rule.assign(table)
         found: dict[str, Rows] = {}
@@ -109,6 +106,43 @@ class DeviceTable:
                 locations = [self._groups.locate(start + row) for row in rows]
                 found[split] = Rows(device, split, locations, [values[row] for row in rows], self._skip)
         return found
+
+    def training_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield some columns of the training rows of all selected devices, many rows at a time."""
+        order = np.argsort(self._index.starts)
+        starts, rows = self._index.starts[order], self._index.counts.sum(axis=1)[order]
+        ends = starts + rows
+        first = 0
+        for last in range(1, len(order) + 1):
+            is_adjacent = last < len(order) and starts[last] == ends[last - 1]
+            if not is_adjacent or ends[last] - starts[first] > _ROWS_AT_A_TIME:
+                table = self._read(int(starts[first]), int(ends[last - 1]), columns)
+                yield table.filter(self._is_training(table, rows[first:last])).select(list(columns))
+                first = last
+
+    def _is_training(self, table: pa.Table, rows: np.ndarray) -> pa.Array:
+        """Return whether each row is a training row; `rows` has the number of rows of each device."""
+        rule, begins = self._rule, np.cumsum(rows) - rows
+        if rule.by_time:
+            devices = zip(begins.tolist(), rows.tolist(), strict=True)
+            splits = np.concatenate([rule.assign(table.slice(begin, count)) for begin, count in devices])
+        else:
+            drawn, order = rule.draw(table)
+            splits = hold_out_by_device(drawn, order, begins, self.options.validation)
+        is_training = splits == SPLITS.index("train")
+        if self.options.max_examples:
+            counted = np.cumsum(is_training)
+            before = np.repeat(np.append(0, counted)[begins], rows)
+            is_training &= counted - before <= self.options.max_examples
+        return pa.array(is_training)
+
+    def _read(self, begin: int, end: int, columns: Sequence[str], device: DeviceId | None = None) -> pa.Table:
+        """Return some columns of the rows from `begin` up to `end`, and those that their splits need."""
+        names = list(dict.fromkeys([self.options.device, *self._rule.columns, *columns]))
+        try:
+            return self._groups.read(begin, end, names)
+        except RowError as error:
+            raise self._error(max(error.row, begin), str(error), device) from error
 
     def splits_of(self, device: DeviceId) -> list[str]:
         """Return the splits in which a device has rows."""
@@ -181,7 +215,7 @@ class DeviceTable:
             )
         return sort_index(index)
 
-    def _batches(self) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    def _batches(self) -> Iterator[Batch]:
         """Yield the ids and the splits of all rows, batch by batch; by time, 0 stands for each split."""
         names = list(dict.fromkeys([self.options.device, *self._rule.columns]))
         first = 0
@@ -192,10 +226,11 @@ class DeviceTable:
                 raise self._error(first + error.row, str(error)) from None
             try:
                 self._rule.check_complete(rows)
-                splits = np.zeros(len(rows), int) if self._rule.by_time else self._rule.assign(rows)
+                unknown = np.zeros(len(rows), int)
+                splits, order = (unknown, unknown) if self._rule.by_time else self._rule.draw(rows)
             except RowError as error:
                 raise self._error(first + error.row, str(error), ids[error.row].as_py()) from None
-            yield ids, splits
+            yield ids, splits, order
             first += len(rows)
         if not first:
             raise ConfigError(f"`{self.path}` has no rows.")
@@ -236,19 +271,6 @@ class _DeviceSplits(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._splits)
-
-
-def numeric_columns(path: Path, options: TableOptions, *, label: str) -> list[str]:
-    """Return the numeric columns of a table, without the label and the columns with a role in `options`."""
-    roles = {options.device, options.split, options.id, options.group, options.time} - {""}
-    excluded = {label, "split", "id", "group", "time"} | roles
-    others = [field for field in open_files(path).schema if field.name not in excluded]
-    numeric = [field.name for field in others if any(is_kind(field.type) for is_kind in _NUMERIC)]
-    if not numeric:
-        raise ConfigError(f"`{path}` has no numeric column besides {', '.join(sorted(excluded))}.")
-    if ignored := [f"`{field.name}` ({field.type})" for field in others if field.name not in numeric]:
-        logger.warning("Columns of `%s` that are not numeric are ignored: %s.", path, ", ".join(ignored))
-    return numeric
 
 
 def _decode(table: pa.Table) -> Sequence[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ def fingerprint_of(task: Task, own: Personalization, plan: Plan, *, seed: int) -
         "seed": str(seed),
         "devices": f"{len(task.devices)} devices, {task.devices.ids.digest()}",
         "metrics": ", ".join(task.metrics),
+        "derived": _digest(json.dumps(dict(task.derived), sort_keys=True)),
         "partition": _digest(
             *(f"{part}: {dict(own.partition.shapes(part))}" for part in PARTS),
             *_sizes(own, task),

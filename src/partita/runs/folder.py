@@ -40,6 +40,8 @@ class RunFolder:
         self.summary_file = self.path / "summary.json"
         self.costs_file = self.path / "costs.json"
         """Costs of the run's partition for a device, as in `partita describe`."""
+        self.derived_file = self.path / "derived.json"
+        """Values that the task derived from the data and that models depend on."""
         self.skipped_file = self.path / "skipped.jsonl"
         self.report_file = self.path / "report.html"
         self.shared_folder = self.path / "shared"
@@ -132,6 +134,29 @@ class RunFolder:
             return _read_json(self.costs_file)
         except FileNotFoundError:
             return None
+
+    @property
+    def derived(self) -> Mapping[str, Any]:
+        """The content of `derived.json`, nothing where the task derives no values."""
+        try:
+            return _read_json(self.derived_file)
+        except FileNotFoundError:
+            return {}
+
+    @staticmethod
+    def of_model(file: Path) -> "RunFolder | None":
+        """Return the run that wrote a file of shared tensors, None if it is not a file in a run's folder."""
+        run = RunFolder(file.parent.parent if file.parent.name == "shared" else file.parent)
+        is_written = file.parent == run.shared_folder or run.is_checkpoint(file.name)
+        return run if is_written and run.exists else None
+
+    @property
+    def model_file(self) -> Path | None:
+        """The file with the newest whole model: pretrained, or of the last round before; None if none."""
+        if (pretrained := self.shared_file("pretrained")).exists():
+            return pretrained
+        checkpoint = (self.commit or {}).get("shared", {}).get("file")
+        return self.path / checkpoint if checkpoint else None
 
     def rounds(self) -> Iterator[RoundRow]:
         """Yield the lines of `rounds.jsonl`."""

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
@@ -92,6 +92,11 @@ class Result:
     def shared(self) -> Mapping[str, Tensor]:
         """The shared part u after training."""
         return self._record.shared(Stage.PERSONALIZED)
+
+    @property
+    def derived(self) -> Mapping[str, Any]:
+        """Values derived from the data of all devices that models depend on, such as a vocabulary."""
+        return self._origin.task.derived
 
     def served(self, device: DeviceId) -> Literal["global", "personal"]:
         """Return which model the device is served: its own, or the global one where that was chosen."""

@@ -19,7 +19,7 @@ def warnings_of(run: RunFolder) -> list[str]:
 
     The most important ones come first. Those of the Finetune baseline inside the run are included.
     """
-    found = [*failed_stages(run), *divergence(run), *_failed(run), *_unmeasured(run)]
+    found = [*failed_stages(run), *divergence(run), *_failed(run), *_unmeasured(run), *_unchosen(run)]
     if skipped := run.skipped():
         found.append(skipped_text(skipped))
     if run.baseline is not None:
@@ -101,6 +101,20 @@ def _unmeasured(run: RunFolder) -> Iterator[str]:
     has = "has" if missing == 1 else "have"
     split = summary.get("split", "test")
     yield f"{_devices(missing)} {has} no {split} {summary['metric']} ({_reason(run, stage, split)})"
+
+
+def _unchosen(run: RunFolder) -> Iterator[str]:
+    """Yield which devices could not choose a model, for lack of validation rows."""
+    if Stage.SERVED not in run.summary["stages"]:
+        return
+    splits: dict[str, set[str]] = {}
+    for row in run.devices.select(["device", "split"]).to_pylist():
+        splits.setdefault(row["device"], set()).add(row["split"])
+    lacking = [device for device, own in splits.items() if "validation" not in own]
+    if lacking:
+        shown = ", ".join([*lacking[:_SHOWN], *(["..."] if len(lacking) > _SHOWN else [])])
+        has = "has" if len(lacking) == 1 else "have"
+        yield f"{_devices(len(lacking))} {has} no validation rows and did not choose a model ({shown})"
 
 
 def _reason(run: RunFolder, stage: str, split: str) -> str:

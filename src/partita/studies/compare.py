@@ -41,6 +41,8 @@ def finish(
         on_round: called with every round that this process runs, labeled with its cell.
     """
     find_own_code(comparison.values, comparison.folder)
+    if not all(map(comparison.is_done, comparison.cells)):
+        comparison.check_files()
     progress = _Progress(comparison, _ending_all(on_progress), _ending_all(on_round))
     try:
         if comparison.trials:

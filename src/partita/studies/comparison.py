@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,10 +12,11 @@ import tomli_w
 
 from partita.config.building import build, build_plan
 from partita.config.changes import with_values
+from partita.config.files import changed_files, contents_of, find_files, relative_to
 from partita.config.loading import own_code
 from partita.config.provenance import COMMAND, find_own_code, made_with
 from partita.config.reading import config_of, read_values
-from partita.config.tasks import build_task, data_files
+from partita.config.tasks import build_task
 from partita.durable import make_folder, replace_file
 from partita.errors import ConfigError, RunFailed, described
 from partita.methods import registry
@@ -75,6 +75,16 @@ class Comparison:
     def tuned_folder(self) -> Path:
         """The folder of the methods' tuning."""
         return self.folder / _TUNED
+
+    def check_files(self) -> None:
+        """Raise if a file that the comparison reads has other content than when it began."""
+        config = base_of(self.values)
+        if changed := changed_files(config, self.folder):
+            file = find_files(config, self.folder)[next(iter(changed))]
+            raise ConfigError(
+                f"`{file}` has other content than when the comparison in `{self.folder}` began: restore the "
+                "original file, or start a new comparison."
+            )
 
     def run_of(self, cell: Cell) -> RunFolder:
         """Return a cell's run."""
@@ -292,11 +302,10 @@ def _from_folder(
 ) -> dict[str, Any]:
     """Return a config's values with paths relative to the comparison's folder, and with versions."""
     config, folder = base_of(values), folder.resolve()
-    files = {f"task.{key}": path for key, path in data_files(config, beside).items()}
-    if config.model.start:
-        files["model.start"] = beside / config.model.start
-    changes = {key: os.path.relpath(path.resolve(), folder) for key, path in files.items()}
-    versions = made_with(config, folder, *(cell.config(out=folder) for cell in first_seed(cells)))
+    changes = relative_to(folder, find_files(config, beside))
+    versions = contents_of(config, beside) | made_with(
+        config, folder, *(cell.config(out=folder) for cell in first_seed(cells))
+    )
     return with_values(values, {**changes, "made_with": versions, "out": None})
 
 

@@ -24,6 +24,7 @@ from partita.runs.journal import FolderJournal, MemoryJournal
 from partita.runs.result import Origin, Result
 from partita.tasks.build import split_by_stage
 from partita.tasks.check import check_task
+from partita.tasks.derived import derived_bytes, differing
 from partita.tasks.task import Task
 from partita.training.costs import cost_model_of
 from partita.training.pipeline import Pipeline, RoundCallback
@@ -89,6 +90,7 @@ def pipeline(
         executor or local_executor(task, own, plan, store, seed=seed) as devices,
     ):
         _write_config(folder, own, plan, seed=seed)
+        write_derived(folder, task)
         write_costs(folder, task, own, plan, seed=seed)
         task.skipped.log_to(folder.skipped_file)
         Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
@@ -99,6 +101,12 @@ def _write_config(folder: RunFolder, own: Personalization, plan: Plan, *, seed: 
     """Write what a config can say of a run that was started in Python, so that its report can be written."""
     values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
     replace_file(folder.config_file, tomli_w.dumps(values).encode())
+
+
+def write_derived(folder: RunFolder, task: Task) -> None:
+    """Write the values that the task derived from the data of all devices, if there are any."""
+    if task.derived:
+        replace_file(folder.derived_file, derived_bytes(task.derived))
 
 
 def write_costs(folder: RunFolder, task: Task, own: Personalization, plan: Plan, *, seed: int) -> None:
@@ -181,6 +189,11 @@ def _origin_of(folder: RunFolder, task: Task | None, partition: Partition | Pers
         raise ConfigError(
             f"The run in `{folder.path}` was started in Python: to build its models, pass its task to "
             "`partita.open` as `task`."
+        )
+    if folder.derived and (names := differing(task.derived, folder.derived)):
+        raise ConfigError(
+            f"`task` has another `{names[0]}` than the run in `{folder.path}`: create it with `derived`, the "
+            f"file `{folder.derived_file}`."
         )
     if partition is None:
         partition = recorded_partition(values, task.model())

@@ -1,9 +1,7 @@
 """One run from a config: its folder, its baseline, and resuming it."""
 
-import hashlib
 import itertools
 import logging
-import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,12 +13,22 @@ import tomli_w
 from torch import nn
 
 from partita.config.building import Built, build
+from partita.config.files import (
+    DERIVED,
+    KEYS,
+    START,
+    TEMPLATES,
+    changed_files,
+    contents_of,
+    find_files,
+    relative_to,
+)
+from partita.config.loading import TASKS
 from partita.config.partitions import frozen_patterns
 from partita.config.provenance import COMMAND, changed_code, find_own_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values
-from partita.config.recording import is_from_python
 from partita.config.schema import Config
-from partita.config.tasks import data_files
+from partita.data.digests import describe_file
 from partita.data.rows import skipped_text
 from partita.device.store import DiskStore
 from partita.durable import make_folder, replace_file
@@ -32,15 +40,14 @@ from partita.protocol import Stage
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
-from partita.studies.python import local_executor, write_costs
+from partita.studies.python import local_executor, write_costs, write_derived
+from partita.studies.resume import resumed_config
 from partita.tasks.build import build_model
+from partita.tasks.task import Task
 from partita.training.evaluation import Summary
 from partita.training.pipeline import Pipeline, RoundCallback
 
 logger = logging.getLogger(__name__)
-
-RESUMABLE = "task.skip_bad=true"
-"""The only task override allowed on resume: it changes no row already read."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,11 @@ def prepare(config: Config, beside: Path, command: str = "") -> Prepared:
         command: the command line that asked for the run, recorded with it.
     """
     built = _build(config, beside)
+    for key, (was, now) in changed_files(config, beside).items():
+        if key != START:
+            logger.warning("The run was made with `%s` %s; now it is %s.", key, was, now)
     folder = RunFolder(claim(config))
-    _write_config(config, beside, folder, command)
+    _write_config(config, beside, folder, built.task, command)
     return Prepared(config, built, folder)
 
 
@@ -76,45 +86,14 @@ def prepare_or_resume(config: Config, beside: Path) -> Prepared:
 
 
 def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
-    """Build the run in a folder again, to resume it.
-
-    Of its config, only `RESUMABLE` and the section `report` may change.
-    """
-    refused = [text for text in overrides if text != RESUMABLE and not text.startswith("report.")]
-    if refused:
-        given = " ".join(refused)
-        raise ConfigError(f"A resumed run takes its config from its folder: leave out `{given}`.")
+    """Build the run in a folder again, to resume it; `resumed_config` says what may change."""
     folder = RunFolder(path)
-    if not folder.exists:
-        raise ConfigError(
-            f"`{path}` holds no run to resume: it has no `{folder.config_file.name}`. A run started in "
-            "Python is resumed in Python, with `resume=True`."
-        )
-    if is_from_python(folder.values):
-        raise ConfigError(f"The run in `{path}` was started in Python: resume it there, with `resume=True`.")
-    config = read_config(folder.config_file, overrides)
-    if not config.made_with:
-        raise ConfigError(f"`{path}` is not a run's folder: no run has written its `config.toml`.")
-    for name, (file, text) in _files(config, path).items():
-        if config.made_with.get(name, text) != text:
-            raise ConfigError(f"`{file}` has changed since the run started: restore the original file.")
+    config = resumed_config(folder, overrides)
     run = Prepared(config, _build(config, path), folder)
     if overrides:
         with FolderJournal(folder):
             _save(replace(config, made_with=still_made_with(config, path)), folder)
     return run
-
-
-def _files(config: Config, folder: Path) -> dict[str, tuple[Path, str]]:
-    """Return the files that a run reads, by key, each with a text that identifies its content."""
-    found: dict[str, tuple[Path, str]] = {}
-    start = folder / config.model.start
-    if config.model.start and start.is_file():
-        found["model.start"] = start, f"sha256 {hashlib.sha256(start.read_bytes()).hexdigest()}"
-    for key, path in data_files(config, folder).items():
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        found[f"task.{key}"] = path, f"{sum(file.stat().st_size for file in files)} bytes"
-    return found
 
 
 def _build(config: Config, beside: Path) -> Built:
@@ -151,9 +130,9 @@ def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
     """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
     config, inner = read_config(run.folder.config_file), RunFolder(run.folder.baseline_folder)
     nested = _baseline(config, build_model(run.built.task, seed=config.seed))
-    make_folder(inner.path, exist_ok=True)
-    _write_config(nested, run.folder.path, inner)
     built = build(nested, run.folder.path)
+    make_folder(inner.path, exist_ok=True)
+    _write_config(nested, run.folder.path, inner, built.task)
     if built.start and (built.start.new or built.start.unused):
         raise RunFailed(f"The baseline cannot start from the pretrained model: {built.start}.")
     own = Prepared(nested, built, inner)
@@ -238,16 +217,24 @@ def _make(folder: Path) -> Path:
     return folder
 
 
-def _write_config(config: Config, beside: Path, folder: RunFolder, command: str = "") -> None:
-    """Write the resolved run, with paths relative to its folder."""
-    path = folder.path.resolve()
-    start = config.model.start and os.path.relpath((beside / config.model.start).resolve(), path)
-    model = replace(config.model, start=start)
-    files = {k: os.path.relpath(p.resolve(), path) for k, p in data_files(config, beside).items()}
-    task = replace(config.task, options={**config.task.options, **files})
-    versions = made_with(config, path) | {k: text for k, (_, text) in _files(config, beside).items()}
-    versions |= {COMMAND: command} if command else {}
-    _save(replace(config, task=task, model=model, made_with=versions), folder)
+def _write_config(config: Config, beside: Path, folder: RunFolder, task: Task, command: str = "") -> None:
+    """Write the resolved run, with paths relative to its folder, and the values that its task derived."""
+    files, contents = relative_to(folder.path, find_files(config, beside)), contents_of(config, beside)
+    write_derived(folder, task)
+    if task.derived and config.task.kind in TASKS:
+        files = {key: name for key, name in files.items() if key not in TEMPLATES}
+        files[DERIVED] = folder.derived_file.name
+        contents[DERIVED] = describe_file(folder.derived_file)
+    named = {key.removeprefix("task."): name for key, name in files.items() if key != START}
+    options = {name: value for name, value in config.task.options.items() if f"task.{name}" not in KEYS}
+    versions = made_with(config, folder.path.resolve()) | contents | ({COMMAND: command} if command else {})
+    recorded = replace(
+        config,
+        task=replace(config.task, options={**options, **named}),
+        model=replace(config.model, start=files.get(START, "")),
+        made_with=versions,
+    )
+    _save(recorded, folder)
 
 
 def _save(config: Config, folder: RunFolder) -> None:

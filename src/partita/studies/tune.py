@@ -4,7 +4,7 @@ Every trial is a run with its own folder. Unless the search changes a setting of
 from one pretrained model. A trial that is among the worst third of those before it is stopped early.
 """
 
-import os
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,11 @@ import tomli_w
 
 from partita.config.building import build
 from partita.config.changes import value_at, with_values
+from partita.config.files import contents_of, find_files, relative_to
 from partita.config.provenance import find_own_code, made_with
 from partita.config.reading import config_of, to_values, warn_replaced
 from partita.config.schema import Config
-from partita.config.tasks import build_task, data_files
+from partita.config.tasks import build_task
 from partita.durable import replace_file
 from partita.errors import ConfigError, RunFailed, needed
 from partita.methods import registry
@@ -27,8 +28,12 @@ from partita.protocol import Stage
 from partita.runs.warnings import failed_stages
 from partita.studies import run as runner
 from partita.studies.trials import Sampler, SearchSpace, Stopped, Trial, TrialWatcher, Tuned, check_space
+from partita.tasks.task import Task
+from partita.tasks.validation import without_validation
 from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
+
+logger = logging.getLogger(__name__)
 
 _VALIDATION = 0.2
 """Share of training rows held out for validation if the config has none."""
@@ -36,6 +41,8 @@ _PRETRAINING = ("pretrain.", "model.", "task.", "seed", "personalize.method", "p
 """Keys that change the pretrained model, or whether a run begins from it."""
 _START = "start"
 """The folder of the run that pretrains for all trials."""
+_SHOWN = 10
+"""Devices that a warning lists."""
 _CHECKS = 4
 """Evaluations during training, after each of which a trial may be stopped."""
 
@@ -106,6 +113,7 @@ def tune(
     find_own_code({**tuning.values, **space}, tuning.beside)
     config = config_of(_trial_values(tuning.values))
     task, _ = build_task(config, tuning.beside)
+    _warn_of_unseen(task, config)
     direction = task.metrics[task.headline].direction
     own = {key: _value_in(config, key) for key in space}
     sampler = Sampler(space, own=own, direction=direction, seed=config.seed, trials=trials)
@@ -132,6 +140,18 @@ def tune(
     return Tuned(metric=task.headline, trials=done, best=best)
 
 
+def _warn_of_unseen(task: Task, config: Config) -> None:
+    """Log the evaluated devices that have no validation rows: only the final run evaluates them."""
+    positions = config.evaluate.positions(len(task.devices), seed=config.seed)
+    if unseen := without_validation(task, (task.devices.ids[position] for position in positions)):
+        logger.warning(
+            "%d of %d devices have no validation rows, so the search does not evaluate them: %s.",
+            len(unseen),
+            len(positions),
+            ", ".join([*unseen[:_SHOWN], *(["..."] if len(unseen) > _SHOWN else [])]),
+        )
+
+
 def _value_in(config: Config, key: str) -> Any:
     """Return the value that a config has for a key."""
     value = value_at(to_values(config), key)
@@ -142,13 +162,11 @@ def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
     """Write the config with the best values, for a run on all training rows, and return its path."""
     values = with_values(tuning.values, {**tuned.best.choice, "out": None})
     config, folder = config_of(values), tuning.folder.resolve()
-    files = {f"task.{key}": path for key, path in data_files(config, tuning.beside).items()}
-    if config.model.start:
-        files["model.start"] = tuning.beside / config.model.start
-    changes: dict[str, Any] = {key: os.path.relpath(path.resolve(), folder) for key, path in files.items()}
+    changes: dict[str, Any] = {**relative_to(folder, find_files(config, tuning.beside))}
     if not config.evaluate.choose and config.evaluate.split != "validation":
         changes["task.validation"] = None
-    values = with_values(values, {**changes, "made_with": made_with(config, folder)})
+    versions = made_with(config, folder) | contents_of(config, tuning.beside)
+    values = with_values(values, {**changes, "made_with": versions})
     path = tuning.folder / "tuned.toml"
     replace_file(path, tomli_w.dumps(values).encode())
     return path

@@ -1,5 +1,6 @@
 """Image classification, from a table of images and labels by device."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -16,10 +17,13 @@ from partita.data.options import keys_of, options_of
 from partita.data.rows import BadRow, Rows, value_of
 from partita.data.table import DeviceTable
 from partita.models.resnet import ResNet
+from partita.tasks.derived import check_agrees, read_derived
 from partita.tasks.metrics import accuracy
 from partita.tasks.task import Task
 
 _MODES = {1: "L", 3: "RGB"}
+_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+"""The usual constants, also torchvision's: mean and standard deviation of ImageNet's pixels by channel."""
 _WIDE_MODES = ("I", "F")
 """Pillow's modes with 32 bits per pixel: the value of white is unknown."""
 
@@ -32,8 +36,11 @@ def image(
     classes: int = 0,
     crop_from: int = 0,
     flip: bool = False,
+    mean: float | list[float] | str = 0.0,
+    std: float | list[float] | str = 1.0,
     image: str = "image",
     label: str = "label",
+    derived: str = "",
     **table: Any,
 ) -> Task:
     """Return a task of image classification.
@@ -45,8 +52,12 @@ def image(
         classes: the number of classes. 0: one more than the largest label.
         crop_from: in training, images are resized to this size and cropped to `size` at random. 0: no crop.
         flip: whether images are flipped horizontally at random in training.
+        mean: the value that is subtracted from pixels, which are from 0 to 1: a number, one for each channel,
+            or "imagenet", as models trained on ImageNet need it.
+        std: the value that the result is divided by, in the same form.
         image: the column of images.
         label: the column of labels: whole numbers from 0 on.
+        derived: the file `derived.json` of a run, to use its number of classes.
         table: how the table is read, see `TableOptions`.
     """
     if channels not in _MODES:
@@ -55,10 +66,15 @@ def image(
         raise ValueError(f"`size` must be at least 1, and at most `crop_from`, got {size} and {crop_from}.")
     if classes < 0:
         raise ValueError(f"`classes` must be 0 or above, got {classes}.")
+    pixels = {name: _per_channel(name, own, channels) for name, own in (("mean", mean), ("std", std))}
+    if not (pixels["std"] > 0).all():
+        raise ValueError(f"`std` must be above 0, got {std!r}.")
     source = DeviceTable(Path(data), options_of(table, _KEYS), (image, label))
-    classes = classes or source.classes(label)
+    values = read_derived("image", derived) or {"kind": "image", "classes": classes or source.classes(label)}
+    check_agrees("classes", classes, values)
+    classes = values["classes"]
     options = {"classes": classes, "channels": channels, "stem": "small" if size < 96 else "large"}
-    augment = partial(_augment, size=size, flip=flip)
+    augment = partial(_augment, size=size, flip=flip, **pixels)
     parser = _Parser(
         image=image,
         label=label,
@@ -75,10 +91,24 @@ def image(
         predict=partial(_predict, augment=augment),
         model_options=options,
         skipped=source.skipped,
+        derived=values,
     )
 
 
 _KEYS = keys_of(image)
+
+
+def _per_channel(name: str, value: Any, channels: int) -> Tensor:
+    """Return the `mean` or `std` of pixels with a value for each channel, of shape (channel, 1, 1)."""
+    values = _IMAGENET[name] if value == "imagenet" else value
+    numbers = [values] * channels if isinstance(values, int | float) else values
+    is_list = isinstance(numbers, list | tuple) and all(isinstance(n, int | float) for n in numbers)
+    if not is_list or len(numbers) != channels or not all(map(math.isfinite, numbers)):
+        raise ValueError(
+            f"`{name}` must be a number, a list of {channels} numbers, one for each channel, or, with 3 "
+            f"channels, 'imagenet', got {value!r}."
+        )
+    return torch.tensor(numbers, dtype=torch.float32).view(-1, 1, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +169,8 @@ def _on_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, image.convert("RGBA"))
 
 
-def _augment(images: Tensor, *, size: int, flip: bool, training: bool) -> Tensor:
-    """Return images in [0, 1] of the model's size: in training, randomly cropped and flipped."""
+def _augment(images: Tensor, *, size: int, flip: bool, mean: Tensor, std: Tensor, training: bool) -> Tensor:
+    """Return normalized images of the model's size: in training, randomly cropped and flipped."""
     images = images.float().div(255)
     given = images.shape[-1]
     if training and given > size:
@@ -152,7 +182,7 @@ def _augment(images: Tensor, *, size: int, flip: bool, training: bool) -> Tensor
     if training and flip:
         flipped = torch.rand(len(images)) < 0.5
         images = torch.where(flipped[:, None, None, None], images.flip(-1), images)
-    return images
+    return (images - mean) / std
 
 
 def _loss(model: nn.Module, batch: Batch, *, augment: Any) -> Tensor:

@@ -17,9 +17,10 @@ from partita.data.rows import BadRow, Rows, value_of
 from partita.data.table import DeviceTable
 from partita.errors import needed
 from partita.models.speech import SpeechTransformer
+from partita.tasks.derived import check_agrees, read_derived
 from partita.tasks.metrics import Metric, Undefined
 from partita.tasks.task import Task
-from partita.tasks.tokenizer import Tokenizer, characters, load_subwords, train_subwords
+from partita.tasks.tokenizer import Tokenizer, characters, load_subwords, tokenizer_from, train_subwords
 
 _BLANK = 0
 _MIN_RATE = 4000
@@ -35,19 +36,21 @@ def speech(
     max_seconds: float = 35.0,
     audio: str = "audio",
     text: str = "text",
+    derived: str = "",
     **table: Any,
 ) -> Task:
     """Return a task of speech recognition.
 
     Args:
         data: a Parquet table by device, with a column of audio and one of transcripts.
-        tokens: the number of subword tokens, learned from the training transcripts by byte-pair encoding. 0:
-            the tokens are characters.
+        tokens: the number of subword tokens, learned from the training transcripts of all devices by
+            byte-pair encoding. 0: the tokens are characters.
         tokenizer: a sentencepiece model file to use instead, such as the one a pretrained model needs.
         features: the number of log-mel features per frame of 10 ms.
         max_seconds: the maximum length of an utterance; longer ones are bad rows.
         audio: the column of audio.
         text: the column of transcripts.
+        derived: the file `derived.json` of a run, to use its tokenizer.
         table: how the table is read, see `TableOptions`.
     """
     if features < 1 or not max_seconds > 0 or tokens < 0:
@@ -56,7 +59,13 @@ def speech(
             f"{features}, {max_seconds} and {tokens}."
         )
     source = DeviceTable(Path(data), options_of(table, keys_of(speech)), (audio, text))
-    converter = load_subwords(Path(tokenizer)) if tokenizer else _train_tokenizer(source, text, tokens)
+    if derived and tokenizer:
+        raise ValueError("`derived` and `tokenizer` exclude each other: leave out one of them.")
+    if values := read_derived("speech", derived):
+        converter = tokenizer_from(values)
+        check_agrees("tokens", tokens, {"tokens": len(converter)})
+    else:
+        converter = load_subwords(Path(tokenizer)) if tokenizer else _train_tokenizer(source, text, tokens)
     options = {"features": features, "outputs": len(converter) + 1}
     parser = _Parser(audio=audio, text=text, tokenizer=converter, features=features, max_seconds=max_seconds)
     return Task(
@@ -68,6 +77,7 @@ def speech(
         weight=lambda texts: sum(len(text.split()) for text in texts),
         model_options=options,
         skipped=source.skipped,
+        derived={"kind": "speech", **converter.to_values()},
     )
 
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch
+from partita.data.numeric import LARGEST, mean_and_std, numeric_columns
 from partita.data.options import keys_of, options_of
 from partita.data.rows import BadRow, Rows
-from partita.data.table import DeviceTable, numeric_columns
+from partita.data.table import DeviceTable
+from partita.tasks.derived import Derived, check_agrees, read_derived
 from partita.tasks.metrics import Metric, accuracy
 from partita.tasks.task import Task
-
-_LARGEST = torch.finfo(torch.float32).max
 
 
 def tabular(
@@ -27,6 +27,8 @@ def tabular(
     columns: list[str] | None = None,
     regression: bool = False,
     classes: int = 0,
+    standardize: bool = True,
+    derived: str = "",
     **table: Any,
 ) -> Task:
     """Return a task of predicting one column from others.
@@ -37,6 +39,10 @@ def tabular(
         columns: the columns to predict it from. Default: all other numeric and boolean columns.
         regression: whether the label is a number instead of a class.
         classes: the number of classes. 0: one more than the largest label.
+        standardize: whether the mean of each column is subtracted and the result divided by its standard
+            deviation. Both are computed over the training rows of all devices.
+        derived: the file `derived.json` of a run, to use its columns, classes and standardization instead of
+            computing them.
         table: how the table is read, see `TableOptions`.
     """
     if isinstance(columns, str):
@@ -46,19 +52,39 @@ def tabular(
     if classes < 0:
         raise ValueError(f"`classes` must be 0 or above, got {classes}.")
     options = options_of(table, keys_of(tabular))
-    names = columns or numeric_columns(Path(data), options, label=label)
+    given = read_derived("tabular", derived)
+    names = given["columns"] if given else columns or numeric_columns(Path(data), options, label=label)
     source = DeviceTable(Path(data), options, (*names, label))
-    if not regression:
-        classes = classes or source.classes(label)
-    parser = _Parser(columns=names, label=label, classes=0 if regression else classes)
+    values = given or {
+        "kind": "tabular",
+        "columns": list(names),
+        **({} if regression else {"classes": classes or source.classes(label)}),
+        **(mean_and_std(source.training_tables(names), names) if standardize else {}),
+    }
+    check_agrees("columns", columns, values)
+    check_agrees("classes", classes, values)
+    _check_has(values, classes=not regression, mean=standardize)
+    classes = values.get("classes", 0)
+    parser = _Parser(columns=names, label=label, classes=classes, derived=values)
     return Task(
-        model=partial(Perceptron, inputs=len(names), outputs=1 if regression else classes),
+        model=partial(Perceptron, inputs=len(names), outputs=classes or 1),
         loss=_square_error if regression else _cross_entropy,
-        metrics={"error": Metric(mean_absolute_error, "down")} if regression else {"accuracy": accuracy},
+        metrics=_REGRESSION if regression else {"accuracy": accuracy},
         devices=source.devices(parser),
-        model_options={"inputs": len(names), "outputs": 1 if regression else classes, "classes": classes},
+        model_options={"inputs": len(names), "outputs": classes or 1, "classes": classes},
         skipped=source.skipped,
+        derived=values,
     )
+
+
+def _check_has(values: Derived, **names: bool) -> None:
+    """Raise if derived values have a name that they should not have, or lack one."""
+    for name, is_needed in names.items():
+        if is_needed != (name in values):
+            raise ValueError(
+                f"The file `derived` has {'no' if is_needed else 'a value'} `{name}`: its run had another "
+                "`regression` or `standardize`."
+            )
 
 
 class Perceptron(nn.Module):
@@ -95,20 +121,35 @@ def mean_absolute_error(predictions: Tensor, targets: Tensor) -> float:
     return (predictions.squeeze(1) - targets).abs().double().mean().item()
 
 
+_REGRESSION = {"mean absolute error": Metric(mean_absolute_error, "down")}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Parser:
-    """Makes examples of rows: inputs and label."""
+    """Makes examples of rows: inputs, standardized where the derived values have a mean, and label."""
 
     columns: Sequence[str]
     label: str
     classes: int
     """The number of classes; 0 for regression."""
+    derived: Derived
 
     def __call__(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        parsed = rows.parse(lambda row: ([_number(row, name) for name in self.columns], self._label(row)))
+        parsed = rows.parse(lambda row: (self._inputs(row), self._label(row)))
         inputs = torch.tensor([values for values, _ in parsed], dtype=torch.float32)
         dtype = torch.long if self.classes else torch.float32
         return inputs.view(-1, len(self.columns)), torch.tensor([label for _, label in parsed], dtype=dtype)
+
+    def _inputs(self, row: Any) -> list[float]:
+        values = [_number(row, name) for name in self.columns]
+        if "mean" not in self.derived:
+            return values
+        mean, std = self.derived["mean"], self.derived["std"]
+        inputs = [(value - m) / s for value, m, s in zip(values, mean, std, strict=True)]
+        for name, value, scaled in zip(self.columns, values, inputs, strict=True):
+            if not abs(scaled) <= LARGEST:
+                raise BadRow(f"`{name}` is {value:g}, too far from the mean of the training rows")
+        return inputs
 
     def _label(self, row: Any) -> float:
         label = _number(row, self.label)
@@ -121,7 +162,7 @@ def _number(row: Any, column: str) -> float:
     value = row[column]
     if not isinstance(value, int | float | Decimal):
         raise BadRow(f"`{column}` must be a number, got {value!r}")
-    if not abs(value) <= _LARGEST:
+    if not abs(value) <= LARGEST:
         raise BadRow(f"`{column}` must be a finite number, got {value}")
     return float(value)
 

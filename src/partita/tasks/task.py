@@ -9,6 +9,7 @@ from partita.data.devices import Devices, Splits, devices_of
 from partita.data.examples import Batch
 from partita.data.rows import SkippedRows
 from partita.protocol import DeviceId
+from partita.tasks.derived import Derived
 from partita.tasks.metrics import Metric, MetricFn
 
 LossFn = Callable[[nn.Module, Batch], Tensor]
@@ -50,6 +51,8 @@ class Task:
         model_options: arguments for a model named in a config, used where the model has such an argument and
             the config does not set it, such as the number of classes.
         skipped: the bad rows of the data skipped so far, such as `DeviceTable.skipped`; grows in place.
+        derived: JSON values that were derived from the training data of all devices and that models depend
+            on, such as a vocabulary; a run keeps them in its folder.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Task:
         weight: WeightFn = len,
         model_options: Mapping[str, Any] | None = None,
         skipped: SkippedRows | None = None,
+        derived: Derived | None = None,
     ) -> None:
         if isinstance(model, nn.Module):
             raise TypeError("`model` must be a function that builds the model, got a model.")
@@ -82,6 +86,7 @@ class Task:
         self.weight = weight
         self.model_options: Mapping[str, Any] = model_options or {}
         self.skipped = SkippedRows() if skipped is None else skipped
+        self.derived: Derived = derived or {}
 
     @property
     def headline(self) -> str:
@@ -106,4 +111,5 @@ class Task:
             weight=self.weight,
             model_options=self.model_options,
             skipped=self.skipped,
+            derived=self.derived,
         )

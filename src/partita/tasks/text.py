@@ -15,6 +15,7 @@ from partita.data.rows import Rows, value_of
 from partita.data.table import DeviceTable
 from partita.errors import ConfigError
 from partita.models.transformer import NextWordTransformer
+from partita.tasks.derived import read_derived
 from partita.tasks.metrics import Undefined
 from partita.tasks.task import Task
 
@@ -31,6 +32,7 @@ def text(
     max_length: int = 20,
     lowercase: bool = True,
     text: str = "text",
+    derived: str = "",
     **table: Any,
 ) -> Task:
     """Return a task of next-word prediction.
@@ -38,13 +40,14 @@ def text(
     Args:
         data: a Parquet table by device, with a column of texts; words are separated by spaces.
         vocabulary_size: the number of words in the vocabulary, without special tokens: the most frequent ones
-            of the training texts.
+            of the training texts of all devices.
         vocabulary: a file of words to use instead, one per line, the most frequent first; anything after a
             space in a line, such as a count, is ignored.
         max_length: the maximum number of input tokens, the beginning-of-text token included; longer texts are
             truncated.
         lowercase: whether texts are converted to lower case.
         text: the column of texts.
+        derived: the file `derived.json` of a run, to use its vocabulary.
         table: how the table is read, see `TableOptions`.
     """
     if vocabulary_size < 1 or max_length < 1:
@@ -53,8 +56,16 @@ def text(
         )
     source = DeviceTable(Path(data), options_of(table, _KEYS), (text,))
     parse = partial(_words, column=text, lowercase=lowercase)
-    words = _read_words(Path(vocabulary), lowercase=lowercase) if vocabulary else _count_words(source, parse)
-    tokens = {word: token for token, word in enumerate(words[:vocabulary_size], start=len(SPECIAL))}
+    if derived and vocabulary:
+        raise ValueError("`derived` and `vocabulary` exclude each other: leave out one of them.")
+    values = read_derived("text", derived)
+    if values is None:
+        words = (
+            _read_words(Path(vocabulary), lowercase=lowercase) if vocabulary else _count_words(source, parse)
+        )
+        values = {"kind": "text", "vocabulary": words[:vocabulary_size]}
+    words = values["vocabulary"][:vocabulary_size]
+    tokens = {word: token for token, word in enumerate(words, start=len(SPECIAL))}
     options = {"vocabulary_size": len(SPECIAL) + len(tokens), "max_length": max_length}
     return Task(
         model=partial(NextWordTransformer, dim=64, layers=2, heads=2, hidden=256, **options),
@@ -65,6 +76,7 @@ def text(
         weight=lambda targets: int((targets >= len(SPECIAL)).sum()),
         model_options=options,
         skipped=source.skipped,
+        derived=values,
     )
 
 

@@ -1,12 +1,16 @@
 """Tokenizers for speech recognition: characters, or subwords by sentencepiece."""
 
 import io
-from collections.abc import Iterable, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from partita.errors import ConfigError, needed
+
+_ALPHABET, _SUBWORDS = "alphabet", "sentencepiece"
+"""The names of a tokenizer's values."""
 
 
 class Tokenizer(Protocol):
@@ -22,6 +26,10 @@ class Tokenizer(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of some tokens."""
+        ...
+
+    def to_values(self) -> dict[str, str]:
+        """Return the tokenizer as JSON values, from which `tokenizer_from` makes it again."""
         ...
 
 
@@ -42,6 +50,10 @@ class Characters:
         """Return the text of some tokens."""
         return "".join(self.alphabet[token - 1] for token in tokens)
 
+    def to_values(self) -> dict[str, str]:
+        """Return the alphabet."""
+        return {_ALPHABET: self.alphabet}
+
 
 @dataclass(frozen=True)
 class Subwords:
@@ -60,14 +72,33 @@ class Subwords:
         """Return the text of some tokens."""
         return self.processor.decode([token - 1 for token in tokens])
 
+    def to_values(self) -> dict[str, str]:
+        """Return the sentencepiece model in base64."""
+        return {_SUBWORDS: b64encode(self.processor.serialized_model_proto()).decode()}
+
+
+def tokenizer_from(values: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer with the values of `to_values`.
+
+    >>> tokenizer_from(Characters("abc").to_values()).encode("cab")
+    [3, 1, 2]
+    """
+    if _ALPHABET in values:
+        return Characters(values[_ALPHABET])
+    return _subwords(b64decode(values[_SUBWORDS]))
+
 
 def load_subwords(file: Path) -> Subwords:
     """Return the tokenizer of a sentencepiece model file."""
-    sentencepiece = needed("sentencepiece", by="a subword tokenizer", extra="speech")
     try:
-        return Subwords(sentencepiece.SentencePieceProcessor(model_proto=file.read_bytes()))
+        return _subwords(file.read_bytes())
     except (OSError, RuntimeError) as error:
         raise ConfigError(f"Cannot read the sentencepiece model `{file}`: {error}.") from None
+
+
+def _subwords(model: bytes) -> Subwords:
+    sentencepiece = needed("sentencepiece", by="a subword tokenizer", extra="speech")
+    return Subwords(sentencepiece.SentencePieceProcessor(model_proto=model))
 
 
 def characters(texts: Iterable[str]) -> Characters:
@@ -98,4 +129,4 @@ def train_subwords(texts: Sequence[str], count: int) -> Subwords:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"`tokens` = {count} cannot be learned from {len(texts)} texts: {reason}") from None
-    return Subwords(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))
+    return _subwords(model.getvalue())

@@ -1,7 +1,7 @@
 """Held-out validation for any task: a share of each device's training examples."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,8 @@ from torch import Tensor, tensor
 
 from partita.data.devices import Devices
 from partita.data.examples import Batch, Examples, examples_of
+from partita.data.splits import held_out_count
+from partita.errors import CannotDo
 from partita.protocol import DeviceId, derive_seed
 from partita.tasks.task import Task
 
@@ -29,6 +31,19 @@ def hold_out_validation(task: Task, share: float) -> Task:
     return task.with_devices(Devices(devices.ids, load))
 
 
+def without_validation(task: Task, devices: Iterable[DeviceId]) -> list[DeviceId]:
+    """Return the devices that have no validation examples; those whose data cannot be loaded have none."""
+    found: list[DeviceId] = []
+    for device in devices:
+        try:
+            has_some = "validation" in task.devices[device]
+        except CannotDo:
+            has_some = False
+        if not has_some:
+            found.append(device)
+    return found
+
+
 @dataclass(frozen=True)
 class _WithValidation(Mapping[str, Any]):
     """A device's splits, with its training examples divided in two."""
@@ -43,12 +58,15 @@ class _WithValidation(Mapping[str, Any]):
         examples = examples_of(self.splits["train"])
         order = list(range(len(examples)))
         random.Random(derive_seed(0, "validation", self.device)).shuffle(order)
-        count = min(round(self.share * len(order)), max(0, len(order) - 1))
+        count = held_out_count(self.share, len(order))
         return _Subset(examples, sorted(order[:count] if name == "validation" else order[count:]))
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
 
     def __iter__(self) -> Iterator[str]:
         yield from self.splits
-        if "train" in self.splits and "validation" not in self.splits:
+        if "train" in self.splits and "validation" not in self.splits and len(self["validation"]):
             yield "validation"
 
     def __len__(self) -> int:

@@ -1,0 +1,85 @@
+"""The files that a config names: where they are found, and the digests by which a run knows their content.
+
+A file is looked for beside the config, then in the folder $PARTITA_DATA. A config that a run has recorded is
+looked for there by file name too, so that a run can be moved; its digests say whether it is the same file.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from partita.config.loading import TASKS
+from partita.config.schema import Config
+from partita.data.digests import describe_file, describe_table
+from partita.errors import ConfigError
+
+TABLE, START, DERIVED = "task.data", "model.start", "task.derived"
+"""The keys of the table, of initial weights, and of derived values."""
+TEMPLATES = ("task.vocabulary", "task.tokenizer")
+"""The keys of files from which a task takes derived values: a run does not need them again."""
+KEYS = (TABLE, *TEMPLATES, DERIVED, START)
+"""The keys of all files that a config can name."""
+
+
+def named_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]]]:
+    """Return the names of the files that a config names, by key, and the paths where each may be."""
+    options = config.task.options if config.task.kind in TASKS else {}
+    if options.get("data") == "":
+        raise ConfigError("`task.data` must name a table, got ''.")
+    given = {f"task.{name}": value for name, value in options.items()} | {START: config.model.start}
+    names = {key: given.get(key) for key in KEYS}
+    return {
+        key: (name, _places(name, folder, is_recorded=key in config.made_with))
+        for key, name in names.items()
+        if isinstance(name, str) and name
+    }
+
+
+def _places(name: str, folder: Path, *, is_recorded: bool) -> list[Path]:
+    """Return the paths where a file may be, in the order in which they are tried."""
+    folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
+    names = [name, Path(name).name] if is_recorded else [name]
+    return [place / each for each in names for place in folders]
+
+
+def find_files(config: Config, folder: Path) -> dict[str, Path]:
+    """Return the files that a config names, by key.
+
+    Args:
+        config: the config.
+        folder: the folder of the config.
+
+    Raises:
+        ConfigError: one is not found.
+    """
+    found: dict[str, Path] = {}
+    for key, (name, places) in named_files(config, folder).items():
+        existing = [place for place in places if place.exists()]
+        if not existing:
+            looked = " or ".join(dict.fromkeys(f"`{place.parent.resolve()}`" for place in places))
+            hint = (
+                "" if os.environ.get("PARTITA_DATA") else " Files are also found in the folder $PARTITA_DATA."
+            )
+            if key in config.made_with:
+                hint = f" If it was moved, say where it is: `{key}=FILE`."
+            raise ConfigError(f"`{key}` = {name!r} is not in {looked}.{hint}")
+        found[key] = existing[0]
+    return found
+
+
+def relative_to(folder: Path, files: Mapping[str, Path]) -> dict[str, str]:
+    """Return files by key, as paths from a folder."""
+    return {key: os.path.relpath(path.resolve(), folder.resolve()) for key, path in files.items()}
+
+
+def contents_of(config: Config, folder: Path) -> dict[str, str]:
+    """Return a text for each file that a config names, by key, that identifies its content."""
+    files = find_files(config, folder)
+    return {key: describe_table(file) if key == TABLE else describe_file(file) for key, file in files.items()}
+
+
+def changed_files(config: Config, folder: Path) -> dict[str, tuple[str, str]]:
+    """Return the recorded and the present content of each file that has changed since a recorded run."""
+    now = contents_of(config, folder) if config.made_with else {}
+    recorded = {key: config.made_with.get(key, text) for key, text in now.items()}
+    return {key: (recorded[key], text) for key, text in now.items() if recorded[key] != text}

@@ -1,0 +1,60 @@
+"""Digests of files: a run knows its data by content, not by name.
+
+The digest of a table, which may be large, is kept beside it and computed again only after a change of the
+file's size or times.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from partita.data.cache import cache_paths, file_states, write_to_first
+from partita.data.files import open_files
+
+_SHA256 = "sha256 "
+
+
+def describe_file(path: Path) -> str:
+    """Return a text that identifies the content of a file."""
+    return f"{_SHA256}{_digest(path)}"
+
+
+def describe_table(path: Path) -> str:
+    """Return a text that identifies the content of a table, a file or a folder, with its number of rows."""
+    table = open_files(path)
+    return f"{_SHA256}{_cached_digest(path, table.paths)}, {table.rows} rows"
+
+
+def rows_in(text: str) -> int:
+    """Return the number of rows in the description of a table, 0 if it says nothing of rows.
+
+    >>> rows_in("sha256 ab12, 1500 rows"), rows_in("sha256 ab12")
+    (1500, 0)
+    """
+    _, _, rows = text.partition(", ")
+    return int(rows.removesuffix(" rows") or 0)
+
+
+def _cached_digest(path: Path, files: Sequence[Path]) -> str:
+    """Return the digest of a table's files, computed unless a file beside the table has it."""
+    states = [list(state) for state in file_states(files)]
+    places = cache_paths(path, key="content", suffix="sha256")
+    for place in places:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            cached = json.loads(place.read_bytes())
+            if cached["files"] == states:
+                return str(cached["sha256"])
+    digests = [_digest(file) for file in files]
+    if path.is_dir():
+        names = "".join(f"{digest} {file.name}\n" for digest, file in zip(digests, files, strict=True))
+        digests = [hashlib.sha256(names.encode()).hexdigest()]
+    content = json.dumps({"files": states, "sha256": digests[0]}).encode()
+    write_to_first(places, lambda place: place.write_bytes(content))
+    return digests[0]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,94 @@
+"""The config of a run to resume: what may change, and whether its files still have the same content."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from partita.config.changes import value_at
+from partita.config.files import KEYS, START, changed_files, find_files, relative_to
+from partita.config.reading import read_config
+from partita.config.recording import is_from_python
+from partita.config.schema import Config
+from partita.data.digests import rows_in
+from partita.errors import ConfigError
+from partita.runs.folder import RunFolder
+
+RESUMABLE = "task.skip_bad=true"
+"""The only task override allowed on resume besides paths of files: it changes no row already read."""
+
+
+def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
+    """Return the config of the run in a folder, to resume it.
+
+    Only `RESUMABLE`, the section `report` and the paths of files may change, not the content of files.
+
+    Raises:
+        ConfigError: there is no run to resume, something else is to change, or a file has other content.
+    """
+    _check_overrides(overrides)
+    _check_is_run(folder)
+    config = read_config(folder.config_file, [_from_folder(text, folder.path) for text in overrides])
+    if not config.made_with:
+        raise ConfigError(f"`{folder.path}` is not a run's folder: no run has written its `config.toml`.")
+    for key in map(_key, overrides):
+        if key in KEYS and key not in config.made_with:
+            raise ConfigError(f"The run in `{folder.path}` reads no file `{key}`: leave it out.")
+    _check_files(config, folder)
+    return config
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0]
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    allowed = [t for t in overrides if t == RESUMABLE or t.startswith("report.") or _key(t) in KEYS]
+    if refused := " ".join(text for text in overrides if text not in allowed):
+        raise ConfigError(f"A resumed run takes its config from its folder: leave out `{refused}`.")
+
+
+def _check_is_run(folder: RunFolder) -> None:
+    if not folder.exists:
+        raise ConfigError(
+            f"`{folder.path}` holds no run to resume: it has no `{folder.config_file.name}`. A run started "
+            "in Python is resumed in Python, with `resume=True`."
+        )
+    if is_from_python(folder.values):
+        raise ConfigError(
+            f"The run in `{folder.path}` was started in Python: resume it there, with `resume=True`."
+        )
+
+
+def _from_folder(override: str, folder: Path) -> str:
+    """Return an override; the path of a file that exists, from the current folder, as one from the run's."""
+    key, _, name = override.partition("=")
+    if key not in KEYS or not Path(name).exists():
+        return override
+    return f"{key}={relative_to(folder, {key: Path(name)})[key]}"
+
+
+def _check_files(config: Config, folder: RunFolder) -> None:
+    """Raise if a file that a run reads has other content than when the run started."""
+    for key, (was, now) in changed_files(config, folder.path).items():
+        file = find_files(config, folder.path)[key].resolve()
+        added = rows_in(now) - rows_in(was)
+        if added > 0:
+            raise ConfigError(
+                f"`{file}` has {rows_in(now)} rows, {added} more than when the run started. Restore the "
+                "original table to resume, or start a new run from this one's model: "
+                f"`{_continuation(config, folder, {key: file})}`."
+            )
+        raise ConfigError(
+            f"`{file}` has other content than when the run started: restore the original file, or say where "
+            f"it is with `{key}=FILE`."
+        )
+
+
+def _continuation(config: Config, folder: RunFolder, files: Mapping[str, Path]) -> str:
+    """Return the command that starts a new run with some files from the model of a run."""
+    paths = relative_to(folder.path, files).items()
+    arguments = [f"{key}={path}" for key, path in paths if value_at(folder.values, key) != path]
+    if folder.model_file is not None:
+        arguments.append(f"{START}={folder.model_file.relative_to(folder.path)}")
+        arguments += ["model.start_names={}"] if config.model.start_names else []
+    return shlex.join(["partita", "run", str(folder.config_file), *arguments])
