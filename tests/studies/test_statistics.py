@@ -65,7 +65,7 @@ def test_the_interval_of_devices_and_seeds_is_the_one_worked_by_hand() -> None:
     rest = np.outer([1.0, 0.0, -1.0], [1.0, -1.0, -1.0, 1.0])
     values = 10 + seeds[:, None] + devices + rest
 
-    result = estimate_mean(values, np.ones((3, 4)))
+    result: Any = estimate_mean(values, np.ones((3, 4)))
 
     # Seeds:   (9 + 0 + 9) / (3 * 2)        = 3
     # Devices: (9 + 1 + 1 + 9) / (4 * 3)    = 5 / 3
@@ -82,7 +82,7 @@ def test_the_interval_of_devices_and_seeds_is_the_one_worked_by_hand() -> None:
 def test_where_seeds_have_no_effect_the_interval_is_that_of_the_devices_means() -> None:
     values = np.array([[0.0, 3.0, 6.0], [2.0, 1.0, 6.0]])  # Both seeds have the mean 3.
 
-    result = estimate_mean(values, np.ones((2, 3)))
+    result: Any = estimate_mean(values, np.ones((2, 3)))
 
     # The means of the devices are 1, 2 and 6: variance (4 + 1 + 9) / 2, of the mean a third of it.
     assert result.standard_error == pytest.approx(math.sqrt(7 / 3))
@@ -127,7 +127,7 @@ def test_the_variance_is_unbiased_for_unequal_weights() -> None:
 
 
 def test_a_device_with_almost_all_of_the_weight_has_one_degree_of_freedom() -> None:
-    result = estimate_mean(np.array([[1.0, 2.0]]), np.array([[1e6, 1.0]]))
+    result: Any = estimate_mean(np.array([[1.0, 2.0]]), np.array([[1e6, 1.0]]))
 
     # Unbiased where x1 and x2 have one variance: (p1^2 + p2^2) (x1 - x2)^2 / 2.
     assert result.standard_error == pytest.approx(math.sqrt(0.5), rel=1e-3)
@@ -153,7 +153,7 @@ def test_the_interval_contains_the_true_mean_as_often_as_promised(seeds: int, se
     contained = 0
     for _ in range(draws):
         values = draw.normal(0, seed_effect, (seeds, 1)) + draw.normal(0, 1, 83)
-        result = estimate_mean(values + draw.normal(0, 0.5, (seeds, 83)), weights)
+        result: Any = estimate_mean(values + draw.normal(0, 0.5, (seeds, 83)), weights)
         contained += result.low <= 0 <= result.high
 
     # 92 to 98 % with three seeds, 93 to 97 % with more; two standard errors of a simulation with 1,000 draws.

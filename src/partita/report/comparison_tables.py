@@ -266,11 +266,11 @@ def _interval_notes(rows: Sequence[Sequence[Entry]]) -> list[str]:
     """Return what the intervals of a table cover, and what those over one or two seeds do not."""
     found = {entry.seeds for row in rows for entry in row if isinstance(entry, Interval)}
     notes = {
-        1: "An interval over 1 seed covers other devices from the same distribution, not other seeds, which may "
-        "differ by more: compare with `seeds=3` or above.",
+        1: "An interval over 1 seed covers other devices from the same distribution, not other seeds, which "
+        "may differ by more: compare with `seeds=3` or above.",
         2: "An interval over 2 seeds covers other devices and other seeds, but 2 seeds tell little about how "
         "seeds differ: simulated, such intervals contain the true difference in 88 to 97 % of comparisons.",
-        3: "An interval over 3 or more seeds covers other devices and other seeds from the same distribution.",
+        3: "An interval over 3 or more seeds covers other devices and other seeds like these.",
     }
     return [notes[seeds] for seeds in sorted({min(seeds, 3) for seeds in found})]
 
