@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.changes import dotted, with_values
-from partita.config.reading import config_of, did_you_mean, to_values
+from partita.config.reading import config_of, did_you_mean, to_values, unknown_key
 from partita.config.schema import SERVER, CompareConfig, Config, PersonalizeConfig
 from partita.errors import ConfigError
 from partita.methods import registry
@@ -22,6 +22,8 @@ START = ""
 _PARTS = ("input", "output", "adapter")
 """The paper's personal parts."""
 _SHORT = tuple(field.name for field in fields(CompareConfig))
+_PLAIN = tuple(field.name for field in fields(Config) if field.type in (int, str))
+"""Keys of a config outside of its sections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,8 @@ def in_full(overrides: Sequence[str]) -> list[str]:
 
 def _in_full(key: str, equals: str, text: str) -> str:
     name = key.removeprefix("compare.")
+    if equals and key.isidentifier() and key not in (*_SHORT, *_PLAIN) and not text.startswith("{"):
+        raise unknown_key("", key, [*_SHORT, *_PLAIN], of="`partita compare` outside of sections")
     if name in ("methods", "partitions") and not text.startswith("["):
         return f"compare.{name}{equals}{json.dumps([part for part in text.split(',') if part])}"
     return f"{key if key not in _SHORT else f'compare.{key}'}{equals}{text}"
