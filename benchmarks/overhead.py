@@ -89,7 +89,7 @@ def library_round(model: Callable[[], nn.Module], data: list[tuple[Tensor, Tenso
             )
             for device in devices
         ]
-        mean = WeightedMean(state.shared, cohort=len(orders))
+        mean = WeightedMean(state.shared)
         ask(orders, executor, mean)
         state = server.step(state, mean.value())
 
@@ -121,7 +121,7 @@ def main() -> None:
         print(f"{name}: plain loop {alone:.3f} s a round, Partita {ours:.3f} s, ratio {ours / alone:.2f}")
 
     change = {"u": torch.randn(1_600_000, generator=generator)}
-    mean = WeightedMean(change, cohort=50)
+    mean = WeightedMean(change)
     times = [seconds(lambda: mean.add("d", change, 3)) for _ in range(20)]
     print(f"exact mean: {1000 * statistics.median(times):.1f} ms to count a change of 1.6M values")
 

@@ -3,7 +3,7 @@
 Run it with `python examples/own_method.py`; it takes a few seconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ class SharedFirst:
     shared: partita.Steps
 
     def __call__(
-        self, model: nn.Module, partition: partita.Partition, batches: Iterator[Any], loss: Any
+        self, model: nn.Module, partition: partita.Partition, batches: Iterable[Any], loss: Any
     ) -> list[float]:
         """Train the model in place and return the loss of every step."""
         losses = partita.descend({"shared": self.shared}, model, partition, batches, loss)

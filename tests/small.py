@@ -103,6 +103,18 @@ def affine_task(**changes: Any) -> Task:
     return Task(**(settings | changes))
 
 
+def float64_task(**shifts: float) -> Task:
+    """The affine task in float64, some devices with a shift of their training targets."""
+    devices = {
+        device: {split: tuple(field.double() for field in fields) for split, fields in splits.items()}
+        for device, splits in affine_devices().items()
+    }
+    for device, shift in shifts.items():
+        inputs, targets = devices[device]["train"]
+        devices[device]["train"] = inputs, targets + shift
+    return affine_task(model=lambda: Affine().double(), devices=devices)
+
+
 class Normed(nn.Module):
     """A shared body and a personal head, each with a BatchNorm: buffers in both parts."""
 

@@ -1,6 +1,8 @@
 """The exact mean, and the arithmetic of named tensors."""
 
 import itertools
+import random
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ def changes(count: int = 5) -> list[tuple[str, dict[str, torch.Tensor], int]]:
 
 
 def mean_of(parts: list[tuple[str, dict[str, torch.Tensor], int]]) -> WeightedMean:
-    mean = WeightedMean(parts[0][1], cohort=len(parts))
+    mean = WeightedMean(parts[0][1])
     for part in parts:
         mean.add(*part)
     return mean
@@ -66,7 +68,7 @@ def test_mean_is_the_one_that_numpy_computes() -> None:
 def test_mean_spans_many_chunks() -> None:
     generator = torch.Generator().manual_seed(0)
     big = {"w": torch.randn(200_001, generator=generator)}
-    mean = WeightedMean(big, cohort=1)
+    mean = WeightedMean(big)
 
     mean.add("a", big, weight=3)
 
@@ -75,11 +77,11 @@ def test_mean_spans_many_chunks() -> None:
 
 def test_whole_numbers_come_from_the_lowest_device() -> None:
     like = {"seen": torch.tensor(0)}
-    mean = WeightedMean(like, cohort=3)
+    mean = WeightedMean(like)
 
     for device, seen in [("b", 2), ("a", 1), ("c", 3)]:
         mean.add(device, {"seen": torch.tensor(seen)}, weight=1)
-    other = WeightedMean(like, cohort=3)
+    other = WeightedMean(like)
     other.merge(mean)
 
     assert mean.value()["seen"].item() == other.value()["seen"].item() == 1
@@ -90,8 +92,7 @@ def test_whole_numbers_come_from_the_lowest_device() -> None:
     [
         ({"u": torch.tensor([1.0, float("nan")])}, 1, "'d7'.*finite"),
         ({"u": torch.tensor([1.0, float("inf")])}, 1, "'d7'.*finite"),
-        ({"u": torch.tensor([1.0, -3e7])}, 1, "'d7'.*at most"),
-        ({"u": torch.tensor([1.0, 3.0])}, 2**25, "'d7'.*at most"),
+        ({"u": torch.tensor([1.0, -1e39], dtype=torch.float64)}, 1, r"'d7'.*at most 3.4e\+38"),
         ({"v": torch.tensor([1.0, 2.0])}, 1, r"missing \['u'\], unknown \['v'\]"),
         ({"u": torch.tensor([1.0])}, 1, r"shape \(2,\), got \(1,\)"),
         ({"u": torch.tensor([1.0, 2.0])}, 0, "weight.*at least 1"),
@@ -100,8 +101,7 @@ def test_whole_numbers_come_from_the_lowest_device() -> None:
 def test_a_change_that_cannot_be_counted_is_refused_and_leaves_the_mean(
     change: dict[str, torch.Tensor], weight: int, words: str
 ) -> None:
-    # With a cohort of 4 and weight 1, the limit is 2^62 / 4 / 2^36 = 2^24, about 1.7e7.
-    mean = WeightedMean({"u": torch.zeros(2)}, cohort=4)
+    mean = WeightedMean({"u": torch.zeros(2)})
     mean.add("d1", {"u": torch.tensor([1.0, 2.0])}, weight=2)
 
     with pytest.raises(ValueError, match=words):
@@ -110,14 +110,121 @@ def test_a_change_that_cannot_be_counted_is_refused_and_leaves_the_mean(
     assert mean.value()["u"].tolist() == [1.0, 2.0]
 
 
+LARGEST = torch.finfo(torch.float32).max
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        # 2^36 x 3 x 2^30 and 2^36 x 2^27 are both past 2^62, where int64 alone would overflow.
+        ([(3.0, 2**30)], 3.0),
+        ([(2.0**27, 1), (-(2.0**26), 1)], 2.0**25),
+        ([(2.0**27, 10**6), (1.0, 3 * 10**6)], (2.0**27 + 3) / 4),
+        # Weights past int64 itself.
+        ([(1.0, 2**70), (-3.0, 2**70)], -1.0),
+        # The ends of float32.
+        ([(LARGEST, 1)] * 5, LARGEST),
+        ([(LARGEST, 2**40), (-LARGEST, 2**40)], 0.0),
+        ([(-LARGEST, 1), (0.0, 1)], -LARGEST / 2),
+        # A sum in float64 would lose the 1, and with it the whole result.
+        ([(1e30, 1), (3.0, 1), (-1e30, 1)], 1.0),
+        ([(-1e30, 7), (-3.5, 7), (1e30, 7)], -3.5 / 3),
+    ],
+)
+def test_no_device_is_refused_for_its_weight_or_a_large_change(
+    parts: list[tuple[float, int]], expected: float
+) -> None:
+    mean = WeightedMean({"u": torch.zeros(1)})
+
+    for value, weight in parts:
+        mean.add("d", {"u": torch.tensor([value])}, weight)
+
+    assert mean.value()["u"].item() == torch.tensor(expected).item()
+
+
+def wild_changes(dtype: torch.dtype, seed: int) -> list[tuple[str, dict[str, torch.Tensor], int]]:
+    """Changes of all magnitudes and signs with weights of all magnitudes, some of them opposites."""
+    draw, parts = random.Random(seed), []
+    most = draw.choice([0, 12, 38])
+    for number in range(draw.randint(2, 7)):
+        values = [
+            draw.choice([-1, 1]) * draw.uniform(0.1, 0.9) * 10.0 ** draw.randint(-16, most) for _ in range(9)
+        ]
+        weight = draw.randint(1, 2 ** draw.choice([1, 10, 35, 70]))
+        change = {"u": torch.tensor(values, dtype=dtype)}
+        parts.append((f"d{number}", change, weight))
+        if draw.random() < 0.3:
+            parts.append((f"e{number}", {"u": -change["u"] * (1 + draw.choice([0, 2**-20]))}, weight))
+    return parts
+
+
+@pytest.mark.parametrize(("dtype", "scale", "bits"), [(torch.float32, 36, 24), (torch.float64, 100, 51)])
+@pytest.mark.parametrize("seed", range(40))
+def test_mean_is_the_rational_one_to_the_precision_of_its_type(
+    dtype: torch.dtype, scale: int, bits: int, seed: int
+) -> None:
+    parts = wild_changes(dtype, seed)
+    weights = sum(weight for *_, weight in parts)
+
+    found = mean_of(parts).value()["u"]
+
+    assert found.dtype == dtype
+    for position, value in enumerate(found.tolist()):
+        # `round` and Fractions are exact: each change is a multiple of 2^-scale, to the nearest even one.
+        terms = [weight * round(Fraction(c["u"][position].item()) * 2**scale) for _, c, weight in parts]
+        exact = Fraction(sum(terms), weights * 2**scale)
+        assert abs(Fraction(value) - exact) <= abs(exact) * Fraction(1 + 2**-20) / 2**bits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(40))
+def test_mean_of_any_changes_has_the_same_bits_in_any_order_and_grouping(
+    dtype: torch.dtype, seed: int
+) -> None:
+    parts, draw = wild_changes(dtype, seed), random.Random(seed)
+    expected = mean_of(parts).value()
+
+    for _ in range(5):
+        groups = [mean_of([part]) for part in draw.sample(parts, len(parts))]
+        while len(groups) > 1:
+            other = groups.pop(draw.randrange(len(groups)))
+            draw.choice(groups).merge(other)
+
+        assert same_bits(groups[0].value(), expected)
+
+
+def test_a_device_can_be_added_after_a_merge_that_needed_more_room() -> None:
+    # (2^40 x 2^30 + 5 x 2 + 2^40 x 2^30) / (2^31 + 2)
+    like = {"u": torch.zeros(1)}
+    big = mean_of([("a", {"u": torch.tensor([2.0**40])}, 2**30)])
+    mean = WeightedMean(like)
+
+    mean.merge(big)
+    mean.add("b", {"u": torch.tensor([5.0])}, weight=2)
+    mean.merge(big)
+
+    assert mean.value()["u"].item() == torch.tensor(float(Fraction(2**71 + 10, 2**31 + 2))).item()
+
+
+def test_a_float64_model_keeps_float64_means_and_its_changes() -> None:
+    # Neither 1/3 nor 1e-12 / 3 is a float32 or a multiple of 2^-36; the mean of equal changes is the change.
+    change = {"u": torch.tensor([1 / 3, -1e-12 / 3, 2**-48 + 2**-100], dtype=torch.float64)}
+    before = {"u": change["u"].clone()}
+
+    mean = mean_of([("a", change, 1), ("b", change, 3)])
+
+    assert same_bits(mean.value(), before)
+    assert same_bits(change, before)
+
+
 def test_mean_of_nothing_is_an_error() -> None:
     with pytest.raises(ValueError, match="undefined"):
-        WeightedMean({"u": torch.zeros(1)}, cohort=1).value()
+        WeightedMean({"u": torch.zeros(1)}).value()
 
 
 def test_mean_keeps_the_type_of_the_shared_part() -> None:
     half = {"u": torch.tensor([0.5, -2.0], dtype=torch.bfloat16)}
-    mean = WeightedMean(half, cohort=1)
+    mean = WeightedMean(half)
 
     mean.add("a", half, weight=1)
 

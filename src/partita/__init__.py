@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from partita.progress.tensorboard import TensorBoard
     from partita.protocol import Stage
     from partita.runs.result import Result
-    from partita.server.optimizers import Adagrad, Adam, Averaging, Yogi
+    from partita.server.optimizers import Adagrad, Adam, Averaging, FedAdam, Yogi
     from partita.server.schedules import Exponential, Linear, constant
     from partita.studies.python import open, pipeline, run
     from partita.tasks.metrics import Metric, Undefined, accuracy
@@ -54,6 +54,7 @@ __all__ = [
     "Devices",
     "Evaluation",
     "Exponential",
+    "FedAdam",
     "FedAlt",
     "FedAvg",
     "FedSim",
@@ -123,7 +124,7 @@ _HOMES = {
     "partita.partition": ("REST", "Partition", "Personalization", "Regularization"),
     "partita.protocol": ("Stage",),
     "partita.progress.tensorboard": ("TensorBoard",),
-    "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "Yogi"),
+    "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "FedAdam", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
     "partita.runs.result": ("Result",),
     "partita.studies.python": ("open", "pipeline", "run"),

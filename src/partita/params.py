@@ -1,11 +1,13 @@
 """Named tensors: copying, differences, digests, and the exact weighted mean.
 
 The mean is a sum of integers, so its bits do not depend on the order or grouping of replies: each change is
-rounded once to a multiple of 2^-36, multiplied by the device's integer weight and added up in int64.
+rounded once to a multiple of 2^-36 (2^-100 in float64), multiplied by the device's integer weight and added
+up in int64. A sum that could overflow is carried in several int64 tensors.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 
 import safetensors.torch
 import torch
@@ -20,10 +22,19 @@ number of devices that replied and the number of all devices."""
 
 SCALE = 2.0**36
 """A change is counted in steps of 1 / SCALE (about 1.5e-11)."""
+FLOAT64_SCALE = 2.0**100
+"""The same for float64: no change of 2^-48 (3.6e-15) or more is rounded, as it has 53 significant bits."""
+_LARGEST = torch.finfo(torch.float32).max
+"""Largest absolute change, of any floating-point type."""
 _CHUNK = 65_536
 """Elements rounded at a time: as many as fit in a core's cache."""
-_LIMIT = 2.0**62
-"""Largest absolute sum over a cohort, so that int64 cannot overflow."""
+_LIMB = 32
+"""Bits of each limb of a sum but the highest."""
+_BASE = 2**_LIMB
+_HIGHEST = 62
+"""Bits of the highest limb, so that one more term cannot overflow int64."""
+_DIGIT = 30
+"""Bits of a weight that are multiplied at a time: with a limb, they fit in int64."""
 
 
 def cloned(params: Params) -> dict[str, Tensor]:
@@ -121,22 +132,17 @@ class WeightedMean:
 
     Integer tensors have no mean: they are taken from the lowest device id.
 
-    >>> mean = WeightedMean({"u": torch.zeros(1)}, cohort=2)
+    >>> mean = WeightedMean({"u": torch.zeros(1)})
     >>> mean.add("a", {"u": torch.tensor([1.0])}, weight=1)
     >>> mean.add("b", {"u": torch.tensor([5.0])}, weight=3)
     >>> mean.value()["u"].item()
     4.0
     """
 
-    def __init__(self, like: Params, *, cohort: int) -> None:
+    def __init__(self, like: Params) -> None:
         self.like = like
-        self.cohort = cohort
         self.weight = 0
-        self._totals = {
-            name: torch.zeros(tensor.numel(), dtype=torch.int64)
-            for name, tensor in like.items()
-            if tensor.is_floating_point()
-        }
+        self._sums = {name: _Sum(tensor) for name, tensor in like.items() if tensor.is_floating_point()}
         self._lowest: str | None = None
         self._whole: Params = {}
 
@@ -144,20 +150,18 @@ class WeightedMean:
         """Add the change of `device`, in place; an error leaves the mean unchanged.
 
         Raises:
-            ValueError: the change does not fit the shared part, is not finite or is too large.
+            ValueError: the change does not fit the shared part, is not finite or is too large for float32.
         """
-        self._check(device, change, weight)
-        for name, total in self._totals.items():
-            values = change[name].detach().reshape(-1)
-            for sums, chunk in zip(total.split(_CHUNK), values.split(_CHUNK), strict=True):
-                sums.add_(chunk.double().mul_(SCALE).round_().long(), alpha=weight)
+        largest = self._check(device, change, weight)
+        for name, total in self._sums.items():
+            total.add(change[name], weight, largest[name])
         self.weight += weight
-        self._keep_lowest(device, {n: t for n, t in change.items() if n not in self._totals})
+        self._keep_lowest(device, {n: t for n, t in change.items() if n not in self._sums})
 
     def merge(self, other: "WeightedMean") -> None:
         """Add everything that `other` has added, in place."""
-        for name, total in self._totals.items():
-            total.add_(other._totals[name])  # noqa: SLF001
+        for name, total in self._sums.items():
+            total.merge(other._sums[name])  # noqa: SLF001
         self.weight += other.weight
         if other._lowest is not None:  # noqa: SLF001
             self._keep_lowest(other._lowest, other._whole)  # noqa: SLF001
@@ -167,18 +171,16 @@ class WeightedMean:
         if not self.weight:
             raise ValueError("The mean of no changes is undefined.")
         return {
-            name: self._mean_of(name) if name in self._totals else self._whole[name] for name in self.like
+            name: self._sums[name].over(self.weight, like) if name in self._sums else self._whole[name]
+            for name, like in self.like.items()
         }
-
-    def _mean_of(self, name: str) -> Tensor:
-        mean = self._totals[name].double().div_(self.weight * SCALE).float()
-        return mean.to(self.like[name].dtype).view(self.like[name].shape)
 
     def _keep_lowest(self, device: str, whole: Params) -> None:
         if self._lowest is None or device < self._lowest:
             self._lowest, self._whole = device, cloned(whole)
 
-    def _check(self, device: str, change: Params, weight: int) -> None:
+    def _check(self, device: str, change: Params, weight: int) -> dict[str, float]:
+        """Check that a change fits, and return the largest absolute value of each floating-point tensor."""
         if weight < 1:
             raise ValueError(f"The weight of device {device!r} must be at least 1, got {weight}.")
         if change.keys() != self.like.keys():
@@ -186,18 +188,97 @@ class WeightedMean:
                 f"The change of device {device!r} must have the names of the shared part: "
                 f"{_mismatch(self.like, change)}."
             )
-        limit = _LIMIT / self.cohort / weight
         for name, tensor in change.items():
             if tensor.shape != self.like[name].shape:
                 raise ValueError(
                     f"The change of `{name}` on device {device!r} must have the shape "
                     f"{tuple(self.like[name].shape)}, got {tuple(tensor.shape)}."
                 )
-            if name in self._totals and not largest_of(tensor) * SCALE <= limit:
+        largest = {name: largest_of(change[name]) for name in self._sums}
+        for name, value in largest.items():
+            if not value <= _LARGEST:
                 raise ValueError(
                     f"The change of `{name}` on device {device!r} must be finite and at most "
-                    f"{limit / SCALE:.3g}, got {largest_of(tensor):.3g}."
+                    f"{_LARGEST:.3g}, the largest float32, got {value:.3g}."
                 )
+        return largest
+
+
+class _Sum:
+    """The exact sum of weight x round(change x scale), an integer for each element of a tensor.
+
+    It is held in limbs, low ones first: limb k counts multiples of 2^(32 k), and all limbs but the highest
+    are from 0 to below 2^32. One limb is enough until the sum could reach 2^62.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._scale = FLOAT64_SCALE if like.dtype == torch.float64 else SCALE
+        self._bound = 0
+        self._limbs = [torch.zeros(like.numel(), dtype=torch.int64)]
+
+    def add(self, change: Tensor, weight: int, largest: float) -> None:
+        """Add a change with its weight, in place; `largest` is its largest absolute value."""
+        self._widen(weight * (int(largest * self._scale) + 1))
+        values = change.detach().reshape(-1).split(_CHUNK)
+        if len(self._limbs) == 1:
+            for limb, chunk in zip(self._limbs[0].split(_CHUNK), values, strict=True):
+                limb.add_(_rounded(chunk, self._scale).long(), alpha=weight)
+            return
+        for chunk, *limbs in zip(values, *(limb.split(_CHUNK) for limb in self._limbs), strict=True):
+            whole = _rounded(chunk, self._scale)
+            for digit, power in _digits(weight):
+                _add(limbs, whole * power, digit)
+
+    def merge(self, other: "_Sum") -> None:
+        """Add another sum, in place."""
+        self._widen(other._bound)  # noqa: SLF001
+        for own, limb in zip(self._limbs, other._limbs, strict=False):  # noqa: SLF001
+            own.add_(limb)
+        _carry(self._limbs)
+
+    def over(self, weight: int, like: Tensor) -> Tensor:
+        """Return the sum divided by a weight and by the scale, in the shape and type of `like`."""
+        total = self._limbs[-1].double()
+        for limb in reversed(self._limbs[:-1]):
+            total.mul_(_BASE).add_(limb)
+        mean = total.div_(weight * self._scale)
+        return (mean if like.dtype == torch.float64 else mean.float()).to(like.dtype).view(like.shape)
+
+    def _widen(self, further: int) -> None:
+        """Add as many limbs, in place, as it takes to add an integer of up to `further`."""
+        self._bound += further
+        while self._bound.bit_length() > _HIGHEST + _LIMB * (len(self._limbs) - 1):
+            self._limbs.append(torch.zeros_like(self._limbs[0]))
+            _carry(self._limbs)
+
+
+def _digits(weight: int) -> Iterator[tuple[int, float]]:
+    """Yield the digits of a weight with their powers of 2."""
+    for shift in range(0, weight.bit_length(), _DIGIT):
+        yield (weight >> shift) % 2**_DIGIT, 2.0**shift
+
+
+def _rounded(values: Tensor, scale: float) -> Tensor:
+    """Return the values times a scale, rounded to whole numbers, in float64."""
+    double = values.double()  # The values themselves where they are float64: these must stay as they are.
+    return (double * scale if double is values else double.mul_(scale)).round_()
+
+
+def _add(limbs: list[Tensor], whole: Tensor, weight: int) -> None:
+    """Add a weight times whole numbers, given as float64, to a sum in place. No step rounds."""
+    for limb in limbs[:-1]:
+        above = whole.div(_BASE).floor_()
+        limb.add_((whole - above * _BASE).long(), alpha=weight)
+        whole = above
+    limbs[-1].add_(whole.long(), alpha=weight)
+    _carry(limbs)
+
+
+def _carry(limbs: list[Tensor]) -> None:
+    """Bring all limbs but the highest to 0 up to below 2^32, in place, without a change of their sum."""
+    for low, high in pairwise(limbs):
+        high.add_(low >> _LIMB)
+        low.bitwise_and_(_BASE - 1)
 
 
 def _mismatch(expected: Params, given: Params) -> str:

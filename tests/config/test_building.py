@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from partita import Adagrad, Adam, Averaging, Exponential, Linear, Yogi
+from partita import Adagrad, Adam, Averaging, Exponential, FedAdam, Linear, Yogi
 from partita.config.building import build
 from partita.config.changes import dotted, with_values
 from partita.config.provenance import made_with
@@ -65,12 +65,16 @@ def test_every_value_reaches_its_object() -> None:
     ("settings", "server"),
     [
         ({"server_lr": 0.5, "server_momentum": 0.9}, Averaging(lr=0.5, momentum=0.9)),
-        ({"server_optimizer": "fedadam", "server_lr": 0.1}, Adam(lr=0.1)),
+        ({"server_optimizer": "adam", "server_lr": 0.1}, Adam(lr=0.1)),
+        (
+            {"server_optimizer": "fedadam", "server_lr": 0.1},
+            FedAdam(lr=0.1, beta1=0.9, beta2=0.99, tau=1e-3),
+        ),
         ({"server_optimizer": "fedadagrad", "server_lr": 0.1}, Adagrad(lr=0.1)),
         ({"server_optimizer": "fedyogi", "server_lr": 0.1}, Yogi(lr=0.1)),
         (
-            {"server_optimizer": "fedadam", "server_beta1": 0.5, "server_eps": 1},
-            Adam(lr=1.0, beta1=0.5, eps=1),
+            {"server_optimizer": "adam", "server_beta1": 0.5, "server_beta2": 0.9, "server_eps": 1},
+            Adam(lr=1.0, beta1=0.5, beta2=0.9, eps=1),
         ),
         ({"server_optimizer": "partita:Yogi", "server_tau": 0.1}, Yogi(lr=1.0, tau=0.1)),
     ],
@@ -125,15 +129,20 @@ def test_schedules_and_optimizers_are_named() -> None:
         ({"pretrain": {"devices_per_round": 0}}, "[pretrain] `devices_per_round` must be at least 1, got 0."),
         ({"pretrain": {"schedule": "liner"}}, "got 'liner'. Did you mean `linear`?"),
         (
-            {"pretrain": {"server_optimizer": "adam"}},
-            "`pretrain.server_optimizer` must be one of fedavg, fedadam, fedadagrad, fedyogi or an import path",
+            {"pretrain": {"server_optimizer": "lamb"}},
+            "`pretrain.server_optimizer` must be one of fedavg, fedadam, fedadagrad, fedyogi, adam or an import "
+            "path",
         ),
         (
-            {"pretrain": {"server_optimizer": "fedadam", "server_beta3": 0.5}},
+            {"pretrain": {"server_optimizer": "adam", "server_beta3": 0.5}},
             "Known keys of Adam: server_lr, server_beta1, ",
         ),
         (
-            {"pretrain": {"server_optimizer": "fedadam", "server_eps": "small"}},
+            {"pretrain": {"server_optimizer": "fedadam", "server_eps": 1e-8}},
+            "Known keys of FedAdam: server_lr, ",
+        ),
+        (
+            {"pretrain": {"server_optimizer": "adam", "server_eps": "small"}},
             "`pretrain.server_eps` must be a number, got 'small'.",
         ),
         (

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from partita import (
     CannotDo,
     Devices,
     FedAlt,
+    FedAvg,
     FedSim,
     Finetuning,
+    LocalAlt,
     Method,
     Partition,
     Personalization,
@@ -26,8 +29,12 @@ from partita.device.roles import Role
 from partita.device.store import MemoryStore
 from partita.device.visit import Visitor
 from partita.executors.serial import SerialExecutor
+from partita.methods.descent import descend
+from partita.methods.pfedme import LocalMoreau
+from partita.models.full import Full, proximity
 from partita.params import cloned, digest_of
-from partita.protocol import Evaluate, Failure, Finetune, Order, Pace, Reply, Start, Update
+from partita.partition import uses_batch_statistics
+from partita.protocol import Evaluate, Failure, Finetune, Order, Pace, Reply, Start, Update, derive_seed
 from partita.tasks.build import build_model
 from small import Affine, Normed, affine_devices, affine_task, same_bits, square_error
 
@@ -426,3 +433,156 @@ def test_an_order_says_which_round_counted() -> None:
     again = Setting(affine_task(), personal="offset")
     again.visit(UPDATE, round=1)
     assert same_bits(counted, again.filed(label="personalized-1"))
+
+
+class SharedFirst(LocalAlt):
+    """A method of a user's: u first, then v."""
+
+    def __call__(self, model: nn.Module, partition: Partition, batches: Any, loss: Any) -> list[float]:
+        losses = descend({"shared": self.shared}, model, partition, batches, loss)
+        return losses + descend({"personal": self.personal}, model, partition, batches, loss)
+
+
+@pytest.mark.parametrize(
+    ("local", "settings", "phases"),
+    [
+        (LocalAlt, {"personal_steps": 1}, [1, 3]),
+        (LocalAlt, {"personal_steps": 4, "shared_epochs": 2}, [4, 6]),
+        (LocalAlt, {"personal_epochs": 2, "shared_steps": 2}, [6, 2]),
+        (LocalAlt, {}, [3, 3]),
+        (SharedFirst, {"shared_steps": 2}, [2, 3]),
+    ],
+)
+def test_each_phase_begins_a_pass_of_its_own(local: Any, settings: dict[str, int], phases: list[int]) -> None:
+    # Device d0 has 5 examples in batches of 2. Each pass is one permutation from the visit's own generator, and a
+    # phase takes the first batches of as many passes as it needs.
+    generator = torch.Generator().manual_seed(derive_seed(1, "personalized", 0, "d0"))
+    expected: list[list[int]] = []
+    for steps in phases:
+        passes = [torch.randperm(5, generator=generator).split(2) for _ in range(-(-steps // 3))]
+        expected += [positions.tolist() for batches in passes for positions in batches][:steps]
+    inputs = affine_devices()["d0"]["train"][0]
+    seen: list[list[int]] = []
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        seen.append([int((inputs == row).all(1).nonzero()) for row in batch[0]])
+        return square_error(model, batch)
+
+    method = Method(local=local, batch_size=2, **settings)
+    Setting(affine_task(loss=loss), method, personal="offset").visit(method.update)
+
+    assert seen == expected
+
+
+class NormedBody(Normed):
+    """A BatchNorm in the shared body alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(4, 1))
+
+
+def sized_task(sizes: list[int], **changes: Any) -> Task:
+    """A task whose loss records the size of each batch; d0 to d5 have 5 to 10 training examples."""
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        sizes.append(len(batch[0]))
+        return square_error(model, batch)
+
+    return affine_task(loss=loss, **changes)
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "expected"),
+    [
+        # Device d2 has 7 examples: batches of 3, 3 and 1.
+        (Normed, FedAvg(batch_size=3), [3, 3]),
+        (Normed, FedAvg(batch_size=3, shared_epochs=2), [3, 3, 3, 3]),
+        (Normed, FedAvg(batch_size=3, shared_steps=5), [3, 3, 3, 3, 3]),
+        (Normed, FedAlt(batch_size=3), [3, 3, 3, 3]),
+        (Normed, FedSim(batch_size=3), [3, 3]),
+        # A BatchNorm that is held still has its statistics already: only the step on u leaves a batch out.
+        (NormedBody, FedAlt(batch_size=3), [3, 3, 1, 3, 3]),
+        (NormedBody, FedSim(batch_size=3), [3, 3]),
+        (Affine, FedAlt(batch_size=3), [3, 3, 1, 3, 3, 1]),
+    ],
+)
+def test_a_last_batch_of_one_is_left_out_where_batch_statistics_move(
+    model: Any, method: Method, expected: list[int]
+) -> None:
+    sizes: list[int] = []
+    personal = "offset" if model is Affine else "head.*"
+    setting = Setting(sized_task(sizes, model=model), method, personal=personal)
+
+    setting.visit(method.update, "d2")
+
+    assert sizes == expected
+
+
+def test_finetuning_keeps_a_batch_of_one_where_batchnorm_is_held_still() -> None:
+    kept: list[int] = []
+    left_out: list[int] = []
+
+    Setting(sized_task(kept, model=NormedBody), personal="head.*").visit(FINETUNE, "d2")
+    Setting(sized_task(left_out, model=Normed), personal="head.*").visit(FINETUNE, "d2")
+
+    assert kept == [3, 3, 1] * 2
+    assert left_out == [3, 3] * 2
+
+
+def test_pfedme_leaves_out_a_last_batch_of_one() -> None:
+    # Two batches of 3 for w, on each of them 4 steps on theta.
+    sizes: list[int] = []
+    task = sized_task(sizes, model=Normed)
+    method = Method(local=LocalMoreau, batch_size=3, personal_steps=4)
+    claims = {"personal": "personal.*", "shared": "shared.*", "prepare": Full}
+    setting = Setting(task, method, penalty=partial(proximity, strength=0.1), **claims)
+
+    setting.visit(method.update, "d2")
+
+    assert sizes == [3] * 2 * (4 + 1)
+
+
+def test_leaving_out_a_batch_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    method = FedAlt(batch_size=3)
+    setting = Setting(affine_task(model=Normed), method, personal="head.*")
+
+    setting.visit(method.update, "d0")
+    assert not caplog.messages
+    for number in range(3):
+        setting.visit(method.update, "d2", round=number)
+        setting.visit(method.update, "d5", round=number)
+
+    assert caplog.messages == [
+        "BatchNorm cannot be trained on a batch of one example: where the last batch of a pass has one, as on "
+        "device 'd2', it is left out."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch_size", "reason"),
+    [
+        (1, 3, "The device has one training example: BatchNorm needs at least 2 in a batch to train."),
+        (1, 1, "The device has one training example: BatchNorm needs at least 2 in a batch to train."),
+        (4, 1, "`batch_size` is 1: BatchNorm needs at least 2 in a batch to train."),
+    ],
+)
+@pytest.mark.parametrize("pace", [{}, {"shared_steps": 2}, {"shared_epochs": 3}])
+def test_a_device_that_only_has_batches_of_one_fails_with_that_reason(
+    examples: int, batch_size: int, reason: str, pace: dict[str, int]
+) -> None:
+    devices = affine_devices()
+    devices["d0"]["train"] = tuple(field[:examples] for field in devices["d0"]["train"])
+    method = FedAvg(batch_size=batch_size, **pace)
+    setting = Setting(affine_task(model=Normed, devices=devices), method)
+
+    answer = setting.visitor(setting.order(method.update))
+
+    assert answer == Failure(device="d0", reason=reason)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False)])
+def test_only_a_batchnorm_that_normalizes_by_the_batch_uses_its_statistics(layer: nn.BatchNorm1d) -> None:
+    assert uses_batch_statistics(nn.Sequential(nn.Linear(3, 3), layer))
+    assert uses_batch_statistics(layer.eval()) == (layer.running_mean is None)
+    assert not uses_batch_statistics(nn.Sequential(nn.GroupNorm(1, 3), nn.InstanceNorm1d(3), nn.LayerNorm(3)))

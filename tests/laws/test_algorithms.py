@@ -11,7 +11,7 @@ import torch
 
 from partita import FedAlt, FedAvg, FedSim, Partition, Result, Task, run
 from partita.protocol import derive_seed
-from small import Affine, affine_devices, affine_task, normed_task, same_bits
+from small import Affine, Normed, affine_devices, affine_task, float64_task, normed_task, same_bits
 
 SETTINGS = {"rounds": 5, "devices_per_round": 3}
 
@@ -110,6 +110,44 @@ def test_linear_regression_equals_the_numpy_computation(name: str, method: Any) 
     np.testing.assert_allclose([result.personal(f"d{n}")["offset"].item() for n in range(6)], v, atol=2e-6)
 
 
+def test_a_float64_model_equals_the_numpy_computation_to_float64_precision() -> None:
+    task = float64_task()
+    method = FedAlt(shared_lr=0.2, personal_lr=0.4, batch_size=1000)
+
+    result = run(task, Partition(task.model(), personal="offset"), method, rounds=12, devices_per_round=3)
+
+    u, _ = numpy_run("fedalt", rounds=12, cohort=3, gamma_u=0.2, gamma_v=0.4)
+    assert result.shared["slope.weight"].dtype == torch.float64
+    np.testing.assert_allclose(result.shared["slope.weight"].numpy().ravel(), u, rtol=0, atol=2e-14)
+
+
+def test_no_device_is_left_out_of_the_mean_for_large_statistics() -> None:
+    # After one step, BatchNorm's running variance is 0.9 x 1 + 0.1 x the variance of the batch. With features of
+    # standard deviation 500 it changes by about 25,000, which times 2^36 and 3,000 examples is past 2^62.
+    generator = torch.Generator().manual_seed(0)
+    devices = {}
+    for number, examples in enumerate((10, 2_000, 3_000)):
+        inputs = 500 * torch.randn(examples, 3, generator=generator)
+        split = inputs, torch.randn(examples, generator=generator)
+        devices[f"d{number}"] = {"train": split, "test": split}
+
+    class Scaled(Affine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(3)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(self.norm(inputs))
+
+    task = affine_task(model=Scaled, devices=devices)
+
+    result = run(task, Partition(task.model()), FedAvg(batch_size=5_000), rounds=1, devices_per_round=3)
+
+    variances = [split["train"][0].double().var(dim=0).numpy() for split in devices.values()]
+    expected = 0.9 + 0.1 * np.average(variances, axis=0, weights=[10, 2_000, 3_000])
+    np.testing.assert_allclose(result.shared["norm.running_var"].numpy(), expected, rtol=1e-6)
+
+
 def test_the_two_algorithms_differ() -> None:
     alternating, simultaneous = (
         numpy_run(name, rounds=12, cohort=3, gamma_u=0.2, gamma_v=0.4)[0] for name in ("fedalt", "fedsim")
@@ -126,3 +164,23 @@ def test_shared_statistics_of_batchnorm_are_averaged_and_personal_ones_stay() ->
     assert "head.1.running_mean" not in result.shared
     means = {tuple(result.personal(f"d{n}")["head.1.running_mean"].tolist()) for n in (0, 1, 3, 4)}
     assert len(means) > 1
+
+
+def test_a_device_of_one_example_fails_with_batchnorm_and_the_others_train() -> None:
+    devices = affine_devices(3)
+    devices["d0"]["train"] = tuple(field[:1] for field in devices["d0"]["train"])
+    task = affine_task(model=Normed, devices=devices)
+    failed = []
+
+    result = run(
+        task,
+        Partition(task.model()),
+        FedAvg(batch_size=3),
+        rounds=2,
+        devices_per_round=3,
+        watch=lambda line, *_: failed.append(line["failed"]),
+    )
+
+    reason = "The device has one training example: BatchNorm needs at least 2 in a batch to train."
+    assert [failures for failures in failed if failures] == [{"d0": reason}] * 2
+    assert result.shared["body.1.running_mean"].any()

@@ -1,6 +1,6 @@
 """Tensors that an update keeps on a device and sends besides the shared part."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,7 @@ class Counting:
         }
 
     def __call__(
-        self, model: nn.Module, partition: Partition, batches: Iterator[Any], loss: Any
+        self, model: nn.Module, partition: Partition, batches: Iterable[Any], loss: Any
     ) -> list[float]:
         for tensor in (*self.carried.kept.values(), *self.carried.sent.values()):
             tensor.add_(self.step if tensor.is_floating_point() else 1)

@@ -17,7 +17,8 @@ from partita.methods import registry
 from partita.server.registry import OPTIMIZERS
 
 SOURCE = Path(partita.__file__).parent
-ALLOWED = ("__init__.py", "server/registry.py")
+METHODS_PAGE = Path(__file__).parents[2] / "docs/reference/methods.md"
+ALLOWED = ("__init__.py", "server/optimizers.py", "server/registry.py")
 """The public exports, and the server optimizers, which have names of their own."""
 
 
@@ -56,6 +57,9 @@ def test_names_are_listed_without_torch() -> None:
 
 def test_the_paper_of_every_server_optimizer_is_the_paper_of_a_method() -> None:
     assert {optimizer.cites for optimizer in OPTIMIZERS.values()} <= set(registry.citations())
+    assert [OPTIMIZERS[name].cites for name in ("fedavg", "adam")] == ["mcmahan2017", "pillutla2022"]
+    of_reddi = {name for name, optimizer in OPTIMIZERS.items() if optimizer.cites == "reddi2021"}
+    assert of_reddi == {"fedadam", "fedadagrad", "fedyogi"}
 
 
 def words_of(tree: ast.AST) -> Iterator[str]:
@@ -160,11 +164,28 @@ def test_an_unknown_name_is_a_one_line_error(name: str, words: str) -> None:
     assert registry.find_or_none(name) is None
 
 
-def test_the_reference_page_lists_every_method_with_its_title_and_its_paper() -> None:
-    page = (Path(__file__).parents[2] / "docs/reference/methods.md").read_text()
-    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+def listed_in(text: str) -> dict[str, tuple[str, str]]:
+    """Return the title and the paper of each name in a table."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return {row[0].strip("`"): (row[1], row[-1]) for row in rows}
 
-    listed = {row[0].strip("`"): (row[1], row[-1]) for row in rows}
+
+def test_the_reference_page_lists_every_server_optimizer_with_its_title_and_its_paper() -> None:
+    _, servers = METHODS_PAGE.read_text().split("## Server optimizers")
+
+    listed = listed_in(servers)
+
+    assert list(listed) == list(OPTIMIZERS)
+    for name, optimizer in OPTIMIZERS.items():
+        title, paper = listed[name]
+        assert title == optimizer.title
+        assert f"https://arxiv.org/abs/{registry.citations()[optimizer.cites].arxiv})" in paper
+
+
+def test_the_reference_page_lists_every_method_with_its_title_and_its_paper() -> None:
+    methods, _ = METHODS_PAGE.read_text().split("## Server optimizers")
+
+    listed = listed_in(methods)
 
     assert list(listed) == list(registry.every())
     for name, method in registry.every().items():

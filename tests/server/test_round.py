@@ -47,7 +47,7 @@ def run_round(
     state: State, orders: Sequence[Order], executor: Scripted, server: Server
 ) -> tuple[State, Outcome]:
     """One round as the training loop runs it."""
-    mean = WeightedMean(state.shared, cohort=len(orders))
+    mean = WeightedMean(state.shared)
     outcome = ask(orders, executor, mean)
     if not mean.weight:
         return state, outcome

@@ -136,9 +136,7 @@ def test_short_names_are_spelled_out() -> None:
     [("method=fedalt", "methods"), ("partition=output", "partitions"), ("seeed=2", "seed")],
 )
 def test_a_key_that_compare_does_not_have_gets_a_near_name_and_the_list(override: str, near: str) -> None:
-    words = (
-        f"Unknown key `{override.partition('=')[0]}`. Did you mean `{near}`[?] Known keys of `partita compare`"
-    )
+    words = f"Unknown key `{override.partition('=')[0]}`. Did you mean `{near}`[?] Known keys of `partita compare`"
     with pytest.raises(ConfigError, match=f"{words} outside of sections: methods, partitions, seeds, "):
         in_full([override])
 

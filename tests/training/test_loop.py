@@ -28,7 +28,7 @@ from partita.errors import RunFailed
 from partita.params import from_bytes
 from partita.tasks.build import build_model
 from partita.training.plan import Turn
-from small import Affine, affine_devices, affine_task, normed_task, same_bits, square_error
+from small import Affine, affine_devices, affine_task, float64_task, normed_task, same_bits, square_error
 
 
 def plan(**changes: Any) -> Plan:
@@ -182,8 +182,8 @@ def test_a_device_that_fails_keeps_its_v_and_the_run_goes_on() -> None:
 
 
 def test_a_device_whose_change_is_refused_keeps_its_v() -> None:
-    # Finite, but beyond what the exact mean can count with six devices: the device has filed a new v already.
-    task = affine_task(devices=with_targets(1e15, "d2"))
+    # Finite in float64, but beyond float32: the device has filed a new v already when the server refuses it.
+    task = float64_task(d2=1e40)
     lines: list[Any] = []
 
     result = pipeline(
@@ -193,7 +193,7 @@ def test_a_device_whose_change_is_refused_keeps_its_v() -> None:
         watch=lambda line, done, total: lines.append(line),
     )
 
-    assert "must be finite and at most" in lines[1]["failed"]["d2"]
+    assert "on device 'd2' must be finite and at most 3.4e+38" in lines[1]["failed"]["d2"]
     assert result.personal("d2")["offset"].item() == 0.0
 
 

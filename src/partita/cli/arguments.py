@@ -60,13 +60,15 @@ def _add_compare(add_parser: _AddParser) -> None:
     compare = add_parser(
         "compare",
         help="compare methods, personal parts and seeds; --dry-run prints the expected time",
-        description="Compare methods and personal parts. All methods of a seed start from the same "
-        "pretrained model.",
+        description="Compare methods and personal parts. For each seed, all methods start from the same "
+        "pretrained model, except those that train from scratch.",
     )
     _add_arguments(compare)
     compare.add_argument("--resume", metavar="DIR", type=Path, help="resume the comparison in this folder")
     compare.add_argument(
-        "--dry-run", action="store_true", help="run nothing; list the runs and the expected time of each"
+        "--dry-run",
+        action="store_true",
+        help="list the runs and the expected time of each, estimated on a few devices; start none",
     )
     _add_outputs(compare)
     compare.set_defaults(command=commands.compare)
@@ -114,17 +116,17 @@ def _add_describe(add_parser: _AddParser) -> None:
 def _add_import(add_parser: _AddParser) -> None:
     importing = add_parser(
         "import",
-        help="convert a public data set or a table to a per-device table",
-        description="Convert the files of a public data set, or another table, to a per-device table.",
+        help="convert a public dataset or a table to a per-device table",
+        description="Convert the files of a public dataset, or another table, to a per-device table.",
     )
     importing.add_argument(
         "kind",
         metavar="KIND",
-        help="a public data set (emnist, stackoverflow, gldv2, librispeech, qmnist, audiomnist), hf (any "
-        "data set of the `datasets` library), or an operation on a table (sort, dirichlet, shards)",
+        help="a public dataset (emnist, stackoverflow, gldv2, librispeech, qmnist, audiomnist), hf (any "
+        "dataset of the `datasets` library), or an operation on a table (sort, dirichlet, shards)",
     )
     importing.add_argument(
-        "source", metavar="SOURCE", help="the file or folder to read; for hf, the name of the data set"
+        "source", metavar="SOURCE", help="the file or folder to read; for hf, the name of the dataset"
     )
     importing.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
     importing.add_argument(

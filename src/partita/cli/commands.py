@@ -223,7 +223,7 @@ def describe(options: argparse.Namespace) -> int:
 
 
 def import_(options: argparse.Namespace) -> int:
-    """Convert a data set to a per-device table."""
+    """Convert a dataset to a per-device table."""
     from partita.config.importing import import_data
     from partita.progress.bar import ProgressBar
 

@@ -1,1 +1,1 @@
-"""A run from a TOML file: read into frozen dataclasses, built into objects, which never see a config."""
+"""Runs from TOML files: read into frozen dataclasses, then built into objects that never see a config."""

@@ -1,4 +1,4 @@
-"""Importing data: a public data set, or a table of another form, becomes a table by device."""
+"""Importing data: a public dataset, or a table of another form, becomes a table by device."""
 
 import inspect
 import json
@@ -21,14 +21,14 @@ SOURCES = {
     "qmnist": "partita.data.importers.qmnist:Qmnist",
     "audiomnist": "partita.data.importers.audiomnist:AudioMnist",
 }
-"""Importers of public data sets, from the files in which they are published."""
+"""Importers of public datasets, from the files in which they are published."""
 TABLES = {
     "sort": "partita.data.sort:sort_table",
     "dirichlet": "partita.data.importers.label_skew:dirichlet",
     "shards": "partita.data.importers.label_skew:shards",
     "hf": "partita.data.importers.hub:import_hub",
 }
-"""Functions that turn a table, or a data set of the `datasets` library, into a table by device."""
+"""Functions that turn a table, or a dataset of the `datasets` library, into a table by device."""
 _POSITIONAL = {"source", "name", "path", "out", "progress"}
 """Arguments that are not given as `key=value`."""
 
@@ -40,7 +40,7 @@ def import_data(
 
     Args:
         kind: one of `SOURCES` or `TABLES`.
-        source: the file or folder to read; with `hf`, the name of a data set.
+        source: the file or folder to read; with `hf`, the name of a dataset.
         out: the table to write.
         settings: `key=value` arguments.
         progress: the progress callback.

@@ -16,7 +16,7 @@ _CONTENT = {"image", "label", "audio", "text"}
 
 
 def with_placeholders(config: Config, beside: Path, folder: Path) -> tuple[Config, list[str]]:
-    """Return the config with placeholders for missing files, and a sentence for each of them.
+    """Return the config with placeholders for missing files, and one message per missing file.
 
     Args:
         config: any config.

@@ -60,17 +60,17 @@ class PartitionConfig:
         def __getattr__(self, name: str) -> Any: ...
 
     personal: str | list[str] = "output"
-    """Parameters that belong to each device: a name (none, full, norm, or a part that the model names: input,
-    output, adapter), a list of patterns, or "rest"."""
+    """Parameters that belong to each device: a name (none, full, norm, or a part that the model defines:
+    input, output, adapter), a list of patterns, or "rest"."""
     shared: str | list[str] = "rest"
-    """Parameters that all devices train together: a part that the model names, a list of patterns, or "rest"
-    for everything that no other part selects."""
+    """Parameters that all devices train together: a part that the model defines, a list of patterns, or
+    "rest" for everything that no other part selects."""
     frozen: str | list[str] = field(default_factory=list)
     """Parameters that are neither trained nor sent, in any stage: a list of patterns, or "rest"."""
     proximal: float = 0.1
     """With `full`, strength lambda of the proximal term (lambda / 2) ||v_i - u||^2."""
     untie: bool = False
-    """Give tied tensors that fall into different parts their own copies."""
+    """Give each part its own copy of a tied tensor whose names fall into different parts."""
     adapter_width: int | str = 0
     """With `adapter`, the bottleneck width of adapters, or "package.module:function", which returns it for a
     device id; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions."""
@@ -186,11 +186,12 @@ class CompareConfig:
 
     methods: list[str] | None = None
     """Methods by name or import path, with "-stateless" appended for devices that keep nothing between
-    rounds; default: the methods of the paper. The pretrained model, local training, and as many
-    additional rounds without a personal part are always included."""
+    rounds; default: the methods of the paper. Three references are always included: the
+    pretrained model, `local`, and `fedavg`, which trains the pretrained model for `personalize.rounds`
+    more rounds without a personal part."""
     partitions: list[str] = field(default_factory=list)
-    """Personal parts, for methods that do not fix theirs: names, or patterns separated by spaces; default:
-    those of input, output and adapter that the model names, and `partition.personal`."""
+    """Personal parts, for methods that do not determine their own: names, or patterns separated by spaces;
+    default: those of input, output and adapter that the model defines, and `partition.personal`."""
     seeds: int = 5
     """Number of seeds: `seed`, `seed` + 1 and so on."""
     baseline: str = ""

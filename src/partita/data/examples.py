@@ -1,6 +1,6 @@
 """The examples of one split of one device, batched by position."""
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -97,11 +97,27 @@ def in_order(examples: Examples, batch_size: int) -> Iterator[tuple[Batch, int]]
         yield examples.batch_at(positions), len(positions)
 
 
-def shuffled(examples: Examples, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
-    """Yield batches without end: each epoch is a new permutation, and keeps its last, shorter batch."""
-    while True:
-        for positions in torch.randperm(len(examples), generator=generator).split(batch_size):
-            yield examples.batch_at(positions)
+@dataclass(frozen=True)
+class Shuffled:
+    """Batches without end, pass after pass; each iteration over it begins a new pass.
+
+    A pass is a new permutation of the examples. It keeps its last, shorter batch.
+    """
+
+    examples: Examples
+    batch_size: int
+    generator: torch.Generator
+    leaves_out_one: Callable[[], bool] = lambda: False
+    """Asked at the beginning of a pass whose last batch has one example: whether to leave it out."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            permutation = torch.randperm(len(self.examples), generator=self.generator)
+            batches = permutation.split(self.batch_size)
+            if len(batches[-1]) == 1 and self.leaves_out_one():
+                batches = batches[:-1]
+            for positions in batches:
+                yield self.examples.batch_at(positions)
 
 
 def batches_per_epoch(examples: Examples, batch_size: int) -> int:

@@ -166,7 +166,7 @@ class Rows:
         return len(self.locations)
 
     def parse(self, parse: Callable[[Mapping[str, Any]], Item]) -> list[Item]:
-        """Return `parse(row)` for each good row; it raises `BadRow` for a bad one.
+        """Return `parse(row)` for each good row; the given `parse` raises `BadRow` for a bad one.
 
         Raises:
             BadData: a row is bad, and bad rows are not skipped.

@@ -95,7 +95,7 @@ class SplitRule:
                 raise RowError(row, f"`{name}` is empty")
 
     def assign(self, rows: pa.Table) -> Codes:
-        """Return the split of every row; by time, all rows must be those of one device."""
+        """Return the split of every row; to split by time, `rows` must be all rows of a single device."""
         if self.by_time:
             return self._assign_by_time(rows)
         if self.split_column:

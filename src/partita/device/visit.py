@@ -4,6 +4,7 @@ The personal part comes from the device's own store and goes back there. The rep
 the shared part, a weight and metrics; it has no field in which v could leave.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from partita.data.examples import Batch, Examples, batches_per_epoch, examples_of, shuffled
+from partita.data.examples import Examples, Shuffled, batches_per_epoch, examples_of
 from partita.device.roles import Role
 from partita.device.store import Store
 from partita.errors import CannotDo, ConfigError
@@ -21,7 +22,7 @@ from partita.methods.carried import Carried, carries, kept_by, make_update, sent
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
 from partita.params import Params, change_of, cloned, copy_into, digest_of, largest_of, pull
-from partita.partition import Part, Partition, Parts, Personalization
+from partita.partition import Part, Partition, Parts, Personalization, uses_batch_statistics
 from partita.partition.selection import tensors_of
 from partita.protocol import (
     Evaluate,
@@ -38,6 +39,8 @@ from partita.protocol import (
 from partita.tasks.build import build_model, seed_everything
 from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Visitor:
         self.seed = seed
         self._workbenches: dict[int, _Workbench] = {}
         self._starts: dict[str, Params] = {}
+        self._has_left_out = False
 
     def __call__(self, order: Order) -> Reply | Failure:
         """Carry out one order, with a seed of its own; the caller restores its random state."""
@@ -117,7 +121,7 @@ class Visitor:
             shared=_steps(method, work.shared, examples),
             carried=carried,
         )
-        batches = self._batches(order, method, examples)
+        batches = self._batches(bench, order, method, examples)
         losses = update(bench.model, bench.partition, batches, self._loss(bench, order))
         parts = bench.parts
         change = change_of({**parts.shared, **carried.sent}, order.shared)
@@ -130,7 +134,7 @@ class Visitor:
         finetuning = self.roles[order.stage].finetuning
         examples = self._training(order)
         moves: dict[Part, Steps] = {"personal": _steps(finetuning, work.personal, examples)}
-        batches = self._batches(order, finetuning, examples)
+        batches = self._batches(bench, order, finetuning, examples)
         losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench, order))
         self._save(bench.parts.personal, order)
         return _reply(order, len(examples), _training_measures(examples, losses))
@@ -165,7 +169,7 @@ class Visitor:
         return self.store.load(order.device) or {}
 
     def _personal(self, order: Order, own: Personalization, kept: Params) -> Params:
-        """Return the personal part that the visit begins with: the device's own, or the start."""
+        """Return the personal part that the visit begins with: the device's saved one, or the initial one."""
         is_global = isinstance(order.work, Evaluate) and order.work.model == "global"
         uses_kept = self.roles[order.stage].method.stateful and not is_global
         if uses_kept and (personal := own.partition.personal_in(kept)):
@@ -195,9 +199,35 @@ class Visitor:
             raise CannotDo("The device has no training examples.")
         return examples
 
-    def _batches(self, order: Order, settings: Method | Finetuning, examples: Examples) -> Iterator[Batch]:
+    def _batches(
+        self, bench: _Workbench, order: Order, settings: Method | Finetuning, examples: Examples
+    ) -> Shuffled:
+        """Return the visit's batches; one of a single example is left out where BatchNorm needs two."""
         generator = torch.Generator().manual_seed(self._seed(order))
-        return shuffled(examples, settings.batch_size, generator)
+        model, batch_size = bench.model, settings.batch_size
+        # An update that draws a batch before it says what moves is taken to move everything.
+        bench.partition.let_move(model, "personal", "shared")
+
+        def leaves_out_one() -> bool:
+            if not uses_batch_statistics(model):
+                return False
+            if min(len(examples), batch_size) == 1:
+                cause = "The device has one training example" if len(examples) == 1 else "`batch_size` is 1"
+                raise CannotDo(f"{cause}: BatchNorm needs at least 2 in a batch to train.")
+            self._warn_of_leaving_out(order)
+            return True
+
+        return Shuffled(examples, batch_size, generator, leaves_out_one)
+
+    def _warn_of_leaving_out(self, order: Order) -> None:
+        """Log, once in a run, that batches of one example are left out."""
+        if not self._has_left_out:
+            self._has_left_out = True
+            logger.warning(
+                "BatchNorm cannot be trained on a batch of one example: where the last batch of a pass has "
+                "one, as on device %r, it is left out.",
+                order.device,
+            )
 
     def _seed(self, order: Order) -> int:
         return derive_seed(self.seed, order.stage, order.round, order.device)
@@ -249,9 +279,15 @@ def _pull(
 
 
 def _steps(settings: Method | Finetuning, pace: Pace, examples: Examples) -> Steps:
-    count = pace.steps or pace.epochs * batches_per_epoch(examples, settings.batch_size)
-    norm = settings.max_grad_norm
-    return Steps(count=count, lr=pace.lr, max_grad_norm=norm, optimizer=settings.optimizer)
+    in_pass = batches_per_epoch(examples, settings.batch_size)
+    ends_with_one = in_pass > 1 and len(examples) - (in_pass - 1) * settings.batch_size == 1
+    return Steps(
+        count=pace.steps or pace.epochs * in_pass,
+        lr=pace.lr,
+        max_grad_norm=settings.max_grad_norm,
+        optimizer=settings.optimizer,
+        one_example_every=in_pass if ends_with_one and not pace.steps else 0,
+    )
 
 
 def _reply(order: Order, weight: int, measures: Measures, change: Params | None = None) -> Reply:

@@ -1,15 +1,16 @@
 """The one local loop: gradient steps on some parts of a model while the other parts are fixed."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from partita.methods.sgd import SGD
 from partita.params import Params
-from partita.partition import Partition
+from partita.partition import Partition, uses_batch_statistics
 from partita.partition.selection import Part
 
 Batch = Any
@@ -48,6 +49,16 @@ class Steps:
     """Maximum norm of the gradient of all parameters that move in a step; 0 does not clip."""
     optimizer: OptimizerFn = SGD
     """Plain SGD: a parameter p with gradient g becomes `p.add_(g, alpha=-lr)`."""
+    one_example_every: int = 0
+    """In whole passes whose last batch has one example, the batches of a pass; otherwise 0."""
+
+    def draw(self, batches: Iterable[Batch], model: nn.Module) -> Iterator[Batch]:
+        """Return a batch for each step, from a new pass.
+
+        A batch of one example is left out, and its step with it, where BatchNorm uses batch statistics.
+        """
+        is_short = self.one_example_every and uses_batch_statistics(model)
+        return islice(batches, self.count - (self.count // self.one_example_every if is_short else 0))
 
 
 class LocalUpdate(Protocol):
@@ -57,10 +68,13 @@ class LocalUpdate(Protocol):
         self,
         model: nn.Module,
         partition: Partition,
-        batches: Iterator[Batch],
+        batches: Iterable[Batch],
         loss: LossFn,
     ) -> list[float]:
-        """Train the model and return the loss of every step."""
+        """Train the model and return the loss of every step.
+
+        Each iteration over `batches` is endless and begins a new pass over the device's examples.
+        """
         ...
 
 
@@ -68,13 +82,14 @@ def descend(
     moves: Mapping[Part, Steps],
     model: nn.Module,
     partition: Partition,
-    batches: Iterator[Batch],
+    batches: Iterable[Batch],
     loss: LossFn,
 ) -> list[float]:
     """Take gradient steps on the parts in `moves`, all at once and in place; return each step's loss.
 
-    Each part has its own learning rate. One optimizer takes the steps of all parts, and clipping is by one
-    norm over all of them, so everything else must be the same for all parts.
+    The steps begin a new pass over the device's examples. Each part has its own learning rate. One optimizer
+    takes the steps of all parts, and clipping is by one norm over all of them, so everything else must be the
+    same for all parts.
 
     Raises:
         ValueError: the parts differ in their count, their optimizer or their clipping.
@@ -88,8 +103,8 @@ def descend(
     moving = [tensor for group in groups for tensor in group["params"]]
     optimizer = steps.optimizer([group for group in groups if group["params"]]) if moving else None
     losses: list[float] = []
-    for _ in range(steps.count):
-        value = loss(model, next(batches))
+    for batch in steps.draw(batches, model):
+        value = loss(model, batch)
         losses.append(value.item())
         if not math.isfinite(losses[-1]):
             raise Diverged(f"The loss became {losses[-1]} in step {len(losses)}.")

@@ -1,4 +1,4 @@
-"""FedAdam: pretraining alone, for as many rounds as other methods train in all, with Adam on the server.
+"""FedAdam: pretraining alone, for as many rounds as other methods train in all, with FedAdam on the server.
 
 Adaptive Federated Optimization
     S. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan. ICLR 2021.
@@ -14,7 +14,7 @@ from partita.methods.named import AROUND, Budget, Citation, NamedMethod
 _SERVER = "fedadam"
 """The name of the server's optimizer."""
 _SERVER_LR = 0.01
-"""A learning rate for Adam; that of other server optimizers is not Adam's."""
+"""A learning rate for FedAdam; that of another server optimizer does not suit it."""
 
 
 def _from_scratch(budget: Budget) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ Communication-Efficient Learning of Deep Networks from Decentralized Data
     https://arxiv.org/abs/1602.05629
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import nn
@@ -30,7 +30,7 @@ class LocalSGD:
         self,
         model: nn.Module,
         partition: Partition,
-        batches: Iterator[Batch],
+        batches: Iterable[Batch],
         loss: LossFn,
     ) -> list[float]:
         """Train the model in place and return the loss of every step."""

@@ -5,7 +5,7 @@ Federated Learning with Partial Model Personalization
     https://arxiv.org/abs/2204.03809
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import nn
@@ -38,7 +38,7 @@ class LocalSim:
         self,
         model: nn.Module,
         partition: Partition,
-        batches: Iterator[Batch],
+        batches: Iterable[Batch],
         loss: LossFn,
     ) -> list[float]:
         """Train the model in place and return the loss of every step."""

@@ -24,13 +24,13 @@ class Method:
     shared_lr: float = 0.1
     """Learning rate of the shared part on devices, before the schedule."""
     shared_epochs: int = 1
-    """Passes over a device's training examples that update the shared part."""
+    """Passes over a device's training examples to update the shared part."""
     shared_steps: int = 0
     """Number of steps on the shared part, instead of `shared_epochs`; 0: use `shared_epochs`."""
     personal_lr: float | None = None
     """Learning rate of the personal part, before the schedule; default: `shared_lr`."""
     personal_epochs: int = 1
-    """Passes over a device's training examples that update the personal part."""
+    """Passes over a device's training examples to update the personal part."""
     personal_steps: int = 0
     """Number of steps on the personal part, instead of `personal_epochs`; 0: use `personal_epochs`."""
     stateful: bool = True

@@ -10,7 +10,7 @@ gradient of that penalty: a step of plain SGD on the shared part of the same los
 w - lr lambda (w - theta), whatever optimizer moves theta. `max_grad_norm` clips the steps on theta alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -35,14 +35,13 @@ class LocalMoreau:
         self,
         model: nn.Module,
         partition: Partition,
-        batches: Iterator[Batch],
+        batches: Iterable[Batch],
         loss: LossFn,
     ) -> list[float]:
         """Train the model in place and return the loss of every step on theta."""
         step = Steps(count=1, lr=self.shared.lr)
         losses: list[float] = []
-        for _ in range(self.shared.count):
-            batch = next(batches)
+        for batch in self.shared.draw(batches, model):
             losses += descend({"personal": self.personal}, model, partition, repeat(batch), loss)
             descend({"shared": step}, model, partition, repeat(batch), loss)
         _copy_statistics(model)

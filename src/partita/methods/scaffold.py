@@ -8,7 +8,7 @@ Each device keeps a control variate c_i, and the server's control variate c is s
 are declared here; no other module knows of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -50,7 +50,7 @@ class LocalScaffold:
         self,
         model: nn.Module,
         partition: Partition,
-        batches: Iterator[Batch],
+        batches: Iterable[Batch],
         loss: LossFn,
     ) -> list[float]:
         """Train the model and move c_i, in place, and return the loss of every step."""

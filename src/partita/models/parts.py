@@ -32,7 +32,7 @@ def named_partition(
     regularization: Regularization | None = None,
     **others: Any,
 ) -> Personalization:
-    """Return the partition `none`, `norm`, `full`, or one that the model names, with what goes with it.
+    """Return the personalization for a name: `none`, `norm`, `full`, or a part that the model defines.
 
     Args:
         model: the model to split.

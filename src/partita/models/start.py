@@ -39,7 +39,7 @@ class LoadReport:
     """The tensors of the file that were not loaded, and why."""
 
     def lines(self) -> list[str]:
-        """Return a line each on the loaded, new and unused tensors."""
+        """Return three lines: about the loaded, the new and the unused tensors."""
         kinds = {"new": self.new, "unused": self.unused}
         return [f"{len(self.loaded)} loaded", *(f"{len(n)} {kind}{_reasons(n)}" for kind, n in kinds.items())]
 

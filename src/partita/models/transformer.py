@@ -51,7 +51,10 @@ class NextWordTransformer(nn.Module):
 
     @property
     def parts(self) -> Mapping[str, Sequence[str] | Adapters]:
-        """The first block, the last block, adapters with every LayerNorm; embeddings would be too large."""
+        """The first block as `input`, the last block as `output`, and adapters together with every LayerNorm.
+
+        The embeddings would be too large for a personal part.
+        """
         return {
             "input": ("blocks.0.*",),
             "output": (f"blocks.{len(self.blocks) - 1}.*",),

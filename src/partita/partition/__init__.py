@@ -1,6 +1,6 @@
 """The partition of a model: its shared, personal and frozen parameters."""
 
-from partita.partition.partition import Partition, Parts
+from partita.partition.partition import Partition, Parts, uses_batch_statistics
 from partita.partition.personalization import L2Center, Personalization, Regularization, personalization_of
 from partita.partition.selection import PARTS, REST, Part, Selection
 
@@ -15,4 +15,5 @@ __all__ = [
     "Regularization",
     "Selection",
     "personalization_of",
+    "uses_batch_statistics",
 ]

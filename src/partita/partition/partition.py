@@ -218,6 +218,18 @@ class Partition:
                 raise ValueError(f"`{name}` is complex; only real tensors can be averaged.")
 
 
+def uses_batch_statistics(model: nn.Module) -> bool:
+    """Return whether a BatchNorm of a model, as its modules are set now, normalizes by the batch itself.
+
+    Then a batch of one example is no use: it has no variance between examples.
+    """
+    return any(
+        module.training or module.running_mean is None
+        for module in model.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)  # noqa: SLF001
+    )
+
+
 def _check_built(model: nn.Module) -> None:
     for name, tensor in tensors_of(model).items():
         if nn.parameter.is_lazy(tensor):

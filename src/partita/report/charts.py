@@ -1,6 +1,6 @@
 """The charts, each defined once: the page draws it, and the same definition gives PNG, SVG and PDF files.
 
-A chart names its data sets and does not contain them, so that a page holds each data set once. Colors come
+A chart names its datasets and does not contain them, so that a page holds each dataset once. Colors come
 from the page's palette, which is safe for color-blind readers and differs between light and dark mode.
 """
 
@@ -44,7 +44,7 @@ class Chart:
     spec: Mapping[str, Any]
     """The Vega-Lite specification."""
     data: Sequence[str]
-    """The names of the data sets that it draws."""
+    """The names of the datasets that it draws."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ MetricsBySeed = Mapping[int, DeviceMetrics]
 
 
 def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Table]:
-    """Write the tables of all finished runs, the papers to cite and the trials of tuning.
+    """Write the tables over all finished runs, `references.bib`, and the tables of tuning trials.
 
     Returns:
         The tables of the comparison.

@@ -36,7 +36,7 @@ class Page:
     """The result in one sentence."""
     sections: Sequence[Section]
     data: Data
-    """The data sets of the charts; the table of devices shows `devices`."""
+    """The datasets of the charts; the table of devices shows `devices`."""
     metric: str
     """The name of the metric in the caption of the table of devices."""
     change: str
@@ -77,7 +77,7 @@ def html_of(page: Page) -> str:
 
 
 def columns_of(rows: Sequence[Datum]) -> dict[str, Any]:
-    """Return a data set by column, compactly: numbers rounded, each distinct text once."""
+    """Return a dataset by column, compactly: numbers rounded, each distinct text once."""
     names = list(rows[0]) if rows else []
     return {name: _column([row[name] for row in rows]) for name in names}
 

@@ -4,10 +4,22 @@ Adaptive Federated Optimization
     S. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan. ICLR 2021.
     https://arxiv.org/abs/2003.00295
 
+`FedAdam`, `Adagrad` and `Yogi` are its Algorithm 2, with v starting at tau^2 and no bias correction. `Adam`
+is what the personalization paper calls FedAdam: torch's Adam, with the mean change as the negative gradient.
+
+Federated Learning with Partial Model Personalization
+    K. Pillutla, K. Malik, A. Mohamed, M. Rabbat, M. Sanjabi, L. Xiao. ICML 2022.
+    https://arxiv.org/abs/2204.03809
+
+Adam: A Method for Stochastic Optimization
+    D. P. Kingma, J. Ba. ICLR 2015.
+    https://arxiv.org/abs/1412.6980
+
 Every optimizer is a frozen value: its state goes in as named tensors and comes out as new ones.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -66,7 +78,7 @@ class Averaging:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """FedAdam as the personalization paper uses it: Adam with bias correction on the mean change."""
+    """torch's Adam on the mean change, with bias correction: the personalization paper's FedAdam."""
 
     lr: float
     """The server's learning rate."""
@@ -107,8 +119,35 @@ class Adam:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FedAdam:
+    """FedAdam of Reddi et al.: Adam without bias correction, with a larger constant in the denominator."""
+
+    lr: float
+    """The server's learning rate."""
+    beta1: float = 0.9
+    """Decay of the first moment."""
+    beta2: float = 0.99
+    """Decay of the second moment."""
+    tau: float = 1e-3
+    """Degree of adaptivity: added to the root; its square is the first value of the second moment."""
+
+    def __post_init__(self) -> None:
+        _check_moments(self)
+
+    def init(self, shared: Params) -> dict[str, Tensor]:
+        """Return the first moment at 0 and the second at tau^2."""
+        return {**_zeros("first", shared), **_filled("second", shared, self.tau**2)}
+
+    def step(
+        self, shared: Params, change: Params, state: Params
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return u + lr m / (sqrt(v) + tau), where v = beta2 v + (1 - beta2) d^2."""
+        return _step(self, shared, change, state, lambda v, d: v * self.beta2 + d * d * (1 - self.beta2))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Adagrad:
-    """FedAdagrad of Reddi et al.: a sum of squares, no momentum."""
+    """FedAdagrad of Reddi et al.: a sum of squares; no momentum (beta1 = 0), as in their experiments."""
 
     lr: float
     """The server's learning rate."""
@@ -149,10 +188,7 @@ class Yogi:
     """Degree of adaptivity: added to the root; its square is the first value of the second moment."""
 
     def __post_init__(self) -> None:
-        _check_rate(self.lr)
-        _check_share("server_beta1", self.beta1)
-        _check_share("server_beta2", self.beta2)
-        _check_positive("server_tau", self.tau)
+        _check_moments(self)
 
     def init(self, shared: Params) -> dict[str, Tensor]:
         """Return the first moment at 0 and the second at tau^2."""
@@ -162,16 +198,28 @@ class Yogi:
         self, shared: Params, change: Params, state: Params
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return u + lr m / (sqrt(v) + tau), where v = v - (1 - beta2) d^2 sign(v - d^2)."""
-        moved: dict[str, Tensor] = {}
-        kept: dict[str, Tensor] = {}
-        for name, u in shared.items():
-            d = change[name]
-            square, before = d * d, state[f"second/{name}"]
-            first = state[f"first/{name}"] * self.beta1 + d * (1 - self.beta1)
-            second = before - (1 - self.beta2) * square * (before - square).sign()
-            moved[name] = u.addcdiv(first, second.sqrt() + self.tau, value=self.lr)
-            kept |= {f"first/{name}": first, f"second/{name}": second}
-        return moved, kept
+        return _step(
+            self, shared, change, state, lambda v, d: v - (1 - self.beta2) * (d * d) * (v - d * d).sign()
+        )
+
+
+def _step(
+    optimizer: FedAdam | Yogi,
+    shared: Params,
+    change: Params,
+    state: Params,
+    second_moment: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return u + lr m / (sqrt(v) + tau) and both moments, with a rule for the new v from v and the change."""
+    moved: dict[str, Tensor] = {}
+    kept: dict[str, Tensor] = {}
+    for name, u in shared.items():
+        d = change[name]
+        first = state[f"first/{name}"] * optimizer.beta1 + d * (1 - optimizer.beta1)
+        second = second_moment(state[f"second/{name}"], d)
+        moved[name] = u.addcdiv(first, second.sqrt() + optimizer.tau, value=optimizer.lr)
+        kept |= {f"first/{name}": first, f"second/{name}": second}
+    return moved, kept
 
 
 def _filled(kind: str, like: Params, value: float) -> dict[str, Tensor]:
@@ -180,6 +228,13 @@ def _filled(kind: str, like: Params, value: float) -> dict[str, Tensor]:
 
 def _zeros(kind: str, like: Params) -> dict[str, Tensor]:
     return _filled(kind, like, 0.0)
+
+
+def _check_moments(optimizer: FedAdam | Yogi) -> None:
+    _check_rate(optimizer.lr)
+    _check_share("server_beta1", optimizer.beta1)
+    _check_share("server_beta2", optimizer.beta2)
+    _check_positive("server_tau", optimizer.tau)
 
 
 def _check_rate(lr: float) -> None:

@@ -21,11 +21,12 @@ class NamedOptimizer:
 
 OPTIMIZERS: Mapping[str, NamedOptimizer] = {
     "fedavg": NamedOptimizer(path="partita.server.optimizers:Averaging", title="FedAvg", cites="mcmahan2017"),
-    "fedadam": NamedOptimizer(path="partita.server.optimizers:Adam", title="FedAdam", cites="reddi2021"),
+    "fedadam": NamedOptimizer(path="partita.server.optimizers:FedAdam", title="FedAdam", cites="reddi2021"),
     "fedadagrad": NamedOptimizer(
         path="partita.server.optimizers:Adagrad", title="FedAdagrad", cites="reddi2021"
     ),
     "fedyogi": NamedOptimizer(path="partita.server.optimizers:Yogi", title="FedYogi", cites="reddi2021"),
+    "adam": NamedOptimizer(path="partita.server.optimizers:Adam", title="Server Adam", cites="pillutla2022"),
 }
 """Every server optimizer with a name of its own; others are named by import path."""
 

@@ -35,7 +35,7 @@ def space_of(config: Config, trials: int = 0) -> Mapping[str, Sequence[Any]]:
 
 
 def _rates(config: Config) -> Iterator[tuple[str, float]]:
-    """Yield the learning rates that matter, with the config's values."""
+    """Yield the key and the config's value of each learning rate that training uses."""
     own, last, values = config.personalize, config.finetune, to_values(config)
     for key, choices in registry.find(own.method).search.items():
         if choices is AROUND and _is_trained(config, key):
@@ -64,7 +64,7 @@ def _declared(config: Config) -> Iterator[tuple[str, Sequence[Any]]]:
 
 
 def _is_trained(config: Config, key: str) -> bool:
-    """Return whether a key is one of a stage that trains, or of none."""
+    """Return whether the key's stage has any rounds or epochs; True for a key outside the stages."""
     rounds = {"pretrain": config.pretrain.rounds, "personalize": config.personalize.rounds}
     return bool({**rounds, "finetune": config.finetune.epochs}.get(key.partition(".")[0], True))
 

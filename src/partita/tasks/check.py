@@ -10,7 +10,7 @@ from torch import Tensor
 from partita.data.examples import Examples, examples_of, in_order
 from partita.errors import CannotDo
 from partita.params import Params
-from partita.partition import Personalization
+from partita.partition import Personalization, uses_batch_statistics
 from partita.protocol import DeviceId, derive_seed
 from partita.tasks.build import build_model, seeded
 from partita.tasks.task import Task
@@ -32,7 +32,7 @@ def check_task(task: Task, personalization: Personalization, *, seed: int) -> No
         partition.let_move(model, "personal", "shared")
         try:
             examples = _training_examples(task, device)
-            if len(examples):
+            if len(examples) > 1 or (len(examples) and not uses_batch_statistics(model)):
                 batch, _ = next(in_order(examples, 8))
                 loss = task.loss(model, batch)
                 _check_loss(loss)

@@ -45,7 +45,7 @@ class Journal(Protocol):
         ...
 
     def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
-        """Commit a round: the server's state, its line in `rounds.jsonl`, measurements by device."""
+        """Commit a round: the server's state, the round's line in `rounds.jsonl`, measurements by device."""
         ...
 
     def save_shared(self, name: str, params: Params) -> None:

@@ -36,7 +36,7 @@ def run_rounds(
         begin = time.perf_counter()
         cohort = stage.cohort(turn)
         orders = stage.orders(turn, cohort, state)
-        mean = WeightedMean(state.shared, cohort=len(cohort)) if turn.trains_shared else None
+        mean = WeightedMean(state.shared) if turn.trains_shared else None
         # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
         outcome = ask(orders, executor, mean)
         if mean is not None and outcome.heard:

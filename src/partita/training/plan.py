@@ -44,7 +44,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Evaluation: the devices that are evaluated and fine-tuned, how often, and on which split."""
+    """Evaluation: on which devices (only these are fine-tuned), how often, and on which split."""
 
     devices: int | Literal["all"] = "all"
     """Number of devices to evaluate, a fixed sample; or "all"."""
@@ -53,8 +53,8 @@ class Evaluation:
     split: Split = "test"
     """Split on which models are evaluated; with `validation`, for tuning, test rows are not read."""
     choose: Literal["", "validation"] = ""
-    """With `validation`, each device uses the pretrained model or its own, whichever is better on its
-    validation rows (see `task.validation`); reported as the stage `served`."""
+    """If `choose` is "validation", each device uses the pretrained model or its own, whichever is better on
+    its validation rows (see `task.validation`); reported as the stage `served`. Empty: no such choice."""
 
     def __post_init__(self) -> None:
         if self.split not in get_args(Split):

@@ -92,7 +92,7 @@ class Stages:
         return Parts(cloned(parts.shared), cloned(parts.personal), cloned(parts.frozen))
 
     def _start_of(self, stage: Stage, own: Personalization) -> Start:
-        """Return the start of all devices that have the same model: one draw for all of them."""
+        """Return the common start of all devices with the same model; random values are drawn only once."""
         parts = self.initial_parts(stage, own)
         frozen = digest_of(parts.frozen)
         return Start(digest=digest_of(parts.personal), personal=parts.personal, frozen=frozen)

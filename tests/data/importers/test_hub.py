@@ -1,4 +1,4 @@
-"""Data sets of the `datasets` library, created and imported without a network."""
+"""Datasets of the `datasets` library, created and imported without a network."""
 
 import io
 import sys
@@ -340,7 +340,7 @@ def test_an_unreachable_hub_is_a_one_line_error(tmp_path: Path) -> None:
         import_hub("someone/some-data", tmp_path / "out.parquet", device="who", cache=str(tmp_path / "cache"))
 
     assert str(error.value).startswith(
-        "The data set 'someone/some-data' cannot be loaded: Couldn't reach 'someone/some-data' on the Hub"
+        "The dataset 'someone/some-data' cannot be loaded: Couldn't reach 'someone/some-data' on the Hub"
     )
     assert "\n" not in str(error.value)
 

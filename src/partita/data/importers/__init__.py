@@ -1,1 +1,1 @@
-"""Importers: public data sets in their own formats in, Parquet tables by device out."""
+"""Importers: public datasets in their own formats in, Parquet tables by device out."""

@@ -1,4 +1,4 @@
-"""Any data set of the `datasets` library: on the Hugging Face Hub, in data files, or saved to disk."""
+"""Any dataset of the `datasets` library: on the Hugging Face Hub, in data files, or saved to disk."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def import_hub(
     cache: str = "",
     progress: ProgressFn = no_progress,
 ) -> Imported | ImportedWithoutDevices:
-    """Write a data set to `out`, a Parquet table sorted by device id.
+    """Write a dataset to `out`, a Parquet table sorted by device id.
 
     Images and audio are copied without decoding them. The splits become the column `split`, unless there is
     only `train` or one split was selected.
@@ -60,13 +60,13 @@ def import_hub(
         device: the column of device ids; it becomes `device`, a string. Default: the table has no devices,
             and `dirichlet` or `shards` can assign its rows.
         split: the one split to import. Default: all.
-        config: the configuration to load, of a data set that has several.
+        config: the configuration to load, of a dataset that has several.
         revision: the branch, tag or commit on the Hub.
         cache: the folder for downloads. Default: that of the `datasets` library.
         progress: the progress callback.
 
     Raises:
-        ConfigError: `out` exists, the data set cannot be loaded, or it has no such column or split.
+        ConfigError: `out` exists, the dataset cannot be loaded, or it has no such column or split.
     """
     check_new(out)
     loaded = _load(name, {"name": config, "revision": revision, "cache_dir": cache})
@@ -95,7 +95,7 @@ def _load(name: str, options: Mapping[str, str]) -> Any:
     except Exception as error:  # The library has a reader for each format, each with its own errors.
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise ConfigError(
-            f"The data set {name!r} cannot be loaded: {first_line(cause)} "
+            f"The dataset {name!r} cannot be loaded: {first_line(cause)} "
             "It must be a name on the Hub, a folder or file of data, or a folder written by `save_to_disk`."
         ) from error
 
@@ -106,12 +106,12 @@ def _parts(name: str, loaded: Any, split: str) -> dict[str, "Dataset"]:
     parts: dict[str, Dataset] = {str(loaded.split or "train"): loaded} if single else dict(loaded)
     splits = ", ".join(parts)
     if split and split not in parts:
-        raise ConfigError(f"The data set {name!r} has no split {split!r}. Its splits: {splits}.")
+        raise ConfigError(f"The dataset {name!r} has no split {split!r}. Its splits: {splits}.")
     if split or single or list(parts) == ["train"]:
         return {"": parts[split or next(iter(parts))]}
     if other := [part for part in parts if part not in SPLITS]:
         raise ConfigError(
-            f"The data set {name!r} has the splits {splits}: select the one to import with `split`, since "
+            f"The dataset {name!r} has the splits {splits}: select the one to import with `split`, since "
             f"{other[0]!r} is none of {', '.join(SPLITS)}."
         )
     return parts
@@ -119,7 +119,7 @@ def _parts(name: str, loaded: Any, split: str) -> dict[str, "Dataset"]:
 
 @dataclass(frozen=True)
 class _DataSet:
-    """A loaded data set, whose rows are read as they are stored."""
+    """A loaded dataset, whose rows are read as they are stored."""
 
     name: str
     parts: Mapping[str, "Dataset"]

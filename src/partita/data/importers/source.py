@@ -1,4 +1,4 @@
-"""A public data set as a `Source` of devices and rows, and its import into one Parquet table.
+"""A public dataset as a `Source` of devices and rows, and its import into one Parquet table.
 
 An import that was interrupted resumes where it stopped.
 """
@@ -24,18 +24,18 @@ _DEVICES_PER_PART = 200
 
 @dataclass(frozen=True)
 class Survey:
-    """The devices of a data set that are kept, determined before any row is read."""
+    """The devices of a dataset that are kept, determined before any row is read."""
 
     devices: Sequence[DeviceId]
     """The kept devices, sorted by id."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """The number of dropped devices, by reason."""
     paper: int | None = None
-    """The number of devices that the paper keeps of the whole data set."""
+    """The number of devices that the paper keeps of the whole dataset."""
 
 
 class Source(Protocol):
-    """A public data set in its own files."""
+    """A public dataset in its own files."""
 
     @property
     def columns(self) -> Mapping[str, ColumnKind]:
@@ -77,7 +77,7 @@ def import_source(source: Source, out: Path, progress: ProgressFn, *, about: str
     resumes after them.
 
     Args:
-        source: the data set.
+        source: the dataset.
         out: the table to write.
         progress: the progress callback.
         about: a description of the source and its settings; parts with another one are discarded.

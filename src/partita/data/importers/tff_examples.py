@@ -19,7 +19,7 @@ DEVICES_AT_A_TIME = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """TensorFlow Federated's names of a data set's files, splits and members."""
+    """TensorFlow Federated's names of a dataset's files, splits and members."""
 
     command: str
     """The command that imports it."""
@@ -34,7 +34,7 @@ class Layout:
 
 
 class Examples(Protocol):
-    """The examples of a data set, by device and split."""
+    """The examples of a dataset, by device and split."""
 
     def file(self, split: Split) -> Path:
         """Return the file of a split."""
