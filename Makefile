@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := $(BIN)/$(if $(COVERAGE),coverage run -m pytest,pytest)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow coverage check format docs numbers bench clean
+.PHONY: help run test test-slow coverage check format docs reference numbers bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,10 @@ format: $(VENV)/.dev ## format, and fix what ruff can fix
 
 docs: $(VENV)/.dev ## the documentation as a site, site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+reference: $(VENV)/.dev ## write the reference of config keys, commands and Python names again, from the code
+	$(BIN)/python -m partita.config.reference
+	$(BIN)/python docs/generate/reference_pages.py
 
 numbers: $(VENV)/.dev ## run the commands of README and docs, and write what they print into the pages
 	$(BIN)/python tests/update_outputs.py

@@ -85,7 +85,11 @@ def blocks_of(page: Path) -> list[Block]:
         if mark := re.fullmatch(r"<!-- ([a-z ]+?)(?:: (.*))? -->", line):
             if mark[1] in _MARKS:
                 marks[mark[1]] = mark[2] or ""
-            elif mark[1] != "generated":
+            elif mark[1] == "generated":
+                for _, skipped in lines:
+                    if skipped == "<!-- end -->":
+                        break
+            else:
                 raise ValueError(f"{place}: unknown mark {mark[1]!r}; the marks are {', '.join(_MARKS)}.")
         elif "```" in line:
             language, title, text = _read_block(place, line, lines)

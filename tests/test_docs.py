@@ -14,6 +14,7 @@ import pytest
 import partita
 from documents import PAGES, ROOT, Block, blocks_of, execute, forget_modules_in, reader_folder, why_not_run
 from partita.config.schema import Config
+from reference_pages import FOLDER, written
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 NOT_RUN = [block for block in BLOCKS if "not run" in block.marks]
@@ -80,6 +81,26 @@ def test_little_is_not_executed() -> None:
 def test_what_a_page_points_to_is_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Help texts differ between versions of Python.")
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=name_of)
+def test_the_reference_in_markdown_is_complete_and_current(page: Path) -> None:
+    text = page.read_text()
+
+    assert text == written(text), "Write it again with `make reference`."
+
+
+def test_the_reference_in_markdown_has_every_key_command_and_name() -> None:
+    config, told, python = ((FOLDER / f"{name}.md").read_text() for name in ("config", "commands", "python"))
+
+    for entry in fields(Config):
+        kind = type(getattr(Config(), entry.name))
+        for key in fields(kind) if is_dataclass(kind) else [entry]:
+            if key.name not in ("options", "made_with"):
+                assert f"| `{key.name}` |" in config, f"{entry.name}.{key.name}"
+    assert all(f"## `partita {name}`" in told for name in COMMANDS)
+    assert all(f"### `{name}`" in python for name in partita.__all__)
 
 
 @pytest.fixture(scope="module")

@@ -229,7 +229,10 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "mine.toml", "personalize.shared_lr=-1"], "`shared_lr` must be a finite number"),
         (["run", "mine.toml", "personalize.devices_per_round=6"], "number of devices, 5, got 6"),
         (["run", "mine.toml", "partition.personal=['*']"], "leaves no tensor of Sequential shared"),
-        (["run", "mine.toml", "model.name=my_task:Tied", "model.width=1"], "do not match Tied"),
+        (
+            ["run", "mine.toml", "model.name=my_task:Tied", "model.width=1"],
+            "Unknown key `model.width`. Known keys of Tied: name, start, start_names",
+        ),
         (["run", "tied.toml"], "`body.weight` (shared) and `head.weight` (personal) are one tensor"),
         (["run", "mine.toml", "task.kind=my_task:absent"], "does not import: AttributeError"),
         (

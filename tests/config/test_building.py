@@ -135,11 +135,11 @@ def test_schedules_and_optimizers_are_named() -> None:
         ),
         (
             {"pretrain": {"server_optimizer": "adam", "server_beta3": 0.5}},
-            "The keys of [pretrain] do not match Adam(*, lr: float, ",
+            "Known keys of Adam: server_lr, server_beta1, ",
         ),
         (
             {"pretrain": {"server_optimizer": "fedadam", "server_eps": 1e-8}},
-            "The keys of [pretrain] do not match FedAdam(*, lr: float, ",
+            "Known keys of FedAdam: server_lr, ",
         ),
         (
             {"pretrain": {"server_optimizer": "adam", "server_eps": "small"}},
@@ -167,13 +167,23 @@ def test_schedules_and_optimizers_are_named() -> None:
         ({"task": {"kind": "os:sep"}}, "[task] needs a function, got '/'."),
         (
             {"task": {"share": 0.2}},
-            "The keys of [task] do not match digits(*, test_share: float = 0.3)",
+            "Known keys of digits: kind, validation, test_share.",
         ),
         (
             {"task": {"test_share": 2}},
             "[task] digits: `test_share` must be between 0 and 1, got 2.",
         ),
-        ({"model": {"name": "convnet", "widht": 3}}, "The keys of [model] do not match ConvNet"),
+        (
+            {"model": {"name": "convnet", "widht": 3}},
+            "Unknown key `model.widht`. Did you mean `model.width`? Known keys of ConvNet: name, start, "
+            "start_names, classes, size, width.",
+        ),
+        (
+            {"task": {"kind": "synthetic", "form": "mixture", "spred": 3}},
+            "There is no key `spred`. Did you mean `spread`? The keys: form, devices, examples, dimension, "
+            "distance, spread, seed, validation.",
+        ),
+        ({"task": {"kind": "image"}}, "[task] image needs a value for `data`."),
         ({"model": {"name": "collections:UserList"}}, "must return a module, got []"),
         ({"model": {"width": 3}}, "The keys width of [model] need `model.name`."),
         ({"model": {"start": "none.safetensors"}}, "`model.start` = 'none.safetensors' is not in `"),

@@ -1,13 +1,19 @@
 """Reading configs, and the messages about those that cannot be read."""
 
+import inspect
+import re
 import tomllib
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from partita.config.loading import MODELS, TASKS
 from partita.config.reading import read_config, to_values
-from partita.config.reference import FILE, field_docs, generate, reference
+from partita.config.reference import FILE, default_text, field_docs, generate, reference
 from partita.config.schema import Config, PersonalizeConfig
+from partita.data.options import TableOptions
 from partita.errors import ConfigError
 
 
@@ -103,6 +109,30 @@ def test_the_reference_is_a_config_with_every_default(path: Path) -> None:
 
 def test_the_printed_reference_is_generated_from_the_classes() -> None:
     assert FILE.read_text() == generate(), "Write it again with `python -m partita.config.reference`."
+
+
+@pytest.mark.parametrize(("section", "known"), [("task", TASKS), ("model", MODELS)])
+def test_the_reference_has_the_keys_of_every_task_and_model_with_defaults(
+    section: str, known: dict[str, str]
+) -> None:
+    text = reference().partition(f"[{section}]")[2].partition("\n\n")[0]
+    listed = re.split(r"^# (?=\w+ = )", text, flags=re.MULTILINE)
+
+    for name, path in known.items():
+        module, _, attribute = path.partition(":")
+        (own,) = [part for part in listed if re.match(rf'\w+ = "{name}": ', part)]
+        for parameter in inspect.signature(getattr(import_module(module), attribute)).parameters.values():
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                given = re.search(rf"^#   {parameter.name} \((.*?)\): \S", own, re.MULTILINE)
+                assert given, f"{name}.{parameter.name}"
+                assert given[1] == default_text(parameter.default)
+
+
+def test_the_reference_has_the_keys_of_tables_and_synthetic_forms() -> None:
+    text = reference()
+
+    for key in (*(entry.name for entry in fields(TableOptions)), "dimension", "noise", "validation"):
+        assert re.search(rf"^#   {key} \(.*?\): \S", text, re.MULTILINE), key
 
 
 def test_values_read_back_to_the_same_config(path: Path) -> None:

@@ -104,6 +104,35 @@ def test_one_seed_has_no_deviation_and_one_best() -> None:
     assert "over 1 seed." in table("methods", given).notes[0]
 
 
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        (1, "An interval over 1 seed covers other devices from the same distribution, not other seeds"),
+        (2, "An interval over 2 seeds covers other devices and other seeds, but 2 seeds tell little"),
+        (3, "An interval over 3 or more seeds covers other devices and other seeds"),
+        (5, "An interval over 3 or more seeds covers other devices and other seeds"),
+    ],
+)
+def test_every_table_with_intervals_says_what_they_cover(seeds: int, words: str) -> None:
+    runs = [outcome(0.75, 0.75, before=(0.5, 0.25))] * seeds
+    outcomes = {("finetune", ""): runs, ("fedalt", "output"): runs, ("fedalt-stateless", "output"): runs}
+
+    for name in ("methods", "finetuning", "stateless"):
+        notes = table(name, results(outcomes, seeds=seeds)).notes
+        assert "95 % confidence interval" in notes[0]
+        (note,) = notes[1:]
+        assert note.startswith(words)
+
+
+def test_an_interval_over_fewer_seeds_than_the_others_has_its_own_note() -> None:
+    runs = [outcome(0.5, 0.75)] * 3
+    outcomes = {("finetune", ""): runs, ("fedalt", "output"): runs, ("fedsim", "output"): runs[:1]}
+
+    notes = table("methods", results(outcomes, seeds=3)).notes
+
+    assert [note[:24] for note in notes[1:]] == ["An interval over 1 seed ", "An interval over 3 or mo"]
+
+
 def test_the_baseline_is_not_paired_with_itself() -> None:
     better = column("methods", 7, results(SMALL))
 
@@ -150,7 +179,7 @@ def test_the_table_says_which_rows_judge_and_what_failed() -> None:
     )
 
     assert methods.title.startswith("Validation accuracy after the last stage")
-    assert methods.notes[1:] == ["fedsim-output-1 failed: Diverged."]
+    assert methods.notes[-1:] == ["fedsim-output-1 failed: Diverged."]
     assert methods.rows[0][0] == Cited("FedAvg", "pillutla2022")
 
 

@@ -137,6 +137,20 @@ def test_short_names_are_spelled_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "near"),
+    [("method=fedalt", "methods"), ("partition=output", "partitions"), ("seeed=2", "seed")],
+)
+def test_a_key_that_compare_does_not_have_gets_a_near_name_and_the_list(override: str, near: str) -> None:
+    words = f"Unknown key `{override.partition('=')[0]}`. Did you mean `{near}`[?] Known keys of `partita compare`"
+    with pytest.raises(ConfigError, match=f"{words} outside of sections: methods, partitions, seeds, "):
+        in_full([override])
+
+
+def test_a_section_may_be_given_as_a_whole() -> None:
+    assert in_full(["partition={personal='none'}"]) == ["partition={personal='none'}"]
+
+
+@pytest.mark.parametrize(
     ("methods", "compare", "words"),
     [
         (["fedalt"], {"seeds": 0}, "`seeds` must be at least 1, got 0."),

@@ -332,6 +332,22 @@ def get(config: Config, key: str) -> Any:
     return getattr(getattr(config, section), name)
 
 
+def test_a_comparison_that_is_interrupted_in_tuning_keeps_the_trials_that_are_done(tmp_path: Path) -> None:
+    comparison = started(tmp_path / "grid", values("fedalt", compare={"seeds": 1, "tune": 2}))
+    first = comparison.folder / "tuned/local/trial-0"
+
+    def interrupt(*_: object) -> None:
+        if first.with_suffix(".json").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(comparison, quiet, interrupt)
+    rounds = (first / "rounds.jsonl").read_bytes()
+
+    assert finish(comparison, quiet) == {}
+    assert (first / "rounds.jsonl").read_bytes() == rounds  # With the seconds of the first time.
+
+
 def test_every_method_has_the_same_number_of_trials_and_its_cells_use_the_best_values(tmp_path: Path) -> None:
     given = values("fedalt", compare={"seeds": 1, "tune": 2})
 
@@ -342,7 +358,7 @@ def test_every_method_has_the_same_number_of_trials_and_its_cells_use_the_best_v
     folder = comparison.folder / "tuned"
     assert {path.stem for path in folder.glob("*.json")} == kinds
     for kind in kinds:
-        trials = [path for path in (folder / kind).iterdir() if path.name.startswith("trial-")]
+        trials = [path for path in (folder / kind).glob("trial-*") if path.is_dir()]
         assert len(trials) == 2, kind
         found = json.loads((folder / f"{kind}.json").read_text())
         config = read_config(comparison.folder / "cells" / f"{kind}-3" / "config.toml")

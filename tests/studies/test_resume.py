@@ -219,7 +219,7 @@ def test_a_comparison_is_not_resumed_with_other_data(here: Path, capsys: pytest.
 
     line = refusal(capsys, "compare", "--resume", "compared", "--quiet")
 
-    assert "has other content than when the comparison in `compared` began" in line
+    assert "has other content than when the comparison in `compared` started" in line
     assert "task.data" in RunFolder("compared").values["made_with"]
     write(Path("t.parquet"), rows())
     assert main(["compare", "--resume", "compared"]) == 0

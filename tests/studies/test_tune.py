@@ -15,12 +15,13 @@ from partita import Devices, Task
 from partita.cli import main
 from partita.config.reading import config_of, read_config
 from partita.data.examples import examples_of
-from partita.errors import ConfigError, RunFailed
+from partita.durable import locked
+from partita.errors import ConfigError, InUse, RunFailed
 from partita.params import from_bytes
 from partita.runs.folder import RunFolder
 from partita.studies import run as runner
-from partita.studies.trials import Tuned, split_arguments
-from partita.studies.tune import Tuning, begin, tune
+from partita.studies.trials import Trial, Tuned, split_arguments, warn_of_ends
+from partita.studies.tune import Tuning, begin, reopen, tune, write_tuned
 from partita.tasks.validation import hold_out_validation
 from small import affine_devices, affine_task
 from tables import write
@@ -61,7 +62,7 @@ def tuned(
     tmp_path: Path, search: dict[str, list[Any]], config: dict[str, Any], trials: int = 0
 ) -> tuple[Tuned, Tuning]:
     tuning = begin({**config, "out": str(tmp_path / "tune")}, Path(), search, trials)
-    return tune(tuning, search, trials=trials, on_progress=quiet), tuning
+    return tune(tuning, on_progress=quiet), tuning
 
 
 def test_the_best_on_held_out_rows_is_found_and_test_rows_are_never_read(tmp_path: Path) -> None:
@@ -201,6 +202,179 @@ def test_the_number_of_trials_is_limited_and_none_is_repeated(tmp_path: Path) ->
     assert len({tuple(trial.choice.values()) for trial in result.trials}) == 5
 
 
+FIVE = {"personalize.shared_lr": [0.1, 0.08, 0.06, 1e-6, 0.07]}
+"""Five trials, of which the fourth is stopped early."""
+
+
+def five_trials() -> dict[str, Any]:
+    return given("fedavg", personalize={**ROUNDS, "rounds": 5, "method": "fedavg"})
+
+
+class Interrupts:
+    """A watcher that interrupts a search after some rounds, as Ctrl-C does."""
+
+    def __init__(self, rounds: int) -> None:
+        self.left = rounds
+
+    def __call__(self, *_: object) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def content_of(folder: Path) -> dict[str, Any]:
+    """All files of a search that do not depend on the time, `rounds.jsonl` without seconds."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.name == "rounds.jsonl":
+            lines = map(json.loads, path.read_text().splitlines())
+            found[name] = [{key: line[key] for key in line if key != "seconds"} for line in lines]
+        elif path.is_file() and path.name not in ("commit.json", "costs.json"):
+            found[name] = path.read_bytes()
+    return found
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tuned, dict[str, Any], int]:
+    """The result of a search, the content of its folder and the number of its rounds."""
+    sys.modules["test_tuning"] = sys.modules[__name__]
+    folder = tmp_path_factory.mktemp("whole") / "tune"
+    counted = Interrupts(-1)
+    tuning = begin({**five_trials(), "out": str(folder)}, Path(), FIVE, 0)
+    result = tune(tuning, on_progress=quiet, on_round=counted)
+    write_tuned(result, tuning)
+    return result, content_of(folder), -1 - counted.left
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3, 0.5, 0.7, 0.75, 0.8, 0.99])
+def test_a_resumed_search_ends_with_the_same_result_and_the_same_bits(
+    tmp_path: Path, uninterrupted: tuple[Tuned, dict[str, Any], int], share: float
+) -> None:
+    whole, content, rounds = uninterrupted
+    tuning = begin({**five_trials(), "out": str(tmp_path / "tune")}, Path(), FIVE, 0)
+    with pytest.raises(KeyboardInterrupt):
+        tune(tuning, on_progress=quiet, on_round=Interrupts(max(1, round(share * rounds))))
+
+    again = reopen(tmp_path / "tune")
+    result = tune(again, on_progress=quiet)
+    write_tuned(result, again)
+
+    assert result == whole
+    assert content_of(tmp_path / "tune") == content
+
+
+def test_a_search_that_is_interrupted_after_every_round_ends_the_same(
+    tmp_path: Path, uninterrupted: tuple[Tuned, dict[str, Any], int]
+) -> None:
+    begin({**five_trials(), "out": str(tmp_path / "tune")}, Path(), FIVE, 0)
+    result: Tuned | None = None
+    while result is None:
+        try:
+            result = tune(reopen(tmp_path / "tune"), on_progress=quiet, on_round=Interrupts(7))
+        except KeyboardInterrupt:
+            continue
+
+    assert result == uninterrupted[0]
+
+
+def test_a_resumed_search_that_samples_tries_the_same_values(tmp_path: Path) -> None:
+    space = {KEY: [0.01, 0.02, 0.03, 0.04], "finetune.epochs": [1, 2, 3]}
+    whole, _ = tuned(tmp_path / "whole", space, given(), trials=6)
+    tuning = begin({**given(), "out": str(tmp_path / "tune")}, Path(), space, 6)
+    with pytest.raises(KeyboardInterrupt):
+        tune(tuning, on_progress=quiet, on_round=Interrupts(16))
+
+    assert tune(reopen(tmp_path / "tune"), on_progress=quiet) == whole
+
+
+def test_a_trial_that_failed_is_not_tried_again(tmp_path: Path) -> None:
+    config = given("fedalt", personalize={"personal_lr": 1e30, "rounds": 6})
+    tuning = begin({**config, "out": str(tmp_path / "tune")}, Path(), {KEY: [0.1, 0.2]}, 0)
+    with pytest.raises(RunFailed, match="No trial ran to its end"):
+        tune(tuning, on_progress=quiet)
+    rounds = (tmp_path / "tune/trial-0/rounds.jsonl").read_bytes()
+
+    with pytest.raises(RunFailed, match="No trial ran to its end"):
+        tune(reopen(tmp_path / "tune"), on_progress=quiet)
+
+    assert (tmp_path / "tune/trial-0/rounds.jsonl").read_bytes() == rounds
+
+
+def test_files_that_are_searched_are_found_from_the_folder_of_the_search(tmp_path: Path) -> None:
+    tuned(tmp_path / "first", {KEY: [0.1, 0.2]}, given())
+    (tmp_path / "conf").mkdir()
+    start = (tmp_path / "first/tune/start/shared/pretrained.safetensors").read_bytes()
+    for name in ("a", "b"):
+        (tmp_path / f"conf/{name}.safetensors").write_bytes(start)
+    space = {"model.start": ["a.safetensors", "b.safetensors"]}
+
+    tuning = begin({**given(), "out": str(tmp_path / "tune")}, tmp_path / "conf", space, 0)
+
+    assert tuning.space == {"model.start": ["../conf/a.safetensors", "../conf/b.safetensors"]}
+    assert len(tune(tuning, on_progress=quiet).trials) == 2
+
+
+def test_two_processes_do_not_run_one_search(tmp_path: Path) -> None:
+    tuning = begin({**given(), "out": str(tmp_path / "tune")}, Path(), {KEY: [0.1, 0.2]}, 0)
+
+    with locked(tuning.folder), pytest.raises(InUse, match="Another process is running the search"):
+        tune(tuning, on_progress=quiet)
+
+
+def trial(number: int, **choice: Any) -> Trial:
+    return Trial(number=number, choice=choice, value=float(number), status="done")
+
+
+def test_the_ends_of_what_was_tried_are_numbers_above_0() -> None:
+    tried = [trial(0, rate=0.1, depth=2, drop=0, way="a"), trial(1, rate=0.2, depth=1, drop=0.1, way="b")]
+    tried += [trial(2, rate=0.3, depth=3, drop=0.2, way="c")]
+
+    assert list(warn_of_ends(tried, tried[0])) == [
+        "The best `rate`, 0.1, is the lowest that was tried: a lower one may be better."
+    ]
+    assert [warning[:17] for warning in warn_of_ends(tried, tried[1])] == ["The best `depth`,"]
+    assert [warning[:17] for warning in warn_of_ends(tried, tried[2])] == [
+        *("The best `rate`, ", "The best `depth`,", "The best `drop`, ")
+    ]
+    assert list(warn_of_ends(tried[:1], tried[0])) == []
+
+
+def test_trials_within_the_standard_error_of_the_best_are_named(tmp_path: Path) -> None:
+    # Rates of 0.6 and 0.8 help different devices; a rate of 0 leaves the pretrained model.
+    result, tuning = tuned(tmp_path, {KEY: [0.6, 0.8, 0.0]}, given())
+
+    (warning,) = [each for each in result.warnings if "standard error" in each]
+    other = next(each for each in result.trials[:2] if each != result.best)
+    own, second, start = (measured(tuning, n) for n in (result.best.number, other.number, 2))
+    # One seed: the weighted mean of paired differences, and its standard error over devices.
+    gain, error = mean_and_error(own, second)
+    assert gain <= error
+    assert f"{other.number} ({gain:.4f}, standard error {error:.4f})" in warning
+    gain, error = mean_and_error(own, start)
+    assert gain > error
+    assert "2 (" not in warning
+
+
+def measured(tuning: Tuning, number: int) -> dict[str, tuple[float, int]]:
+    rows = pq.read_table(tuning.folder / f"trial-{number}/devices.parquet").to_pylist()
+    own = [row for row in rows if row["stage"] == "finetuned" and row["split"] == "validation"]
+    return {row["device"]: (row["metric"], row["weight"]) for row in own if row["metric"] is not None}
+
+
+def mean_and_error(
+    own: dict[str, tuple[float, int]], other: dict[str, tuple[float, int]]
+) -> tuple[float, float]:
+    total = sum(weight for _, weight in own.values())
+    shares = {device: weight / total for device, (_, weight) in own.items()}
+    gains = {device: own[device][0] - other[device][0] for device in own}
+    mean = sum(shares[device] * gains[device] for device in own)
+    squares = sum(share**2 for share in shares.values())
+    expected = sum(share**2 * (1 - 2 * share + squares) for share in shares.values())
+    spread = sum((shares[device] * (gains[device] - mean)) ** 2 for device in own)
+    return mean, (spread * squares / expected) ** 0.5
+
+
 def test_keys_with_several_values_are_searched_and_others_are_set() -> None:
     plain, search = split_arguments(
         ["seed=2", "a.b=0.1,1", "c=x,y", "partition.personal=['a', 'b']", 'd="p,q"']
@@ -262,6 +436,43 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
     assert asked == {f"d{n}": 5 + n for n in range(6)}
     summary = json.loads((here / "final/summary.json").read_text())
     assert summary["split"] == "test"
+
+
+def test_an_interrupted_search_says_how_to_resume_it_and_resumes(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("partita.cli.commands._json_printer", lambda _: Interrupts(4))
+        assert main(["tune", "conf/mine.toml", f"{KEY}=0.0,0.05"]) == 130
+    assert "Interrupted. Resume with `partita tune --resume runs/mine-tune-1`." in capsys.readouterr().err
+
+    assert main(["tune", "--resume", "runs/mine-tune-1"]) == 0
+
+    printed = capsys.readouterr().out
+    assert "partita run runs/mine-tune-1/tuned.toml" in printed
+    warning = f"The best `{KEY}`, 0.05, is the highest that was tried: a higher one may be better."
+    assert f"Warning: {warning}" in printed
+    assert f"Warning: {warning}" in (here / "runs/mine-tune-1/trials.md").read_text()
+    assert main(["tune", "--resume", "runs/mine-tune-1", "--json", "--quiet"]) == 0
+    assert warning in json.loads(capsys.readouterr().out)["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["conf"], "`conf` is not the folder of a search: it has no `search.json`."),
+        (["conf", "seed=2"], "A resumed search takes its config from its folder: give no other argument."),
+        (["conf", "--trials", "2"], "A resumed search takes its config from its folder"),
+    ],
+)
+def test_a_search_that_cannot_be_resumed_is_an_error_of_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main(["tune", "--resume", *arguments]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert [path.name for path in here.iterdir()] == ["conf"]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ def _add_tune(add_parser: _AddParser) -> None:
         description="Try every combination of `key=v1,v2,...` on validation data. Test data is never read.",
     )
     _add_arguments(tune)
+    tune.add_argument("--resume", metavar="DIR", type=Path, help="resume the search in this folder")
     tune.add_argument(
         "--trials", type=int, default=0, metavar="N", help="number of trials; 0 (default): all combinations"
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from partita.runs.folder import RunFolder
     from partita.studies.comparison import Comparison
     from partita.studies.run import Prepared
+    from partita.studies.tune import Tuning
     from partita.training.pipeline import RoundCallback
 
 
@@ -149,30 +150,44 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Search for settings on validation data."""
-    from partita.config.reading import read_values
+    """Search for settings on validation data, or resume a search."""
     from partita.progress.bar import ProgressBar
     from partita.progress.watchers import ignore
     from partita.report.command_tables import trials_table
     from partita.report.tables import to_terminal, write_tables
-    from partita.studies.trials import split_arguments
-    from partita.studies.tune import begin, tune, write_tuned
+    from partita.studies.tune import tune, write_tuned
 
-    path, arguments = _config_of(options.arguments)
-    overrides, space = split_arguments(arguments)
-    tuning = begin(read_values(path, overrides), path.parent, space, options.trials)
+    tuning = _tuning(options)
     _log(options, f"Tuning in {tuning.folder}")
-    with ProgressBar(_console(options)) as progress:
-        on_round = _json_printer(options) or ignore
-        tuned = tune(tuning, space, trials=options.trials, on_progress=progress.update, on_round=on_round)
+    try:
+        with ProgressBar(_console(options)) as progress:
+            on_round = _json_printer(options) or ignore
+            tuned = tune(tuning, on_progress=progress.update, on_round=on_round)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Resume with `partita tune --resume {tuning.folder}`.") from None
     table, config = trials_table(tuned), write_tuned(tuned, tuning)
     write_tables([table], tuning.folder)
     if options.json:
         _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
     else:
         _print_table(to_terminal(table))
-        print(f"The final run, on all training data: partita run {config}")
+        print("\n".join([*table.notes, f"The final run, on all training data: partita run {config}"]))
     return 0
+
+
+def _tuning(options: argparse.Namespace) -> "Tuning":
+    """Return the search that is asked for, or the one to resume."""
+    from partita.config.reading import read_values
+    from partita.studies.trials import split_arguments
+    from partita.studies.tune import begin, reopen
+
+    if options.resume is not None:
+        if options.arguments or options.trials:
+            raise ConfigError("A resumed search takes its config from its folder: give no other argument.")
+        return reopen(options.resume)
+    path, arguments = _config_of(options.arguments)
+    overrides, space = split_arguments(arguments)
+    return begin(read_values(path, overrides), path.parent, space, options.trials)
 
 
 def report(options: argparse.Namespace) -> int:

@@ -83,3 +83,13 @@ def changed_files(config: Config, folder: Path) -> dict[str, tuple[str, str]]:
     now = contents_of(config, folder) if config.made_with else {}
     recorded = {key: config.made_with.get(key, text) for key, text in now.items()}
     return {key: (recorded[key], text) for key, text in now.items() if recorded[key] != text}
+
+
+def check_unchanged(config: Config, folder: Path, study: str) -> None:
+    """Raise if a file that a comparison or a search reads has other content than when it started."""
+    if changed := changed_files(config, folder):
+        file = find_files(config, folder)[next(iter(changed))]
+        raise ConfigError(
+            f"`{file}` has other content than when the {study} in `{folder}` started: restore the original "
+            f"file, or start a new {study}."
+        )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from partita.config.reading import check_type, did_you_mean
+from partita.config.reading import check_type, did_you_mean, unknown_key
 from partita.errors import ConfigError, described
 
 TASKS = {
@@ -25,6 +25,8 @@ MODELS = {
     "transformer": "partita.models.transformer:NextWordTransformer",
     "speech": "partita.models.speech:SpeechTransformer",
 }
+_SECTION_KEYS = {"task": ("kind", "validation"), "model": ("name", "start", "start_names")}
+"""Keys of a section that are not arguments of the function that it names."""
 OPTIMIZERS = {"sgd": "partita.methods.sgd:SGD", "adamw": "torch.optim:AdamW"}
 
 
@@ -101,12 +103,18 @@ def takes(name: str, function: Callable[..., Any]) -> bool:
 def _check_options(
     key: str, name: str, signature: inspect.Signature, options: Mapping[str, Any], prefix: str
 ) -> None:
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        raise ConfigError(f"The keys of [{key}] do not match {name}{signature}: {error}.") from None
+    known = signature.parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        for option in options:
+            if option not in known:
+                keys = [*_SECTION_KEYS.get(key, ()), *(prefix + each for each in known)]
+                raise unknown_key(f"{key}.", prefix + option, keys, of=name)
+    for option, parameter in known.items():
+        is_given = option in options or parameter.default is not parameter.empty
+        if not is_given and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            raise ConfigError(f"[{key}] {name} needs a value for `{prefix}{option}`.")
     for option, value in options.items():
-        kind = signature.parameters[option].annotation if option in signature.parameters else Any
+        kind = known[option].annotation if option in known else Any
         if kind in (int, float, bool, str):
             check_type(value, kind, f"{key}.{prefix}{option}")
 

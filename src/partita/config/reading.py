@@ -84,7 +84,7 @@ def _with_hyperparameters(section: PersonalizeConfig, method: NamedMethod) -> Pe
         elif key.startswith(SERVER):
             options[key] = value
         else:
-            raise _unknown_key("personalize.", key, [*keys, *own])
+            raise unknown_key("personalize.", key, [*keys, *own])
     return replace(section, options=options)
 
 
@@ -103,7 +103,7 @@ def _read(kind: type, values: Mapping[str, Any], section: str = "") -> Any:
         if "options" not in hints or is_other:
             if homes := _elsewhere(kind, key):
                 raise ConfigError(f"Unknown key `{prefix}{key}`.{homes}")
-            raise _unknown_key(prefix, key, list(known))
+            raise unknown_key(prefix, key, list(known))
     given = {
         name: _value(value, known[name], prefix + name) for name, value in values.items() if name in known
     }
@@ -156,10 +156,10 @@ def _name_of(kind: Any) -> str:
     return names.get(kind, "a list of strings")
 
 
-def _unknown_key(prefix: str, key: str, known: Sequence[str]) -> ConfigError:
-    """Return the error about a key that a section does not have."""
-    hint = did_you_mean(key, known, prefix) or f" Known keys: {', '.join(known)}."
-    return ConfigError(f"Unknown key `{prefix}{key}`.{hint}")
+def unknown_key(prefix: str, key: str, known: Sequence[str], *, of: str = "") -> ConfigError:
+    """Return the error about a key that a section, or the function `of` that it names, does not have."""
+    hint, owner = did_you_mean(key, known, prefix), f" of {of}" if of else ""
+    return ConfigError(f"Unknown key `{prefix}{key}`.{hint} Known keys{owner}: {', '.join(known)}.")
 
 
 def _elsewhere(kind: type, key: str) -> str:

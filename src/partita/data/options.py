@@ -67,14 +67,22 @@ def options_of(values: Mapping[str, Any], task_keys: Sequence[str] = ()) -> Tabl
     kinds = get_type_hints(TableOptions)
     for name, value in values.items():
         if name not in kinds:
-            keys = [*task_keys, *kinds]
-            near = difflib.get_close_matches(name, keys, n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else f" The keys: {', '.join(keys)}."
-            raise ValueError(f"There is no key `{name}`.{hint}")
+            raise unknown_key(name, [*task_keys, *kinds])
         kind = bool if isinstance(value, bool) else type(value)
         if kind is not kinds[name] and not (kinds[name] is float and kind is int):
             raise ValueError(f"`{name}` must be {_KINDS[kinds[name]]}, got {value!r}.")
     return TableOptions(**values)
+
+
+def unknown_key(name: str, known: Sequence[str]) -> ValueError:
+    """Return the error about a key that does not exist, with a similar one and the list of all.
+
+    >>> unknown_key("sise", ["size", "label"])
+    ValueError('There is no key `sise`. Did you mean `size`? The keys: size, label.')
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean `{near[0]}`?" if near else ""
+    return ValueError(f"There is no key `{name}`.{hint} The keys: {', '.join(known)}.")
 
 
 def keys_of(task: Callable[..., Any]) -> list[str]:

@@ -62,6 +62,7 @@ def trials_table(tuned: Tuned) -> Table:
         title=f"Validation {tuned.metric} of {len(rows)} trials",
         columns=["trial", *keys, tuned.metric, "status"],
         rows=rows,
+        notes=[f"Warning: {warning}" for warning in tuned.warnings],
     )
 
 

@@ -102,11 +102,11 @@ def _methods(results: Results) -> Table:
         notes=[
             f"Weighted means over devices, averaged over {over}. Marked with *: the best mean, and every "
             "mean within one standard deviation of it. Difference: paired over devices and seeds, "
-            "positive if better, for the same personal part if both methods have it, with the 95 % "
-            "confidence interval of a bootstrap over devices and seeds. Rounds, traffic and seconds are "
-            "those of training, including pretraining for methods that begin from it. Values kept on a "
-            "device: personal parameters and any other state of the method, after the last stage. "
-            "Device-seconds: processor time of the visits.",
+            "positive if better, for the same personal part if both methods have it, with its 95 % "
+            "confidence interval. Rounds, traffic and seconds are those of training, including pretraining "
+            "for methods that begin from it. Values kept on a device: personal parameters and any other "
+            "state of the method, after the last stage. Device-seconds: processor time of the visits.",
+            *_interval_notes(rows),
             *_incomplete(models),
             *results.notes,
         ],
@@ -165,6 +165,10 @@ def _finetuning(results: Results) -> Table:
         title=f"Final fine-tuning: {_metric(results)}",
         columns=["method", "personal part", "before", "after", "improvement"],
         rows=rows,
+        notes=[
+            "Improvement: paired over devices and seeds, with its 95 % confidence interval.",
+            *_interval_notes(rows),
+        ],
     )
 
 
@@ -182,6 +186,10 @@ def _stateless(results: Results) -> Table:
         title=f"Stateful and stateless devices after the last stage: {_metric(results)}",
         columns=["method", "personal part", "stateful", "stateless", "difference"],
         rows=rows,
+        notes=[
+            "Difference: paired over devices and seeds, with its 95 % confidence interval.",
+            *_interval_notes(rows),
+        ],
     )
 
 
@@ -271,7 +279,20 @@ def _interval(own: MetricsBySeed, other: MetricsBySeed, results: Results) -> Int
         if common
         else None
     )
-    return pair and Interval(pair.value, pair.low, pair.high)
+    return pair and Interval(pair.value, pair.low, pair.high, seeds=len(common))
+
+
+def _interval_notes(rows: Sequence[Sequence[Entry]]) -> list[str]:
+    """Return what the intervals of a table cover, and what those over one or two seeds do not."""
+    found = {entry.seeds for row in rows for entry in row if isinstance(entry, Interval)}
+    notes = {
+        1: "An interval over 1 seed covers other devices from the same distribution, not other seeds, which "
+        "may differ by more: compare with `seeds=3` or above.",
+        2: "An interval over 2 seeds covers other devices and other seeds, but 2 seeds tell little about how "
+        "seeds differ: simulated, such intervals contain the true difference in 88 to 97 % of comparisons.",
+        3: "An interval over 3 or more seeds covers other devices and other seeds like these.",
+    }
+    return [notes[seeds] for seeds in sorted({min(seeds, 3) for seeds in found})]
 
 
 def _marked(models: Sequence[MetricsBySeed], results: Results) -> list[MeanStd]:

@@ -31,6 +31,8 @@ class Interval:
     value: float
     low: float | None
     high: float | None
+    seeds: int = 1
+    """Number of seeds that it is over."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from partita.config.changes import dotted, value_at, with_values
 from partita.config.methods import with_settings
-from partita.config.reading import config_of, did_you_mean, to_values
+from partita.config.reading import config_of, did_you_mean, to_values, unknown_key
 from partita.config.schema import SERVER, CompareConfig, Config, PersonalizeConfig
 from partita.errors import ConfigError
 from partita.methods import registry
@@ -24,6 +24,8 @@ START = ""
 _LISTED = {"personalize.method": "methods", "seed": "seeds"}
 """Keys that the settings of one method must not have, and the lists of a comparison that are for them."""
 _SHORT = tuple(field.name for field in fields(CompareConfig))
+_PLAIN = tuple(field.name for field in fields(Config) if field.type in (int, str))
+"""Keys of a config outside of its sections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +89,8 @@ def in_full(overrides: Sequence[str]) -> list[str]:
 
 def _in_full(key: str, equals: str, text: str) -> str:
     name = key.removeprefix("compare.")
+    if equals and key.isidentifier() and key not in (*_SHORT, *_PLAIN) and not text.startswith("{"):
+        raise unknown_key("", key, [*_SHORT, *_PLAIN], of="`partita compare` outside of sections")
     if name in ("methods", "partitions") and not text.startswith("["):
         return f"compare.{name}{equals}{json.dumps([part for part in text.split(',') if part])}"
     return f"{key if key not in _SHORT else f'compare.{key}'}{equals}{text}"

@@ -5,7 +5,6 @@ leave that cell to it. An interrupted comparison is resumed cell by cell and rou
 """
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,13 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from partita.config.files import check_unchanged
 from partita.config.provenance import find_own_code
 from partita.durable import locked, make_folder, replace_file
 from partita.errors import InUse
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
 from partita.studies import run as runner
-from partita.studies.cells import START, Cell
+from partita.studies.cells import START, Cell, base_of
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.search import space_of
 from partita.studies.tune import Tuning, pretrain, tune
@@ -42,7 +42,7 @@ def finish(
     """
     find_own_code(comparison.values, comparison.folder)
     if not all(map(comparison.is_done, comparison.cells)):
-        comparison.check_files()
+        check_unchanged(base_of(comparison.values), comparison.folder, "comparison")
     progress = _Progress(comparison, _ending_all(on_progress), _ending_all(on_round))
     try:
         if comparison.trials:
@@ -130,14 +130,18 @@ def _tune_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> boo
 def _best(comparison: Comparison, cell: Cell, progress: "_Progress") -> Mapping[str, Any]:
     """Run the trials of a method, write all of them to its folder, and return the best values."""
     folder = comparison.trials_folder(cell)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     on_progress = progress.part(f"tuning {cell.kind}")
     start = _start_of_trials(comparison, cell, on_progress, progress) if cell.begins_pretrained else None
     tuned = tune(
-        Tuning(values=cell.values, beside=comparison.folder, folder=folder, start=start),
-        space_of(cell.config(out=folder), comparison.trials),
-        trials=comparison.trials,
+        Tuning(
+            values=cell.values,
+            beside=comparison.folder,
+            folder=folder,
+            space=space_of(cell.config(out=folder), comparison.trials),
+            trials=comparison.trials,
+            start=start,
+        ),
         on_progress=on_progress,
         on_round=labeled(progress.on_round, str(folder.relative_to(comparison.folder))),
     )
@@ -150,7 +154,8 @@ def _start_of_trials(
 ) -> Path:
     """Return the model that all methods' trials begin from, pretrained without the validation rows."""
     folder = comparison.tuned_folder
-    tuning = Tuning(values=comparison.start_of(cell).values, beside=comparison.folder, folder=folder)
+    values = comparison.start_of(cell).values
+    tuning = Tuning(values=values, beside=comparison.folder, folder=folder, space={})
     with locked(folder / "start.lock", wait=True):
         return pretrain(tuning, on_progress, labeled(progress.on_round, folder.name))
 

@@ -12,7 +12,7 @@ import tomli_w
 
 from partita.config.building import build, build_plan
 from partita.config.changes import with_values
-from partita.config.files import changed_files, contents_of, find_files, relative_to
+from partita.config.files import contents_of, find_files, relative_to
 from partita.config.loading import own_code
 from partita.config.provenance import COMMAND, find_own_code, made_with
 from partita.config.reading import config_of, read_values
@@ -75,16 +75,6 @@ class Comparison:
     def tuned_folder(self) -> Path:
         """The folder of the methods' tuning."""
         return self.folder / _TUNED
-
-    def check_files(self) -> None:
-        """Raise if a file that the comparison reads has other content than when it began."""
-        config = base_of(self.values)
-        if changed := changed_files(config, self.folder):
-            file = find_files(config, self.folder)[next(iter(changed))]
-            raise ConfigError(
-                f"`{file}` has other content than when the comparison in `{self.folder}` began: restore the "
-                "original file, or start a new comparison."
-            )
 
     def run_of(self, cell: Cell) -> RunFolder:
         """Return a cell's run."""

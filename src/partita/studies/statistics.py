@@ -1,10 +1,11 @@
-"""Statistics of a method over seeds and devices: means, percentiles, paired differences, helped and hurt."""
+"""Statistics of a method over seeds and devices: means and their intervals, percentiles, helped and hurt."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from partita.protocol import DeviceId
 from partita.tasks.metrics import Direction
@@ -12,17 +13,21 @@ from partita.tasks.metrics import Direction
 DeviceMetrics = Mapping[DeviceId, tuple[float, int]]
 """A metric and its weight, by device."""
 Numbers = npt.NDArray[np.float64]
-_RESAMPLES = 2000
+_COVERED = 0.95
+"""The share of intervals that should contain the true mean."""
+_EXPONENT = 1.5
+"""The exponent of variances in the degrees of freedom. Satterthwaite's is 2, too narrow for three seeds."""
 
 
 @dataclass(frozen=True)
-class PairedDifference:
-    """A mean difference over devices and seeds, positive if better, with its 95 % confidence interval.
+class Estimate:
+    """A mean over devices and seeds, with its standard error and its 95 % confidence interval.
 
-    A single device with a single seed has no interval.
+    A single device with a single seed has neither.
     """
 
     value: float
+    standard_error: float | None
     low: float | None
     high: float | None
 
@@ -41,11 +46,10 @@ def mean_of(values: DeviceMetrics) -> float:
 
 def paired_difference(
     own: Sequence[DeviceMetrics], other: Sequence[DeviceMetrics], direction: Direction
-) -> PairedDifference | None:
+) -> Estimate | None:
     """Return the mean difference of `own` from `other`, both given by seed, on the devices that both have.
 
-    The interval is a bootstrap over seeds and devices, so it covers other devices and other seeds from the
-    same distribution; with one seed, other devices. Without a device in common, the result is None.
+    It is positive if `own` is better. Without a device in common, the result is None.
     """
     devices = sorted({device for one in own for device in one})
     gains, weights = np.zeros((2, len(own), len(devices)))
@@ -55,28 +59,64 @@ def paired_difference(
             if device in one and device in two:
                 gains[seed, place] = sign * (one[device][0] - two[device][0])
                 weights[seed, place] = one[device][1]
-    if not weights.any():
-        return None
-    value = float((gains * weights).sum() / weights.sum())
-    if np.count_nonzero(weights) == 1:
-        return PairedDifference(value, None, None)
-    low, high = np.quantile(_resampled(gains * weights, weights), [0.025, 0.975])
-    return PairedDifference(value, float(low), float(high))
+    return estimate_mean(gains, weights) if weights.any() else None
 
 
-def _resampled(gains: Numbers, weights: Numbers) -> Numbers:
-    """Return the weighted mean gain of each bootstrap sample of seeds and devices."""
-    known = weights.any(axis=0)
-    gains, weights = gains[:, known], weights[:, known]
-    seeds, devices = gains.shape
-    generator = np.random.default_rng(0)
-    of_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), _RESAMPLES)
-    totals, counted = np.zeros((2, _RESAMPLES))
-    for draw in range(_RESAMPLES):  # One sample at a time: there may be a million devices.
-        of_devices = generator.multinomial(devices, np.full(devices, 1 / devices))
-        totals[draw] = of_seeds[draw] @ (gains @ of_devices)
-        counted[draw] = of_seeds[draw] @ (weights @ of_devices)
-    return totals[counted > 0] / counted[counted > 0]
+def estimate_mean(values: Numbers, weights: Numbers) -> Estimate:
+    """Return the weighted mean of values by seed (rows) and device (columns), with its confidence interval.
+
+    A weight of 0 marks a device without a value. The interval is for the mean over all devices and seeds from
+    the same distribution, where seeds and devices each have an effect of their own (two-way random effects).
+    With one seed it is for other devices only, with one device for other seeds only. The formula and its
+    simulated coverage are in docs/decisions/confidence-interval.md.
+    """
+    seeds, devices = weights.any(axis=1), weights.any(axis=0)
+    values, weights = values[seeds][:, devices], weights[seeds][:, devices]
+    shares = weights / weights.sum()
+    mean = float((shares * values).sum())
+    if values.size == 1:
+        return Estimate(mean, None, None, None)
+    variance, degrees = _variance_of_mean(values - mean, shares)
+    error = float(np.sqrt(variance))
+    half = error * float(stdtrit(degrees, (1 + _COVERED) / 2))
+    return Estimate(mean, error, mean - half, mean + half)
+
+
+def _variance_of_mean(centered: Numbers, shares: Numbers) -> tuple[float, float]:
+    """Return the variance of the mean of values by seed and device, and its degrees of freedom."""
+    by_seed, by_device = shares.sum(axis=1), shares.sum(axis=0)
+    seed_effects = (shares * centered).sum(axis=1) / by_seed
+    device_effects = (shares * centered).sum(axis=0) / by_device
+    device_scale, device_degrees = _correction(by_device)
+    seed_scale, seed_degrees = _correction(by_seed)
+    of_devices = device_scale * float(((by_device * device_effects) ** 2).sum())
+    of_seeds = seed_scale * float(((by_seed * seed_effects) ** 2).sum())
+    rest = shares * (centered - seed_effects[:, None] - device_effects)
+    of_rest = seed_scale * device_scale * float((rest**2).sum())
+    # The rest is part of the variance of both: without an effect of seeds (or devices) it is all of theirs.
+    if of_seeds <= of_rest:
+        return of_devices, device_degrees
+    if of_devices <= of_rest:
+        return of_seeds, seed_degrees
+    variance = of_devices + of_seeds - of_rest
+    terms = of_devices**_EXPONENT / device_degrees + of_seeds**_EXPONENT / seed_degrees
+    return variance, variance**_EXPONENT / terms
+
+
+def _correction(shares: Numbers) -> tuple[float, float]:
+    """Return the factor that makes the variance of a weighted mean unbiased, and its degrees of freedom.
+
+    The variance of sum(p x) is estimated by sum(p^2 (x - mean)^2). For n equal shares p the factor is
+    n / (n - 1). The degrees of freedom are n - 1, where n is Kish's effective number, 1 / sum(p^2).
+
+    >>> _correction(np.full(4, 1 / 4))
+    (1.3333333333333333, 3.0)
+    """
+    if len(shares) == 1:
+        return 0.0, 1.0
+    squares = float((shares**2).sum())
+    expected = squares - 2 * float((shares**3).sum()) + squares**2
+    return squares / expected, max(1.0, 1 / squares - 1)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,12 +43,14 @@ class Tuned:
     metric: str
     trials: Sequence[Trial]
     best: Trial
+    warnings: Sequence[str] = ()
+    """Reasons to doubt that the best values are the best."""
 
 
 def trials_from(values: Mapping[str, Any]) -> Tuned:
     """Return a search's trials from the values of `dataclasses.asdict`."""
     trials = [Trial(**trial) for trial in values["trials"]]
-    return Tuned(metric=values["metric"], trials=trials, best=Trial(**values["best"]))
+    return Tuned(**{**values, "trials": trials, "best": Trial(**values["best"])})
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[Any]]]:
@@ -80,6 +82,24 @@ def check_space(space: SearchSpace, trials: int) -> None:
         odd = [choice for choice in choices if not isinstance(choice, str | int | float)]
         if odd:
             raise ConfigError(f"The values of `{key}` must be numbers or strings, got {odd[0]!r}.")
+
+
+def warn_of_ends(trials: Sequence[Trial], best: Trial) -> Iterator[str]:
+    """Yield a sentence for each number of the best trial that is the lowest or the highest tried.
+
+    Nothing is yielded for 0: no setting is negative.
+
+    >>> tried = [Trial(number=n, choice={"rate": n / 10}, value=n, status="done") for n in (1, 2, 3)]
+    >>> list(warn_of_ends(tried, tried[2]))
+    ['The best `rate`, 0.3, is the highest that was tried: a higher one may be better.']
+    """
+    for key, value in best.choice.items():
+        if isinstance(value, str | bool) or value == 0:
+            continue
+        tried = [trial.choice[key] for trial in trials if not isinstance(trial.choice[key], str)]
+        for end, beyond, extreme in (("lowest", "lower", min), ("highest", "higher", max)):
+            if value == extreme(tried) and len(set(tried)) > 1:
+                yield f"The best `{key}`, {value}, is the {end} that was tried: a {beyond} one may be better."
 
 
 class Sampler:
@@ -173,9 +193,21 @@ class TrialWatcher:
             Stopped: the trial is among the worst.
         """
         self.on_round(line, done, total)
-        self.stage = line["stage"]
         progress = f"trial {self.number}, {100 * done // total} %"
         self.on_progress(self.number + done / total, self.trials, progress)
+        self._take_note(line, done)
+
+    def replay(self, lines: Iterable[RoundRow]) -> None:
+        """Take note of the rounds that an interrupted search has run already, from the first one on.
+
+        Raises:
+            Stopped: the trial is among the worst.
+        """
+        for done, line in enumerate(lines, start=1):
+            self._take_note(line, done)
+
+    def _take_note(self, line: RoundRow, done: int) -> None:
+        self.stage = line["stage"]
         if line["work"] == "evaluate":
             self._evaluated += [(line["metric"], line["weight"])] if "metric" in line else []
         elif self._evaluated:
@@ -183,4 +215,4 @@ class TrialWatcher:
             self._evaluated.clear()
             self.trial.report(weighted_mean(metrics, weights), done)
             if self.trial.should_prune():
-                raise Stopped(f"stopped after {done} of {total} rounds")
+                raise Stopped(f"stopped after {done} rounds")

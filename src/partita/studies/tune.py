@@ -2,11 +2,17 @@
 
 Every trial is a run with its own folder. Unless the search changes a setting of pretraining, all trials begin
 from one pretrained model. A trial that is among the worst third of those before it is stopped early.
+
+An interrupted search is resumed trial by trial and round by round. The choice of the next values depends on
+all trials before it, so the rounds and results in the folder are taken note of again, in their order.
 """
 
+import json
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +20,32 @@ import tomli_w
 
 from partita.config.building import build
 from partita.config.changes import value_at, with_values
-from partita.config.files import contents_of, find_files, relative_to
+from partita.config.files import check_unchanged, contents_of, find_files, relative_to
 from partita.config.provenance import find_own_code, made_with
-from partita.config.reading import config_of, to_values, warn_replaced
+from partita.config.reading import config_of, read_values, to_values, warn_replaced
 from partita.config.schema import Config
 from partita.config.tasks import build_task
-from partita.durable import replace_file
-from partita.errors import ConfigError, RunFailed, needed
+from partita.durable import locked, replace_file
+from partita.errors import ConfigError, InUse, RunFailed, needed
 from partita.methods import registry
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
 from partita.protocol import Stage
+from partita.runs.folder import RunFolder
 from partita.runs.warnings import failed_stages
 from partita.studies import run as runner
-from partita.studies.trials import Sampler, SearchSpace, Stopped, Trial, TrialWatcher, Tuned, check_space
+from partita.studies.statistics import DeviceMetrics, paired_difference
+from partita.studies.trials import (
+    Sampler,
+    SearchSpace,
+    Stopped,
+    Trial,
+    TrialWatcher,
+    Tuned,
+    check_space,
+    warn_of_ends,
+)
+from partita.tasks.metrics import Direction
 from partita.tasks.task import Task
 from partita.tasks.validation import without_validation
 from partita.training.journal import RoundRow
@@ -43,6 +61,8 @@ _START = "start"
 """The folder of the run that pretrains for all trials."""
 _SHOWN = 10
 """Devices that a warning lists."""
+_SEARCH = "search.json"
+"""The search space and the number of trials of a search, in its folder."""
 _CHECKS = 4
 """Evaluations during training, after each of which a trial may be stopped."""
 
@@ -57,6 +77,10 @@ class Tuning:
     """The folder of the config, where files that it names are found."""
     folder: Path
     """The folder that gets one folder per trial."""
+    space: SearchSpace
+    """The values to try."""
+    trials: int = 0
+    """Number of trials; 0: every combination."""
     start: Path | None = None
     """A model that all trials begin from, pretrained without the validation rows; None: it is pretrained
     first."""
@@ -73,7 +97,36 @@ def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: i
             check_trial(values, beside, {key: choice})
     folder = runner.claim(config, f"{config.name}-tune")
     warn_replaced(values)
-    return Tuning(values=values, beside=beside, folder=folder)
+    tried = {key: [with_values(values, {key: choice}) for choice in space[key]] for key in space}
+    found = {key: [value_at(_from_folder(one, beside, folder), key) for one in tried[key]] for key in tried}
+    versions = made_with(config, folder, *(config_of(one) for each in tried.values() for one in each))
+    versions |= contents_of(config, beside)
+    settled = {**_from_folder(values, beside, folder), "made_with": versions}
+    replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
+    replace_file(folder / _SEARCH, json.dumps({"space": found, "trials": trials}, indent=1).encode())
+    return reopen(folder)
+
+
+def reopen(folder: Path) -> Tuning:
+    """Return the tuning in a folder, to begin or to resume it.
+
+    Raises:
+        ConfigError: there is none, or its files are damaged.
+    """
+    if not (folder / _SEARCH).is_file():
+        raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{_SEARCH}`.")
+    values = read_values(folder / "config.toml")
+    try:
+        search = json.loads((folder / _SEARCH).read_bytes())
+        return Tuning(values=values, beside=folder, folder=folder, **search)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"`{folder / _SEARCH}` is damaged: {error}") from error
+
+
+def _from_folder(values: Mapping[str, Any], beside: Path, folder: Path) -> dict[str, Any]:
+    """Return a config's values with paths relative to the folder of its search, without `out`."""
+    files = find_files(config_of(values), beside)
+    return with_values(values, {**relative_to(folder, files), "out": None})
 
 
 def _check_free(method: str, space: SearchSpace) -> None:
@@ -90,33 +143,32 @@ def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, An
     build(config_of(_trial_values(values, choice)), beside)
 
 
-def tune(
-    tuning: Tuning,
-    space: SearchSpace,
-    *,
-    trials: int = 0,
-    on_progress: OnProgress,
-    on_round: RoundCallback = ignore,
-) -> Tuned:
-    """Run the trials of a search and return their results.
+def tune(tuning: Tuning, *, on_progress: OnProgress, on_round: RoundCallback = ignore) -> Tuned:
+    """Run the trials of a search that are left and return the results of all.
 
     Args:
-        tuning: the config, and the folder of the trials.
-        space: the values to try.
-        trials: number of trials; 0: every combination.
+        tuning: the config, the values to try, and the folder of the trials.
         on_progress: called with the progress of the search.
         on_round: called with every round, labeled with its trial.
 
     Raises:
         RunFailed: no trial ran to its end.
     """
-    find_own_code({**tuning.values, **space}, tuning.beside)
-    config = config_of(_trial_values(tuning.values))
+    find_own_code({**tuning.values, **tuning.space}, tuning.beside)
+    with locked(tuning.folder) as is_ours:
+        if not is_ours:
+            raise InUse(f"Another process is running the search in `{tuning.folder}`.")
+        return _tune(tuning, on_progress, on_round)
+
+
+def _tune(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback) -> Tuned:
+    config, space = config_of(_trial_values(tuning.values)), tuning.space
+    check_unchanged(config, tuning.beside, "search")
     task, _ = build_task(config, tuning.beside)
     _warn_of_unseen(task, config)
     direction = task.metrics[task.headline].direction
     own = {key: _value_in(config, key) for key in space}
-    sampler = Sampler(space, own=own, direction=direction, seed=config.seed, trials=trials)
+    sampler = Sampler(space, own=own, direction=direction, seed=config.seed, trials=tuning.trials)
     start = tuning.start
     if start is None and config.pretrain.rounds and not any(key.startswith(_PRETRAINING) for key in space):
         start = pretrain(tuning, on_progress, on_round)
@@ -131,13 +183,39 @@ def tune(
             checks=_CHECKS if sampler.stops_early else 0,
             on_round=labeled(on_round, _folder_of(number)),
         )
-        done.append(_run_trial(tuning, start, choice, watcher))
+        done.append(_finish_trial(tuning, start, choice, watcher))
         sampler.record(trial, done[-1].value)
     finished = [trial for trial in done if trial.value is not None]
     if not finished:
         raise RunFailed(f"No trial ran to its end: {done[0].status}")
     best = {"up": max, "down": min}[direction](finished, key=lambda trial: trial.value)
-    return Tuned(metric=task.headline, trials=done, best=best)
+    warnings = [*warn_of_ends(done, best), *_warn_of_equals(tuning, finished, best, direction)]
+    return Tuned(metric=task.headline, trials=done, best=best, warnings=warnings)
+
+
+def _warn_of_equals(
+    tuning: Tuning, finished: Sequence[Trial], best: Trial, direction: Direction
+) -> Iterator[str]:
+    """Yield a sentence if some trials differ from the best by no more than the standard error."""
+    own, near = _metrics(tuning, best), list[str]()
+    for trial in finished:
+        pair = paired_difference([own], [_metrics(tuning, trial)], direction)
+        if trial != best and pair and pair.standard_error is not None and pair.value <= pair.standard_error:
+            near.append(f"{trial.number} ({pair.value:.4f}, standard error {pair.standard_error:.4f})")
+    if near:
+        yield (
+            "These trials are worse than the best by no more than the standard error of the difference, "
+            f"paired over devices: {', '.join(near)}."
+        )
+
+
+def _metrics(tuning: Tuning, trial: Trial) -> DeviceMetrics:
+    """Return the metric and the weight of each device after the last stage of a finished trial."""
+    run = RunFolder(tuning.folder / _folder_of(trial.number))
+    last = list(run.summary["stages"])[-1]
+    rows = run.devices.select(["stage", "device", "split", "metric", "weight"]).to_pylist()
+    own = [row for row in rows if (row["stage"], row["split"]) == (last, "validation")]
+    return {row["device"]: (row["metric"], row["weight"]) for row in own if row["metric"] is not None}
 
 
 def _warn_of_unseen(task: Task, config: Config) -> None:
@@ -160,13 +238,13 @@ def _value_in(config: Config, key: str) -> Any:
 
 def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
     """Write the config with the best values, for a run on all training rows, and return its path."""
-    values = with_values(tuning.values, {**tuned.best.choice, "out": None})
+    values = with_values(tuning.values, tuned.best.choice)
     config, folder = config_of(values), tuning.folder.resolve()
-    changes: dict[str, Any] = {**relative_to(folder, find_files(config, tuning.beside))}
+    versions = made_with(config, folder) | contents_of(config, tuning.beside)
+    changes: dict[str, Any] = {"made_with": versions}
     if not config.evaluate.choose and config.evaluate.split != "validation":
         changes["task.validation"] = None
-    versions = made_with(config, folder) | contents_of(config, tuning.beside)
-    values = with_values(values, {**changes, "made_with": versions})
+    values = with_values(values, changes)
     path = tuning.folder / "tuned.toml"
     replace_file(path, tomli_w.dumps(values).encode())
     return path
@@ -213,15 +291,40 @@ def _folder_of(number: int) -> str:
     return f"trial-{number}"
 
 
+def _finish_trial(
+    tuning: Tuning, start: Path | None, choice: Mapping[str, Any], watcher: TrialWatcher
+) -> Trial:
+    """Return the result of a trial, which is written to the folder of the search once the trial has ended."""
+    path = tuning.folder / f"{_folder_of(watcher.number)}.json"
+    with suppress(FileNotFoundError):
+        trial = Trial(**json.loads(path.read_bytes()))
+        if trial.choice != choice:
+            raise ConfigError(f"`{path}` has other values than this search tries next: {dict(choice)}.")
+        with suppress(Stopped):
+            watcher.replay(_committed(tuning, watcher.number))
+        return trial
+    trial = _run_trial(tuning, start, choice, watcher)
+    replace_file(path, json.dumps(asdict(trial), indent=1).encode())
+    return trial
+
+
+def _committed(tuning: Tuning, number: int) -> Iterator[RoundRow]:
+    """Yield the lines of the rounds that a trial has committed."""
+    run = RunFolder(tuning.folder / _folder_of(number))
+    if commit := run.commit:
+        yield from islice(run.rounds(), commit["number"] + 1)
+
+
 def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], watcher: TrialWatcher) -> Trial:
-    """Run one trial and return its result."""
+    """Run one trial, or what is left of it, and return its result."""
     number = watcher.number
     changes: dict[str, Any] = {"out": str(tuning.folder / _folder_of(number))}
     if start is not None:
         changes |= {"model.start": str(start.resolve()), "model.start_names": None, "pretrain.rounds": 0}
     values = with_values(_trial_values(tuning.values, choice, checks=watcher.checks), changes)
     try:
-        summary = runner.finish(runner.prepare(config_of(values), tuning.beside), watcher)
+        watcher.replay(_committed(tuning, number))
+        summary = runner.finish(runner.prepare_or_resume(config_of(values), tuning.beside), watcher)
     except (RunFailed, Stopped) as error:
         return Trial(number=number, choice=choice, value=None, status=str(error))
     # A model that has diverged has no metric: neither an earlier stage nor the other devices stand in for it.

@@ -10,17 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch
+from partita.data.options import keys_of, unknown_key
 from partita.protocol import DeviceId, derive_seed
 from partita.tasks.metrics import Metric, accuracy
 from partita.tasks.task import Task
 
 
 def synthetic(*, form: str = "quadratic", **settings: Any) -> Task:
-    """Return a synthetic task: `form` is `quadratic` or `mixture`, with the keys of that function."""
-    forms = {"quadratic": quadratic, "mixture": mixture}
-    if form not in forms:
-        raise ValueError(f"`form` must be one of {', '.join(forms)}, got {form!r}.")
-    return forms[form](**settings)
+    """Return a synthetic task with a known optimum.
+
+    Args:
+        form: `quadratic` or `mixture`.
+        settings: the keys of that form.
+    """
+    if form not in FORMS:
+        raise ValueError(f"`form` must be one of {', '.join(FORMS)}, got {form!r}.")
+    keys = ["form", *keys_of(FORMS[form])]
+    for name in settings:
+        if name not in keys:
+            raise unknown_key(name, [*keys, "validation"])
+    return FORMS[form](**settings)
 
 
 def quadratic(
@@ -103,6 +112,10 @@ def mixture(
         devices={name: data(name) for name in _names(devices)},
         model_options={"dimension": dimension},
     )
+
+
+FORMS = {"quadratic": quadratic, "mixture": mixture}
+"""The synthetic tasks by name."""
 
 
 def best_boundary(

@@ -1,4 +1,4 @@
-"""MkDocs hook: insert the public API into the reference, with signatures and docstrings."""
+"""The public API as Markdown, with signatures and docstrings."""
 
 import enum
 import inspect
@@ -19,12 +19,6 @@ TOPICS = {
     "Server and executors": ("server", "executors", "protocol"),
 }
 """Topics of the page, with the packages whose names belong to each."""
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return a page with the public API inserted."""
-    marker = "<!-- generated: names -->"
-    return markdown.replace(marker, names()) if marker in markdown else markdown
 
 
 def names() -> str:
