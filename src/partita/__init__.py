@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from partita.models.split_input import SplitInput
     from partita.models.start import load_start
     from partita.models.transformer import NextWordTransformer
-    from partita.partition import REST, Partition, Personalization, Regularization
+    from partita.partition import Partition, Personalization, Regularization
     from partita.progress.tensorboard import TensorBoard
     from partita.protocol import Stage
     from partita.runs.result import Result
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from partita.training.plan import Evaluation, Plan, Training
 
 __all__ = [
-    "REST",
     "Adagrad",
     "Adam",
     "Adapters",
@@ -121,7 +120,7 @@ _HOMES = {
     "partita.models.split_input": ("SplitInput",),
     "partita.models.start": ("load_start",),
     "partita.models.transformer": ("NextWordTransformer",),
-    "partita.partition": ("REST", "Partition", "Personalization", "Regularization"),
+    "partita.partition": ("Partition", "Personalization", "Regularization"),
     "partita.protocol": ("Stage",),
     "partita.progress.tensorboard": ("TensorBoard",),
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "FedAdam", "Yogi"),

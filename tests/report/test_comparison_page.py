@@ -103,7 +103,7 @@ def test_the_page_of_one_of_its_runs_has_all_curves(comparison: Path, tmp_path: 
 
     quantities = (
         "by stage: training loss, learning rate of the shared part, learning rate of the personal part, "
-        "devices that replied, MB up and down, seconds."
+        "devices that replied, MB up and down, processor time."
     )
     assert quantities in page.read_text()
 

@@ -130,7 +130,7 @@ def test_an_interval_over_fewer_seeds_than_the_others_has_its_own_note() -> None
 
     notes = table("methods", results(outcomes, seeds=3)).notes
 
-    assert [note[:24] for note in notes[1:]] == ["An interval over 1 seed ", "An interval over 3 or mo"]
+    assert [note[:24] for note in notes[2:]] == ["An interval over 1 seed ", "An interval over 3 or mo"]
 
 
 def test_the_baseline_is_not_paired_with_itself() -> None:

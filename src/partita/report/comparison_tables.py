@@ -106,8 +106,8 @@ def _methods(results: Results) -> Table:
             "confidence interval. Rounds, traffic and seconds are those of training, including pretraining "
             "for methods that begin from it. Values kept on a device: personal parameters and any other "
             "state of the method, after the last stage. Device-seconds: processor time of the visits.",
-            *_interval_notes(rows),
             *_incomplete(models),
+            *_interval_notes(rows),
             *results.notes,
         ],
     )
