@@ -255,6 +255,14 @@ def test_schedules_and_optimizers_are_named() -> None:
             "`finetune.baseline_lr` must be a finite number, 0 or above, got inf.",
         ),
         (
+            {
+                "pretrain": {"rounds": 0},
+                "finetune": {"baseline": True},
+                "partition": {"personal": "adapter", "shared": [], "frozen": "rest"},
+            },
+            "`full` needs a parameter that is not frozen",
+        ),
+        (
             {"finetune": {"personal_lr": -0.1, "baseline": True}, "partition": {"personal": "none"}},
             "[finetune] `personal_lr` must be a finite number, 0 or above, got -0.1.",
         ),

@@ -64,6 +64,24 @@ def test_a_named_module_is_found_at_the_end_of_the_path(
     assert sys.path == [*before, str(tmp_path / "config")]
 
 
+def test_a_folder_of_the_same_name_does_not_hide_a_module(before: list[str], tmp_path: Path) -> None:
+    (tmp_path / "current/planted_module").mkdir()
+    (tmp_path / "config/planted_module.py").touch()
+
+    find_own_code({"task": {"kind": "planted_module:make"}}, tmp_path / "config")
+
+    assert sys.path == [*before, str(tmp_path / "config")]
+
+
+def test_a_package_without_init_file_is_found(before: list[str], tmp_path: Path) -> None:
+    (tmp_path / "config/planted_module").mkdir()
+    (tmp_path / "config/planted_module/part.py").touch()
+
+    find_own_code({"task": {"kind": "planted_module.part:make"}}, tmp_path / "config")
+
+    assert sys.path == [*before, str(tmp_path / "config")]
+
+
 def test_the_folder_of_a_recorded_run_comes_first_and_the_configs_last(
     before: list[str], tmp_path: Path
 ) -> None:

@@ -183,6 +183,16 @@ def test_whole_groups_are_held_out_as_near_to_the_share_as_possible(tmp_path: Pa
     assert [held_out(n / 16) for n in range(1, 16)] == [1, 1, 4, 4, 5, 6, 7, 7, 9, 10, 11, 12, 12, 15, 15]
 
 
+def test_many_groups_are_held_out_as_near_to_the_share_as_possible(tmp_path: Path) -> None:
+    # Pairs of rows: of the 400 training rows a fifth less one is odd, and the even number below is taken.
+    rows = [{"device": "d", "text": f"{n}", "group": f"{n // 2}", "split": "train"} for n in range(400)]
+    path = write(tmp_path / "t.parquet", [*rows, {**rows[0], "text": "t", "group": "t", "split": "test"}])
+
+    held_out = open_table(path, validation=79 / 400).rows_of("d")["validation"]
+
+    assert len(held_out) == 78
+
+
 def test_a_device_keeps_validation_rows_of_its_own(tmp_path: Path) -> None:
     rows = texts(devices=2, rows=12, split=split_of)
     rows[0]["split"] = "validation"

@@ -17,7 +17,7 @@ from partita.errors import ConfigError, RunFailed
 from partita.report.comparison_tables import write_comparison_tables
 from partita.studies import comparison as running
 from partita.studies import run as runner
-from partita.studies.compare import finish
+from partita.studies.compare import finish, retry_failed
 from partita.studies.comparison import Comparison, reopen
 from partita.studies.forecast import forecast
 from partita.studies.results import collect
@@ -378,6 +378,24 @@ def test_a_method_without_a_finished_trial_is_named_and_the_others_are_compared(
     assert list(failed) == ["fedalt-output-3"]
     assert failed["fedalt-output-3"].startswith("Tuning: No trial ran to its end: No device replied")
     assert len(table(comparison.folder)) == 3
+
+
+def test_a_search_that_failed_is_begun_again_and_no_cell_runs_before_its_end(tmp_path: Path) -> None:
+    given = values("fedalt", compare={"seeds": 1, "tune": 1, **DIVERGES})
+    comparison, failed = done(tmp_path / "grid", given)
+    cell = next(cell for cell in comparison.cells if cell.name in failed)
+
+    with locked(comparison.lock_file(cell)):
+        retry_failed(comparison)  # Another process has the cell: it is left alone.
+    assert comparison.failed() == failed
+    retry_failed(comparison)
+
+    assert comparison.failed() == {}
+    assert not comparison.trials_folder(cell).exists()
+    assert not comparison.is_tuned(cell)
+    # The search fails again, so the cell has never run with values that were not tuned.
+    assert list(finish(comparison, quiet)) == list(failed)
+    assert not comparison.folder_of(cell).exists()
 
 
 def test_a_forecast_lists_all_cells_and_writes_nothing(

@@ -78,3 +78,18 @@ def test_a_model_is_measured_in_eval_mode_without_gradients_of_its_parameters() 
     model.weight = nn.Parameter(torch.ones(1))
 
     measure(affine_task(metrics={"m": negative_error}), model, DATA)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_model_whose_loss_is_not_finite_has_no_metric_whatever_it_predicts(broken: float) -> None:
+    # Classes and tokens are whole numbers even where the scores they come from are not finite.
+    task = affine_task(
+        metrics={"accuracy": lambda predictions, targets: (predictions == targets).float().mean()},
+        loss=lambda model, batch: torch.tensor(broken),
+        predict=lambda model, batch: (batch[1], batch[1]),
+    )
+
+    measures = measure(task, Identity(), DATA)
+
+    assert measures["loss"] is measures["accuracy"] is None
+    assert measures["reason"] == f"the loss is {broken}"

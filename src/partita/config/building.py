@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from partita.config.loading import OPTIMIZERS, call, load, own_code, taken
-from partita.config.partitions import build_partition
+from partita.config.partitions import build_partition, frozen_patterns
 from partita.config.reading import did_you_mean
 from partita.config.schema import (
     SERVER,
@@ -79,7 +79,8 @@ def build(config: Config, folder: Path) -> Built:
     own = build_partition(config.partition, model, follows=follows)
     plan = build_plan(config)
     if config.finetune.baseline:
-        build_partition(PartitionConfig(personal="full"), model)
+        frozen = frozen_patterns(config.partition, model)
+        build_partition(PartitionConfig(personal="full", frozen=frozen), model)
     if not own.partition.names("personal"):
         plan = replace(plan, finetune=None)
     with own_code("`partition.adapter_width`"):

@@ -63,8 +63,14 @@ def find_files(config: Config, folder: Path) -> dict[str, Path]:
             if key in config.made_with:
                 hint = f" If it was moved, say where it is: `{key}=FILE`."
             raise ConfigError(f"`{key}` = {name!r} is not in {looked}.{hint}")
-        found[key] = existing[0]
+        recorded = config.made_with.get(key) if len(existing) > 1 else None
+        same = (place for place in existing if recorded == _describe(key, place))
+        found[key] = next(same, existing[0]) if recorded else existing[0]
     return found
+
+
+def _describe(key: str, file: Path) -> str:
+    return describe_table(file) if key == TABLE else describe_file(file)
 
 
 def relative_to(folder: Path, files: Mapping[str, Path]) -> dict[str, str]:
@@ -74,8 +80,7 @@ def relative_to(folder: Path, files: Mapping[str, Path]) -> dict[str, str]:
 
 def contents_of(config: Config, folder: Path) -> dict[str, str]:
     """Return a text for each file that a config names, by key, that identifies its content."""
-    files = find_files(config, folder)
-    return {key: describe_table(file) if key == TABLE else describe_file(file) for key, file in files.items()}
+    return {key: _describe(key, file) for key, file in find_files(config, folder).items()}
 
 
 def changed_files(config: Config, folder: Path) -> dict[str, tuple[str, str]]:

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +90,17 @@ def find_own_code(values: Mapping[str, Any], beside: Path) -> None:
     folders = [beside.resolve() / place for place in str(recorded).split(os.pathsep) if place]
     folders += [Path.cwd(), beside.resolve()]
     for package in dict.fromkeys(_packages(values)):
-        if package in sys.modules or find_spec(package):
+        if package in sys.modules or _is_code(find_spec(package)):
             continue
-        found = (str(folder) for folder in folders if PathFinder.find_spec(package, [str(folder)]))
-        sys.path += [folder for folder in islice(found, 1) if folder not in sys.path]
+        found = {str(folder): PathFinder.find_spec(package, [str(folder)]) for folder in folders}
+        best = [folder for folder, spec in found.items() if _is_code(spec)]
+        namespaces = [folder for folder, spec in found.items() if spec]
+        sys.path += [folder for folder in (best or namespaces)[:1] if folder not in sys.path]
+
+
+def _is_code(found: ModuleSpec | None) -> bool:
+    """Return whether a module was found, and not only a folder of its name without an `__init__.py`."""
+    return found is not None and found.origin is not None
 
 
 def _packages(values: Any) -> Iterator[str]:

@@ -27,6 +27,11 @@ def describe_table(path: Path) -> str:
     return f"{_SHA256}{_cached_digest(path, table.paths)}, {table.rows} rows"
 
 
+def is_digest(text: str) -> bool:
+    """Return whether a text identifies the content of a file."""
+    return text.startswith(_SHA256)
+
+
 def rows_in(text: str) -> int:
     """Return the number of rows in the description of a table, 0 if it says nothing of rows.
 
@@ -38,7 +43,7 @@ def rows_in(text: str) -> int:
 
 
 def _cached_digest(path: Path, files: Sequence[Path]) -> str:
-    """Return the digest of a table's files, computed unless a file beside the table has it."""
+    """Return the digest of a table's files, from a file beside the table, which is written if needed."""
     states = [list(state) for state in file_states(files)]
     places = cache_paths(path, key="content", suffix="sha256")
     for place in places:

@@ -212,9 +212,14 @@ def _nearest_units(sizes: Sequence[int], wanted: int) -> list[int]:
         return units
     # Rows that must stay together are in the way: look at every sum, each with the last unit that it needs.
     last = {0: -1}
+    reached, within = 1, (1 << (2 * wanted + 1)) - 1  # bit k: the sum k has been reached, is small enough
     for unit, size in enumerate(sizes):
-        sums = (total + size for total in last)
-        last |= {total: unit for total in sums if total <= 2 * wanted and total not in last}
+        new = reached << size & within & ~reached
+        reached |= new
+        while new:
+            lowest = new & -new
+            last[lowest.bit_length() - 1] = unit
+            new ^= lowest
     total = min(last.keys() - {sum(sizes)}, key=lambda total: (abs(total - wanted), total))
     units.clear()
     while total:

@@ -104,9 +104,14 @@ def check_shapes(device: DeviceId, personal: Params, expected: Mapping[str, Size
     """Refuse tensors that a later visit could not load.
 
     Raises:
-        ConfigError: a tensor has another shape than the model's.
+        ConfigError: a tensor has another shape than the model's, or is not declared.
     """
     for name, tensor in personal.items():
+        if name not in expected:
+            raise ConfigError(
+                f"Device {device!r} cannot keep `{name}`, which is neither personal nor declared: the method "
+                "must declare it in `keeps`."
+            )
         if tensor.shape != expected[name]:
             raise ConfigError(
                 f"Device {device!r} cannot keep `{name}` with the shape {tuple(tensor.shape)}, expected "

@@ -194,7 +194,10 @@ class _ComparisonPage:
             title="Costs of a personal part for one device",
             columns=["personal part", "personal parameters", "kB sent", "kB received", "kB of memory"],
             rows=rows,
-            notes=["Sent and received per round of personalization; memory to train on one example."],
+            notes=[
+                "Sent and received per round of personalization; memory to train on one example.",
+                *self._results.failures,
+            ],
         )
         paragraphs = ["The table Methods has the total traffic and the processor time of all devices."]
         return Section(title="Traffic and memory", paragraphs=paragraphs, table=table if rows else None)

@@ -279,7 +279,7 @@ def _interval(own: MetricsBySeed, other: MetricsBySeed, results: Results) -> Int
         if common
         else None
     )
-    return pair and Interval(pair.value, pair.low, pair.high, seeds=len(common))
+    return pair and Interval(pair.value, pair.low, pair.high, seeds=pair.seeds)
 
 
 def _interval_notes(rows: Sequence[Sequence[Entry]]) -> list[str]:

@@ -239,7 +239,10 @@ class _RunPage:
             title="Training by stage",
             columns=["stage", "rounds", "device visits", "MB up and down", "device-seconds"],
             rows=rows,
-            notes=["Device-seconds: processor time of the visits."],
+            notes=[
+                "Device-seconds: processor time of the visits.",
+                *(f"{sentence[0].upper()}{sentence[1:]}." for sentence in failed_stages(self.data.run)),
+            ],
         )
         paragraphs = [_device_costs(self.data.run)]
         return Section(title="Traffic and memory", table=table if rows else None, paragraphs=paragraphs)

@@ -5,6 +5,7 @@ leave that cell to it. An interrupted comparison is resumed cell by cell and rou
 """
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -45,9 +46,9 @@ def finish(
         check_unchanged(base_of(comparison.values), comparison.folder, "comparison")
     progress = _Progress(comparison, _ending_all(on_progress), _ending_all(on_round))
     try:
-        if comparison.trials:
-            _tune_all(comparison, progress)
         while left := [cell for cell in comparison.cells if not comparison.is_done(cell)]:
+            if comparison.trials:
+                _tune_all(comparison, progress)
             if not sum(_run_cell(comparison, cell, progress) for cell in left):
                 time.sleep(_PAUSE)
     except _CallbackFailed as failure:
@@ -75,14 +76,14 @@ def _ending_all(callback: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
-    """Run a cell unless its start is not finished or another process runs it; return whether it was run.
+    """Run a cell unless its start is not finished or another process has it; return whether it was run.
 
     An exception, of a method by import path for example, ends the cell and not the comparison.
     """
     if cell.begins_pretrained and not comparison.run_of(comparison.start_of(cell)).is_finished:
         return False
     with locked(comparison.lock_file(cell)) as is_ours:
-        if not is_ours or comparison.is_done(cell):
+        if not is_ours or comparison.is_done(cell) or not comparison.is_tuned(cell):
             return False
         try:
             runner.finish(comparison.prepare(cell), progress.watcher(cell))
@@ -94,12 +95,18 @@ def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool
 
 
 def retry_failed(comparison: Comparison) -> None:
-    """Forget why cells failed, so that they are run again, from their last committed round."""
+    """Forget why cells failed, so that they are run again, from their last committed round.
+
+    A search in which no trial ran to its end is begun again. A cell that another process runs is left alone.
+    """
     for cell in comparison.cells:
-        if comparison.failure_file(cell).exists():
-            comparison.failure_file(cell).unlink()
+        with locked(comparison.lock_file(cell)) as is_ours:
+            if not is_ours or not comparison.failure_file(cell).exists():
+                continue
             if not comparison.tuned_to(cell):
                 comparison.tuned_file(cell).unlink(missing_ok=True)
+                shutil.rmtree(comparison.trials_folder(cell), ignore_errors=True)
+            comparison.failure_file(cell).unlink(missing_ok=True)
 
 
 def _tune_all(comparison: Comparison, progress: "_Progress") -> None:

@@ -142,6 +142,10 @@ class Comparison:
         """Return the file with the values that a cell's method was tuned to."""
         return self.tuned_folder / f"{cell.kind}.json"
 
+    def is_tuned(self, cell: Cell) -> bool:
+        """Return whether a cell's method has been tuned, or needs no tuning."""
+        return not self.trials or cell.method == START or self.tuned_file(cell).exists()
+
     def tuned_to(self, cell: Cell) -> Mapping[str, Any]:
         """Return the values that a cell's method was tuned to, none if it was not tuned."""
         with contextlib.suppress(FileNotFoundError):

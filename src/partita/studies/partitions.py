@@ -43,7 +43,7 @@ def compared_partitions(config: Config, model: nn.Module) -> Compared:
     frozen = frozen_patterns(config.partition, model)
     if config.compare.partitions:
         return Compared(config.compare.partitions, own, frozen)
-    known = {part for part in PAPER if part in partition_names(model) and part != own}
+    known = [part for part in PAPER if part in partition_names(model) and part != own]
     others = replace(config.partition, shared="rest", frozen=frozen)
     errors = {part: _error_of(replace(others, personal=part), model) for part in known}
     names = [part for part in PAPER if part == own or (part in known and not errors[part])]

@@ -9,7 +9,7 @@ from partita.config.files import KEYS, START, changed_files, find_files, relativ
 from partita.config.reading import read_config
 from partita.config.recording import is_from_python
 from partita.config.schema import Config
-from partita.data.digests import rows_in
+from partita.data.digests import is_digest, rows_in
 from partita.errors import ConfigError
 from partita.runs.folder import RunFolder
 
@@ -72,6 +72,11 @@ def _check_files(config: Config, folder: RunFolder) -> None:
     for key, (was, now) in changed_files(config, folder.path).items():
         file = find_files(config, folder.path)[key].resolve()
         added = rows_in(now) - rows_in(was)
+        if not is_digest(was):
+            raise ConfigError(
+                f"The run in `{folder.path}` was started with an earlier version of Partita, which did not "
+                f"record the content of `{file}`: start a new run."
+            )
         if added > 0:
             raise ConfigError(
                 f"`{file}` has {rows_in(now)} rows, {added} more than when the run started. Restore the "

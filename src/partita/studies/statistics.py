@@ -30,6 +30,8 @@ class Estimate:
     standard_error: float | None
     low: float | None
     high: float | None
+    seeds: int
+    """Number of seeds with a value."""
 
 
 def worst_percentile(values: DeviceMetrics, direction: Direction) -> float:
@@ -75,11 +77,11 @@ def estimate_mean(values: Numbers, weights: Numbers) -> Estimate:
     shares = weights / weights.sum()
     mean = float((shares * values).sum())
     if values.size == 1:
-        return Estimate(mean, None, None, None)
+        return Estimate(mean, None, None, None, seeds=len(values))
     variance, degrees = _variance_of_mean(values - mean, shares)
     error = float(np.sqrt(variance))
     half = error * float(stdtrit(degrees, (1 + _COVERED) / 2))
-    return Estimate(mean, error, mean - half, mean + half)
+    return Estimate(mean, error, mean - half, mean + half, seeds=len(values))
 
 
 def _variance_of_mean(centered: Numbers, shares: Numbers) -> tuple[float, float]:

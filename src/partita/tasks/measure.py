@@ -20,7 +20,7 @@ def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
     """Return the number of examples, the loss and every metric of the task, in eval mode.
 
     Parameters require no gradient, but autograd stays enabled: a loss may compute gradients of its own. An
-    undefined value is None, and `reason` gives the reason.
+    undefined value is None, and `reason` gives the reason; where the loss is not finite, all values are None.
     """
     model.eval().requires_grad_(False)
     losses: list[float] = []
@@ -33,15 +33,16 @@ def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
         predictions.append(predicted)
         targets.append(target)
     with torch.no_grad():
-        values: dict[str, float | None] = {"loss": sum(losses) / len(examples)}
-        reasons: list[str] = []
+        loss = sum(losses) / len(examples)
         whole = _concatenate(predictions), _concatenate(targets)
+        values: dict[str, float | None] = {"loss": loss}
+        reasons: list[str] = []
         for name, metric in task.metrics.items():
             values[name], reason = _value(name, metric, *whole)
             reasons += reason
-    if not math.isfinite(values["loss"] or 0.0):
-        reasons.append(f"the loss is {values['loss']}")
-        values["loss"] = None
+    if not math.isfinite(loss):
+        # The predictions of such a model mean nothing, whatever they are.
+        values, reasons = dict.fromkeys(values), [f"the loss is {loss}"]
     return {
         "examples": len(examples),
         "weight": int(task.weight(whole[1])),
