@@ -380,7 +380,7 @@ def test_a_method_without_a_finished_trial_is_named_and_the_others_are_compared(
     assert len(table(comparison.folder)) == 3
 
 
-def test_a_search_that_failed_is_begun_again_and_no_cell_runs_before_its_end(tmp_path: Path) -> None:
+def test_a_search_that_failed_starts_again_and_no_cell_runs_before_its_end(tmp_path: Path) -> None:
     given = values("fedalt", compare={"seeds": 1, "tune": 1, **DIVERGES})
     comparison, failed = done(tmp_path / "grid", given)
     cell = next(cell for cell in comparison.cells if cell.name in failed)

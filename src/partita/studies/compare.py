@@ -97,7 +97,7 @@ def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool
 def retry_failed(comparison: Comparison) -> None:
     """Forget why cells failed, so that they are run again, from their last committed round.
 
-    A search in which no trial ran to its end is begun again. A cell that another process runs is left alone.
+    A search in which no trial ran to its end starts again. A cell that another process runs is left alone.
     """
     for cell in comparison.cells:
         with locked(comparison.lock_file(cell)) as is_ours:
