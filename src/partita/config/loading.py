@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.reading import check_type, did_you_mean, unknown_key
-from partita.errors import ConfigError, described
+from partita.errors import ConfigError, InUse, described
 
 TASKS = {
     "digits": "partita.tasks.digits:digits",
@@ -124,7 +124,7 @@ def own_code(what: str) -> Iterator[None]:
     """Turn an exception of code that a config names into an error of one line, with file and line number."""
     try:
         yield
-    except ConfigError:
+    except (ConfigError, InUse):
         raise
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]

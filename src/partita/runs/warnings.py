@@ -28,8 +28,11 @@ def warnings_of(run: RunFolder) -> list[str]:
 
 
 def failed_stages(run: RunFolder) -> Iterator[str]:
-    """Yield a sentence for each stage in which more than half of the devices failed."""
+    """Yield a sentence for each stage without a result: most devices failed in it, or it began from such."""
     for stage, failure in run.summary.get("failed", {}).items():
+        if not failure["failed"]:
+            yield f"the stage `{stage}` has no result: {failure['reason']}"
+            continue
         yield (
             f"the stage `{stage}` failed and has no result: {failure['failed']} of "
             f"{_devices(failure['devices'])} failed in it ({failure['reason'].rstrip('.')})"

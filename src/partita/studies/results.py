@@ -108,7 +108,8 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     notes = [*failures, *(f"{listed(names)}: {warning}." for warning, names in warnings.items())]
     if not outcomes:
         resume = f"No run is finished: resume with `partita compare --resume {comparison.folder}`."
-        raise RunFailed(" ".join(["There is nothing to compare.", *(notes or [resume])]))
+        sentences = [note if note.endswith(".") else f"{note}." for note in notes]
+        raise RunFailed(" ".join(["There is nothing to compare.", *(sentences or [resume])]))
     config = base_of(comparison.values)
     methods = comparison.methods
     return Results(

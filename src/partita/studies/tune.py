@@ -32,7 +32,7 @@ from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
-from partita.runs.warnings import failed_stages
+from partita.runs.warnings import divergence, failed_stages
 from partita.studies import run as runner
 from partita.studies.statistics import DeviceMetrics, paired_difference
 from partita.studies.trials import (
@@ -328,11 +328,8 @@ def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], wa
     except (RunFailed, Stopped) as error:
         return Trial(number=number, choice=choice, value=None, status=str(error))
     # A model that has diverged has no metric: neither an earlier stage nor the other devices stand in for it.
-    failed = [
-        f"`{stage}` failed on {failure['failed']} of {failure['devices']} devices ({failure['reason']})"
-        for stage, failure in summary["failed"].items()
-    ]
-    if failed:
+    run = RunFolder(tuning.folder / _folder_of(number))
+    if failed := [*failed_stages(run), *divergence(run)]:
         return Trial(number=number, choice=choice, value=None, status=failed[0])
     last = summary["stages"].get(watcher.stage, {"devices": 0})
     measured = max((stage["devices"] for stage in summary["stages"].values()), default=0)

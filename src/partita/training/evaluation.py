@@ -119,8 +119,8 @@ def summarize(
     """Return statistics of each stage's model over devices, on one split.
 
     Helped and hurt are strict, against the same device's `pretrained` metric. A device without a metric is
-    left out. A stage in which more than half of the devices failed has no statistics: it is in `failed`; if
-    that is the pretrained one, no device is helped or hurt.
+    left out. A stage in which more than half of the devices failed has no statistics, nor have the stages
+    after it: they are in `failed`.
 
     Args:
         rows: measurements, each with the `position` of its device among all that were evaluated.
@@ -131,8 +131,6 @@ def summarize(
     """
     measured = _measured(rows, devices, split)
     failed = _failed_stages(measured, failures or {})
-    if Stage.PRETRAINED in failed:
-        measured.values[Stage.PRETRAINED].fill(np.nan)
     gains = _gains(measured.values, task)
     stages = {
         str(stage): {
@@ -180,7 +178,10 @@ def _measured(rows: Iterable[DeviceRow], devices: int, split: str) -> _Measured:
 
 
 def _failed_stages(measured: _Measured, failures: Mapping[str, TrainingFailures]) -> dict[str, Any]:
-    """Return the stages in which more than half of the devices failed: how many, of how many, and why."""
+    """Return the stages in which more than half of the devices failed: how many, of how many, and why.
+
+    A stage that began from a failed one has failed too, whatever its own devices have made of it.
+    """
     found: dict[str, Any] = {}
     for stage in (stage for stage in Stage if stage is not Stage.SERVED):
         trained = failures.get(stage, TrainingFailures())
@@ -190,6 +191,9 @@ def _failed_stages(measured: _Measured, failures: Mapping[str, TrainingFailures]
             (measured.failed[stage], measured.known[stage], measured.reasons.get(stage, "")),
         ]
         most = [count for count in counts if 2 * count[0] > count[1]]
+        if not most and found and measured.known[stage]:
+            before = list(found)[-1]
+            most = [(0, measured.known[stage], f"it began from the stage `{before}`, which failed")]
         if most:
             found[str(stage)] = dict(zip(("failed", "devices", "reason"), most[0], strict=True))
     last = last_stage(measured.known)
