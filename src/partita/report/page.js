@@ -25,14 +25,14 @@ function themed(width) {
     background: null,
     font: "system-ui, sans-serif",
     axis: { ...labels, gridColor: line, domainColor: muted, tickColor: muted },
-    legend: { ...labels, symbolBaseFillColor: muted, symbolBaseStrokeColor: muted, orient: "bottom", labelLimit: 170, columns: Math.max(1, Math.floor(width / 190)) },
+    legend: { ...labels, symbolBaseFillColor: muted, symbolBaseStrokeColor: muted, orient: "bottom", labelLimit: 250, columns: Math.max(1, Math.floor(width / 220)) },
     header: labels,
     title: { color: text },
     view: { stroke: line },
     rule: { color: muted },
     text: { color: text },
-    mark: { color: palette[0] },
-    range: { category: palette },
+    mark: { color: palette.category[0] },
+    range: palette,
   };
 }
 
@@ -56,18 +56,33 @@ function scaled(spec, factor, low = 1) {
 
 const AXES = 90;
 const DESIGNED = 910;
+const WIDEST = 1.3;
+// Below this width, a chart that has a specification for narrow pages is drawn from it.
+const NARROW_PAGE = 760;
 // With more rows than this, charts are drawn on a canvas: SVG elements would be too many.
 const MANY_ROWS = 5000;
 const renderer = data.devices.length > MANY_ROWS ? "canvas" : "svg";
 const views = new Map();
 
-async function draw(place) {
-  const factor = Math.min(1, (place.clientWidth - AXES) / (DESIGNED - AXES));
-  const spec = scaled(charts[place.dataset.chart], factor);
+async function embed(place, factor) {
+  const { wide, narrow } = charts[place.dataset.chart];
+  const spec = scaled((place.clientWidth < NARROW_PAGE && narrow) || wide, factor);
   spec.datasets = data;
-  const selected = [...place.querySelectorAll("select")].map((menu) => menu.selectedIndex);
   views.get(place)?.finalize();
   views.set(place, await window.vegaEmbed(place, spec, { renderer, actions: false, config: themed(place.clientWidth) }));
+  return place.querySelector("svg, canvas").getBoundingClientRect().width;
+}
+
+// A chart that is wider than the page, because of its labels, is drawn again with a smaller factor.
+async function draw(place) {
+  const selected = [...place.querySelectorAll("select")].map((menu) => menu.selectedIndex);
+  const room = place.clientWidth;
+  let factor = Math.min(WIDEST, (room - AXES) / (DESIGNED - AXES));
+  let width = await embed(place, factor);
+  for (let tries = 0; width > room && tries < 3; tries += 1) {
+    factor -= (width - room + 2) / (DESIGNED - AXES) * 1.5;
+    width = await embed(place, factor);
+  }
   const image = place.querySelector("svg, canvas");
   image.setAttribute("role", "img");
   image.setAttribute("aria-label", place.dataset.caption);

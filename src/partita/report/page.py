@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment
 
 from partita.report.charts.chart import Chart
-from partita.report.figures import PALETTES, Data, Datum, libraries
+from partita.report.figures import Data, Datum, libraries, palettes
 from partita.report.tables import Table, plain, text_columns
 
 _DIGITS = 5
@@ -22,6 +22,8 @@ class Section:
     """A section of a page: a heading, paragraphs, a table and a chart."""
 
     title: str
+    finding: str = ""
+    """The result that the section shows, in a few words."""
     paragraphs: Sequence[str] = ()
     chart: Chart | None = None
     table: Table | None = None
@@ -34,6 +36,8 @@ class Page:
     title: str
     answer: str
     """The result in one sentence."""
+    details: Sequence[str] = ()
+    """Further sentences about the result."""
     sections: Sequence[Section]
     data: Data
     """The datasets of the charts; the table of devices shows `devices`."""
@@ -71,8 +75,8 @@ def html_of(page: Page) -> str:
         script=_file("page.js"),
         libraries=libraries().replace("</script", "<\\/script"),
         data=_json({name: columns_of(rows) for name, rows in page.data.items()}),
-        palettes=_json(PALETTES),
-        charts=_json({chart.name: dict(chart.spec) for chart in page.charts}),
+        palettes=_json(palettes()),
+        charts=_json({chart.name: {"wide": chart.spec, "narrow": chart.narrow} for chart in page.charts}),
     )
 
 
@@ -106,9 +110,9 @@ def _json(value: Any) -> str:
     r"""Return JSON that is safe inside a script element.
 
     >>> print(_json({"</script>": 1}))
-    {"\u003c/script>": 1}
+    {"\u003c/script>":1}
     """
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _file(name: str) -> str:

@@ -19,13 +19,13 @@ _MARGIN = 0.1
 
 
 def scatter(change: str, caption: str, legend: Legend) -> Chart:
-    """Return every device's change against its training examples, by split; a menu highlights a method."""
+    """Return every device's change against its training examples, by split; a menu highlights a model."""
     choices = alt.binding_select(options=[None, *legend.shown], labels=["all", *legend.shown], name="Show ")
-    chosen = alt.selection_point(fields=["method"], bind=choices)
+    chosen = alt.selection_point(fields=[legend.field], bind=choices)
     drawn = (
         from_data("devices")
         .transform_filter("isValid(datum.change)")
-        .transform_filter(alt.FieldOneOfPredicate("method", list(legend.shown)))
+        .transform_filter(alt.FieldOneOfPredicate(legend.field, list(legend.shown)))
         .mark_point(filled=True, size=36)
         .encode(
             x=alt.X("examples:Q", title="training examples", scale=alt.Scale(zero=False), axis=COUNTS),
