@@ -57,6 +57,11 @@ class DeviceSections:
         yield chart_section(device_charts.sorted_changes(change, caption, names, has_band=has_band))
         yield examples_section(list(data.training_examples.values()))
 
+    def listed(self) -> list[str]:
+        """Return the models in the table of all devices, none if it has room for all of them."""
+        shown = [self._data.name(variant) for variant in self._shown()]
+        return shown if len(self._data.results.outcomes) > len(shown) + 1 else []
+
     def _shown(self) -> list[Variant]:
         """Return the best models and the reference, the best first."""
         order = [one.variant for one in self.standings.all if one.variant in self._data.drawn]
@@ -70,9 +75,7 @@ class DeviceSections:
         sentences = ""
         if others:
             more = counted(len(others), "other model")
-            sentences = (
-                f" Shown: the {_BEST} best models and the reference. All devices below has {more} too."
-            )
+            sentences = f" Shown: the {_BEST} best models and the reference. A device's details have {more}."
         if far:
             changes = "; ".join(f"{data.name(variant)}: {data.change(variant):+.4f}" for variant in far)
             sentences += f" Not drawn, far below the others: {changes}."

@@ -52,7 +52,7 @@ class _ComparisonPage:
 
     def page(self) -> Page:
         """Return the page."""
-        answer = ComparisonAnswer(self.standings)
+        answer, devices = ComparisonAnswer(self.standings), DeviceSections(self.standings, self._over_seeds)
         folder = RunFolder(self.data.comparison.folder)
         seeds = sorted({seed for runs in self._results.outcomes.values() for seed in runs})
         examples = self.data.training_examples.items()
@@ -65,7 +65,7 @@ class _ComparisonPage:
                 *self._models(),
                 *self._tables(),
                 self._training(),
-                *DeviceSections(self.standings, self._over_seeds).all(),
+                *devices.all(),
                 self._costs(),
             ],
             data={
@@ -77,6 +77,7 @@ class _ComparisonPage:
             metric=f"{self._metric}{self._over_seeds}",
             change=self._change,
             split=self._results.split,
+            listed=devices.listed(),
             facts=reproduction(folder.values, command) | {"Seeds": ", ".join(map(str, seeds))},
             config=folder.config_text,
         )

@@ -101,7 +101,7 @@ def _finding(rows: Sequence[Datum], line: Line | None) -> str:
         (only,) = (row for row in rows if row["verdict"] in (BETTER, UNCLEAR, WORSE))
         return f"{only['model']}: {only['verdict']}{' than' if only['verdict'] != UNCLEAR else ' from'} {line.title}"
     return (
-        f"Of {counted(judged, 'model')}, {counts[BETTER]} {_are(counts[BETTER])} clearly better than "
+        f"Of {counted(judged, 'other model')}, {counts[BETTER]} {_are(counts[BETTER])} clearly better than "
         f"{line.title}, {counts[WORSE]} clearly worse, {counts[UNCLEAR]} without a clear difference"
     )
 

@@ -118,7 +118,9 @@ const element = (name, attributes = {}, ...children) => {
 
 const table = document.getElementById("devices");
 const { split, change } = table.dataset;
-const models = [...new Set(data.devices.map((row) => row.model))];
+// Of many models, the table has only some, and no column of their changes.
+const listed = JSON.parse(table.dataset.listed);
+const models = [...new Set(data.devices.map((row) => row.model))].filter((model, place) => !listed.length || !place || listed.includes(model));
 function grouped(rows) {
   const found = new Map();
   for (const row of rows) {
@@ -136,7 +138,7 @@ const columns = [
 models.forEach((model, place) => {
   const own = (rows) => rows.find((row) => row.model === model && row.split === split);
   columns.push({ title: model, of: (rows) => own(rows)?.metric ?? null, text: number, number: true });
-  if (place) columns.push({ title: `${change}, ${model}`, of: (rows) => own(rows)?.change ?? null, text: signed, number: true });
+  if (place && !listed.length) columns.push({ title: `${change}, ${model}`, of: (rows) => own(rows)?.change ?? null, text: signed, number: true });
 });
 
 const state = { column: 0, descending: false, query: "" };

@@ -47,6 +47,8 @@ class Page:
     """The name of a change of the metric, positive if it is an improvement."""
     split: str
     """The split that the table of devices shows."""
+    listed: Sequence[str] = ()
+    """The models in the table of devices, if it does not show all of them."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """How to reproduce it: commands, versions and seeds, by name."""
     config: str = ""
@@ -76,6 +78,7 @@ def html_of(page: Page) -> str:
         libraries=libraries().replace("</script", "<\\/script"),
         data=_json({name: columns_of(rows) for name, rows in page.data.items()}),
         palettes=_json(palettes()),
+        listed=json.dumps(page.listed),
         charts=_json({chart.name: {"wide": chart.spec, "narrow": chart.narrow} for chart in page.charts}),
     )
 

@@ -74,6 +74,9 @@ class Legend:
 def chart_of(name: str, title: str, caption: str, drawn: Any, *data: str) -> Chart:
     """Return a drawn chart with its name, its texts and the names of its datasets."""
     spec = drawn.to_dict() | {"description": caption, "config": _CONFIG}
+    if "facet" in spec and "transform" in spec["spec"]:
+        # Panels are split and sorted after the transforms, not before.
+        spec["transform"] = spec["spec"].pop("transform")
     return Chart(name=name, title=title, caption=caption, spec=spec, data=data)
 
 

@@ -11,8 +11,6 @@ EXAMPLES = "Training examples per device"
 """Titles of charts that a page also uses where the chart cannot be drawn."""
 _MAX_COLUMNS = 3
 """Small multiples side by side."""
-_MAX_VIOLINS = 5
-"""Violins side by side."""
 _SPLITS = ["train", "validation", "test"]
 _MARGIN = 0.1
 """The share of the range that is added above and below a violin."""
@@ -49,7 +47,7 @@ def scatter(change: str, caption: str, legend: Legend) -> Chart:
 
 def violins(change: str, caption: str, models: Sequence[str], *, extent: Sequence[float]) -> Chart:
     """Return the distribution of the change over devices: a violin for each model, a color for each split."""
-    columns = min(len(models), _MAX_VIOLINS)
+    columns = min(len(models), _MAX_COLUMNS)
     low, high = extent
     margin = _MARGIN * (high - low)
     drawn = (

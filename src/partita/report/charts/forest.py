@@ -20,7 +20,7 @@ _SHAPES = {
 """The shape of a mean by verdict; the page's palette `ordinal` has their colors in the same order."""
 _ROW, _NARROW_ROW = 29, 54
 """The height of a model's row in pixels; on a narrow page its name is above its bar."""
-_WIDTH = 480
+_WIDTH = 560
 """The width without names and numbers."""
 _MEAN, _GAIN = 70, 160
 """Where the columns of means and differences end, in pixels right of the bars."""
@@ -122,7 +122,7 @@ def _column(content: Forest, y: alt.Y, field: str, form: str, at: int) -> list[a
     weight = "bold" if field == "mean" else "normal"
     numbers = rows.transform_filter(f"isValid(datum.{field})")
     numbers = numbers.mark_text(align="right", fontSize=TEXT_SIZE, fontWeight=weight)
-    first = rows.transform_filter(alt.FieldEqualPredicate("model", content.models[0]))
+    first = rows.transform_filter(alt.FieldEqualPredicate(field="model", equal=content.models[0]))
     heading = first.mark_text(align="right", fontSize=TEXT_SIZE)
     return [
         numbers.encode(y=y, x=x, text=alt.Text(f"{field}:Q", format=form)),

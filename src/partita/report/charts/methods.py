@@ -1,7 +1,7 @@
 """A point for each model: its metric against what it costs, with the Pareto front as a line."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,6 +17,10 @@ _LETTER = 8.5
 """The width of a letter in pixels, nearly."""
 _PHONE = 270
 """The width of a chart on a phone."""
+_INNER = 0.85
+"""The share of the height that points take."""
+_CHEAPER = 0.9
+"""The share of a cost below which another is clearly lower."""
 _DECADE = 10
 """Costs whose largest is so many times the smallest have a logarithmic axis."""
 
@@ -72,7 +76,7 @@ def _drawn(content: Tradeoff, room: int) -> alt.LayerChart:
         tooltip=["model:N", alt.Tooltip("mean:Q", format=".4f"), alt.Tooltip(f"{cost}:Q", format=",.6~g")],
     )
     names = [
-        base.transform_filter(alt.FieldEqualPredicate("model", label.model))
+        base.transform_filter(alt.FieldEqualPredicate(field="model", equal=label.model))
         .mark_text(align=label.align, dx=label.dx, dy=label.dy, fontSize=TEXT_SIZE, fontWeight="bold")
         .encode(text="model:N")
         for label in _labels(content, axis, room)
@@ -83,60 +87,73 @@ def _drawn(content: Tradeoff, room: int) -> alt.LayerChart:
 
 @dataclass(frozen=True, kw_only=True)
 class _Label:
-    """A model's name at its point."""
+    """A model's name at its point; places in pixels, y downward."""
 
     model: str
     x: float
     y: float
-    align: Literal["left", "right"]
+    align: Literal["left", "right", "center"]
     dy: int
 
     @property
     def dx(self) -> int:
-        return -4 if self.align == "left" else 4
+        return {"left": -4, "right": 4, "center": 0}[self.align]
 
     @property
-    def _ends(self) -> tuple[float, float]:
-        start = self.x + self.dx
-        length = _LETTER * len(self.model)
-        return (start, start + length) if self.align == "left" else (start - length, start)
+    def ends(self) -> tuple[float, float]:
+        """Where the name begins and ends."""
+        length, start = _LETTER * len(self.model), self.x + self.dx
+        before = {"left": 0.0, "right": length, "center": length / 2}[self.align]
+        return start - before, start - before + length
 
     def overlaps(self, other: "_Label") -> bool:
         """Return whether two names would be drawn over each other."""
-        (low, high), (other_low, other_high) = self._ends, other._ends
+        (low, high), (other_low, other_high) = self.ends, other.ends
         is_near = abs(self.y + self.dy - other.y - other.dy) < TEXT_SIZE + 4
         return is_near and low < other_high and other_low < high
 
     def fits(self, room: int) -> bool:
         """Return whether the name stays inside the chart."""
-        return self._ends[0] > -_LETTER and self._ends[1] < room + _LETTER
+        return self.ends[0] > -_LETTER and self.ends[1] < room + _LETTER
 
 
 def _labels(content: Tradeoff, axis: "CostAxis", room: int) -> list[_Label]:
-    """Return the names of the models on the front and of the reference, the best first, without overlaps.
+    """Return the names of the reference and of the models on the front that fit without overlaps.
 
-    No model is better and cheaper than one on the front: its name is where no point can be.
+    The best come first; of models on the front that cost about the same, only the best one is named.
     """
-    sign = 1 if content.direction == "up" else -1
-    means = [sign * point["mean"] for point in content.points]
-    height = max(means) - min(means) or 1.0
-    labels: list[_Label] = []
-    for point in sorted(content.points, key=lambda point: -sign * point["mean"]):
-        is_front = point[f"{content.cost}_front"]
-        if not is_front and point["model"] != content.reference:
+    placed: list[_Label] = []
+    cheapest = math.inf
+    for point in sorted(content.points, key=lambda point: _down(content, point)):
+        cost, is_front = point[content.cost], point[f"{content.cost}_front"]
+        is_reference = point["model"] == content.reference
+        if not is_reference and not (is_front and cost <= _CHEAPER * cheapest):
             continue
-        share = axis.share_of(point[content.cost])
-        y = -(sign * point["mean"] - min(means)) / height * _HEIGHT * 0.85
-        label = _Label(
-            model=point["model"],
-            x=share * room,
-            y=sign * y,
-            align="left" if share < _LEFT else "right",
-            dy=-14 * sign if is_front else 16 * sign,
-        )
-        if label.fits(room) and not any(label.overlaps(other) for other in labels):
-            labels.append(label)
-    return labels
+        cheapest = cost if is_front else cheapest
+        for label in _candidates(content, axis.share_of(cost), room, point):
+            if label.fits(room) and not any(label.overlaps(other) for other in placed):
+                placed.append(label)
+                break
+    return placed
+
+
+def _candidates(content: Tradeoff, share: float, room: int, point: Mapping[str, Any]) -> Iterator[_Label]:
+    """Yield the places for a name: no point can be above and left of a model on the front."""
+    side = "left" if share < _LEFT else "right"
+    below = 19 if content.direction == "up" else -19
+    is_front = point[f"{content.cost}_front"]
+    places = [(side, -below + 4), (side, below)] if is_front else [("center", below), (side, below)]
+    heights = [_down(content, one) for one in content.points]
+    extent = max(heights) - min(heights) or 1.0
+    y = (_down(content, point) - min(heights)) / extent * _HEIGHT * _INNER
+    y = y if content.direction == "up" else -y
+    for align, dy in places:
+        yield _Label(model=point["model"], x=share * room, y=y, align=align, dy=dy)
+
+
+def _down(content: Tradeoff, point: Mapping[str, Any]) -> float:
+    """Return how far down a point is if the best are at the top."""
+    return -point["mean"] if content.direction == "up" else point["mean"]
 
 
 @dataclass(frozen=True)
