@@ -7,25 +7,51 @@ tables; the first call also bundles the JavaScript libraries, once per user. Run
 
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
+
+from torch import nn
 
 from partita.config.reading import config_of
 from partita.report.write import write_report
 from partita.studies import run as runner
 from partita.studies.compare import finish
 from partita.studies.comparison import begin
+from partita.tasks.synthetic import synthetic
+from partita.tasks.task import Task
+from partita.tasks.validation import hold_out_validation
 
 DEVICES = 1000
 STAGE = {"rounds": 100, "devices_per_round": 10}
-METHODS = ["finetune", "ditto", "pfedme", "ft_part", "fedalt", "fedsim", "fedalt-stateless"]
+METHODS = [
+    *("finetune", "ditto", "pfedme", "ft_part", "fedalt", "fedsim", "fedalt-stateless", "fedsim-stateless"),
+    *("fedprox", "scaffold", "fedadam", "fedper", "fedrep", "fedbabu", "lg_fedavg"),
+]
 VALUES = {
     "name": "thousand",
-    "task": {"kind": "synthetic", "form": "mixture", "devices": DEVICES},
+    "task": {"kind": "page:task"},
     "partition": {"personal": "output"},
     "pretrain": STAGE,
     "personalize": STAGE,
     "finetune": {"epochs": 1},
 }
+
+
+class Layers(nn.Sequential):
+    """A classifier of two layers with all parts that methods name."""
+
+    parts: ClassVar[Mapping[str, Sequence[str]]] = {"input": ["0.*"], "output": ["2.*"], "head": ["2.*"]}
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def task() -> Task:
+    """Return a synthetic task with three splits."""
+    task = synthetic(form="mixture", devices=DEVICES)
+    own = Task(model=Layers, loss=task.loss, metrics=task.metrics, devices=task.devices)
+    return hold_out_validation(own, 0.2)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The chart that a page begins with: every model's mean, and whether it differs from the reference."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from partita.tasks.metrics import Direction
 
 _FENCE = 3
 """Values so many interquartile ranges outside the quartiles are beyond the axis (Tukey's outer fences)."""
+_ENOUGH = 4
+"""So few values have no fences."""
 _MARGIN = 0.04
 """The share of the range that is added at both ends of the axis."""
 
@@ -67,14 +70,15 @@ def forest_section(
         notes: further sentences of the caption.
     """
     better = "higher" if line is None or line.direction == "up" else "lower"
-    values = [row[key] for row in rows for key in ("point", "low", "high")]
+    ends = [row[key] for row in rows for key in ("low", "high") if row[key] is not None]
     content = Forest(
         title=title,
         caption=" ".join([_explanation(rows, line, metric), *notes]),
         models=[row["model"] for row in rows],
         metric=f"{metric} ({better} is better)",
-        ends=axis_ends([value for value in values if value is not None]),
+        ends=axis_ends([row["point"] for row in rows], ends, line.direction if line else "up"),
         line=line.mean if line else None,
+        label=f"{line.title}, {line.mean:.4f}" if line else "",
     )
     return Section(title=title, finding=_finding(rows, line), chart=forest(content))
 
@@ -97,31 +101,41 @@ def _finding(rows: Sequence[Datum], line: Line | None) -> str:
     judged = sum(counts[verdict] for verdict in (BETTER, UNCLEAR, WORSE))
     if line is None or not judged:
         return ""
-    if judged == 1:
-        (only,) = (row for row in rows if row["verdict"] in (BETTER, UNCLEAR, WORSE))
-        return f"{only['model']}: {only['verdict']}{' than' if only['verdict'] != UNCLEAR else ' from'} {line.title}"
-    return (
-        f"Of {counted(judged, 'other model')}, {counts[BETTER]} {_are(counts[BETTER])} clearly better than "
-        f"{line.title}, {counts[WORSE]} clearly worse, {counts[UNCLEAR]} without a clear difference"
-    )
+    if counts[UNCLEAR] == judged:
+        return f"No other model clearly differs from {line.title}"
+    parts = [f"{counts[verdict]} {verdict}" for verdict in (BETTER, WORSE) if counts[verdict]]
+    unclear = f", {counts[UNCLEAR]} without a clear difference" if counts[UNCLEAR] else ""
+    return f"{counted(judged, 'other model')}: {' and '.join(parts)} than {line.title}{unclear}"
 
 
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
+def axis_ends(points: Sequence[float], ends: Sequence[float], direction: Direction) -> tuple[float, float]:
+    """Return an axis that shows all models but those far worse than the others, and all but wide intervals.
 
-
-def axis_ends(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of an axis that shows all values but those far outside the others.
-
-    >>> axis_ends([0.0, 1.0])
+    >>> axis_ends([0.0, 1.0], [], "up")
     (-0.04, 1.04)
-    >>> axis_ends([1, 2, 3, 4, 5, 900])
+    >>> axis_ends([1, 2, 3, 4, 5, 900], [], "down")
     (0.84, 5.16)
     """
-    inside = list(values)
-    if len(values) > 4:
-        first, _, third = statistics.quantiles(values, n=4, method="inclusive")
-        reach = _FENCE * (third - first) or max(values) - min(values)
-        inside = [value for value in values if first - reach <= value <= third + reach]
+    low, high = fences([*points, *ends])
+    near = [point for point in points if is_near(point, (low, high), direction)]
+    inside = [*near, *(end for end in ends if low <= end <= high)]
     margin = _MARGIN * (max(inside) - min(inside)) or _MARGIN
     return min(inside) - margin, max(inside) + margin
+
+
+def is_near(value: float, fence: tuple[float, float], direction: Direction) -> bool:
+    """Return whether a value is not far worse than the others."""
+    return value >= fence[0] if direction == "up" else value <= fence[1]
+
+
+def fences(values: Sequence[float]) -> tuple[float, float]:
+    """Return Tukey's outer fences: values beyond them are far outside the others.
+
+    >>> fences([1, 2, 3, 4, 5, 900])
+    (-5.25, 12.25)
+    """
+    if len(values) <= _ENOUGH:
+        return -math.inf, math.inf
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    reach = _FENCE * (third - first) or math.inf
+    return first - reach, third + reach

@@ -1,14 +1,19 @@
 "use strict";
 
-// ---- Data: stored by column on the page, used by row ----------------------------------------------------------------
+// ---- Data: stored by column on the page, compressed; used by row ----------------------------------------------------
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
+async function unpacked(id) {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
 const decoded = (column) => (Array.isArray(column) ? column : column.indices.map((index) => column.texts[index]));
 const rowsOf = (columns) => {
   const names = Object.keys(columns);
   const values = names.map((name) => decoded(columns[name]));
   return names.length ? values[0].map((_, i) => Object.fromEntries(names.map((name, n) => [name, values[n][i]]))) : [];
 };
-const data = Object.fromEntries(Object.entries(read("data")).map(([name, columns]) => [name, rowsOf(columns)]));
+const data = Object.fromEntries(Object.entries(await unpacked("data")).map(([name, columns]) => [name, rowsOf(columns)]));
 const charts = read("charts");
 
 // ---- Charts: scaled to the width of the page, in its colors --------------------------------------------------------------

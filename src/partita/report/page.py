@@ -1,5 +1,7 @@
 """One self-contained HTML page: an answer, interactive charts, tables and every device."""
 
+import base64
+import gzip
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -76,11 +78,17 @@ def html_of(page: Page) -> str:
         style=_file("page.css"),
         script=_file("page.js"),
         libraries=libraries().replace("</script", "<\\/script"),
-        data=_json({name: columns_of(rows) for name, rows in page.data.items()}),
+        data=packed({name: columns_of(rows) for name, rows in page.data.items()}),
         palettes=_json(palettes()),
         listed=json.dumps(page.listed),
         charts=_json({chart.name: {"wide": chart.spec, "narrow": chart.narrow} for chart in page.charts}),
     )
+
+
+def packed(value: Any) -> str:
+    """Return a value as compressed JSON, in base64: the data of many models and devices are several MB."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def columns_of(rows: Sequence[Datum]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from partita.report.charts.chart import Legend
 from partita.report.charts.methods import Tradeoff, tradeoff
 from partita.report.figures import Datum
-from partita.report.forest import axis_ends
+from partita.report.forest import fences, is_near
 from partita.report.page import Section
 from partita.report.standings import Standings
 
@@ -65,8 +65,8 @@ PARAMETERS = Cost(
 
 def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
     """Return the chart of all models by a cost, without those far below the others; or why there is none."""
-    low, high = axis_ends([point["mean"] for point in standings.points])
-    points = [point for point in standings.points if low <= point["mean"] <= high]
+    fence, direction = fences([point["mean"] for point in standings.points]), standings.data.results.direction
+    points = [point for point in standings.points if is_near(point["mean"], fence, direction)]
     title = f"{metric[:1].upper()}{metric[1:]} {cost.title[:1].lower()}{cost.title[1:]}"
     if not any(point[cost.column] for point in points):
         return Section(title=title, paragraphs=[cost.missing])
@@ -74,7 +74,7 @@ def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
     parts = list(dict.fromkeys(point["part"] for point in points))
     front = sorted((p for p in points if p[f"{cost.column}_front"]), key=lambda point: point[cost.column])
     others = [f"{point['model']}: {point['mean']:.4f}" for point in standings.points if point not in points]
-    omitted = f" Not drawn, far from the others: {'; '.join(others)}." if others else ""
+    omitted = f" Not drawn, far below the others: {'; '.join(others)}." if others else ""
     content = Tradeoff(
         name=cost.chart,
         title=title,
@@ -85,7 +85,7 @@ def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
         cost=cost.column,
         points=points,
         axes=(cost.axis, metric),
-        direction=standings.data.results.direction,
+        direction=direction,
         reference=standings.line.title if standings.line else "",
         legend=Legend(methods=standings.data.methods, shown=shown, parts=parts),
     )

@@ -14,6 +14,8 @@ NAMES = frozenset(("forest", "bytes", "parameters", "curves", "scatter", "violin
 """The names of all charts, which are the names of their files."""
 TEXT_SIZE = 14
 """The size of texts in pixels."""
+LETTER = 8.5
+"""The width of a bold letter in pixels, nearly."""
 _GAP = 24
 """Pixels between two charts side by side."""
 _CONFIG = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import altair as alt
 
-from partita.report.charts.chart import TEXT_SIZE, WIDTH, Chart, chart_of, from_data
+from partita.report.charts.chart import LETTER, TEXT_SIZE, Chart, chart_of, from_data
 from partita.report.differences import BETTER, UNCLEAR, UNKNOWN, WORSE
 
 REFERENCE = "reference"
@@ -20,8 +20,10 @@ _SHAPES = {
 """The shape of a mean by verdict; the page's palette `ordinal` has their colors in the same order."""
 _ROW, _NARROW_ROW = 29, 54
 """The height of a model's row in pixels; on a narrow page its name is above its bar."""
-_WIDTH = 560
-"""The width without names and numbers."""
+_WIDTH, _NARROW_WIDTH = 560, 1040
+"""The width of the bars; on a narrow page they have the room of names and numbers too."""
+_NARROW_TEXT = 13
+"""The size of names and numbers on a narrow page, in pixels."""
 _MEAN, _GAIN = 70, 160
 """Where the columns of means and differences end, in pixels right of the bars."""
 
@@ -43,6 +45,8 @@ class Forest:
     """The ends of the axis; values beyond them are drawn as arrows."""
     line: float | None
     """The mean of the reference."""
+    label: str = ""
+    """The name and the mean of the reference."""
 
     @property
     def x(self) -> alt.X:
@@ -63,7 +67,7 @@ def forest(content: Forest) -> Chart:
     wide = alt.layer(*_marks(content, names), *columns)
     wide = wide.properties(width=_WIDTH, height=alt.Step(_ROW))
     narrow = alt.layer(*_marks(content, None), *_texts_above(content))
-    narrow = narrow.properties(width=WIDTH + 40, height=alt.Step(_NARROW_ROW))
+    narrow = narrow.properties(width=_NARROW_WIDTH, height=alt.Step(_NARROW_ROW))
     chart = chart_of("forest", content.title, content.caption, wide, "models")
     return replace(chart, narrow=chart_of("forest", "", content.caption, narrow).spec)
 
@@ -90,14 +94,15 @@ def _line(content: Forest) -> list[alt.Chart]:
     """Return the dashed line of the reference, with its name."""
     if content.line is None:
         return []
-    is_right = content.line > sum(content.ends) / 2
-    place = {"align": "right", "dx": -6} if is_right else {"align": "left", "dx": 6}
+    low, high = content.ends
+    # Aligned at the line as the line is in the chart, the name stays inside it.
+    share = (content.line - low) / (high - low)
+    before = -round(share * LETTER * len(content.label))
     one = from_data("models").transform_filter(f"datum.verdict == '{REFERENCE}'").encode(x=content.x)
-    label = one.transform_calculate(label="datum.model + ', ' + format(datum.mean, '.4f')")
-    label = label.mark_text(**place, fontSize=TEXT_SIZE, fontWeight="bold")
+    name = one.mark_text(align="left", dx=before, fontSize=TEXT_SIZE, fontWeight="bold")
     return [
         one.mark_rule(strokeDash=[6, 4], strokeWidth=2),
-        label.encode(text="label:N", y=alt.value(-12)),
+        name.encode(text=alt.value(content.label), y=alt.value(-12)),
     ]
 
 
@@ -133,13 +138,14 @@ def _column(content: Forest, y: alt.Y, field: str, form: str, at: int) -> list[a
 def _texts_above(content: Forest) -> list[alt.Chart]:
     """Return each model's name and numbers, above its bar."""
     rows = from_data("models").encode(y=content.y(None))
+    room = alt.ExprRef("width - 112")
     numbers = "format(datum.mean, '.4f') + (isValid(datum.gain) ? '  ' + format(datum.gain, '+.4f') : '')"
     texts = rows.transform_calculate(numbers=numbers)
     return [
-        rows.mark_text(align="left", dy=-19, fontSize=TEXT_SIZE, limit=230).encode(
+        rows.mark_text(align="left", dy=-19, fontSize=_NARROW_TEXT, limit=room).encode(
             x=alt.value(0), text="model:N"
         ),
-        texts.mark_text(align="right", dy=-19, fontSize=TEXT_SIZE, fontWeight="bold").encode(
+        texts.mark_text(align="right", dy=-19, fontSize=_NARROW_TEXT, fontWeight="bold").encode(
             x=alt.value(alt.ExprRef("width")), text="numbers:N"
         ),
     ]

@@ -7,14 +7,12 @@ from typing import Any, Literal
 
 import altair as alt
 
-from partita.report.charts.chart import TEXT_SIZE, WIDTH, Chart, Legend, chart_of, from_data
+from partita.report.charts.chart import LETTER, TEXT_SIZE, WIDTH, Chart, Legend, chart_of, from_data
 from partita.tasks.metrics import Direction
 
 _HEIGHT = 340
 _LEFT = 0.5
 """Labels of points in this share of the axis extend to the right, those of others to the left."""
-_LETTER = 8.5
-"""The width of a letter in pixels, nearly."""
 _PHONE = 270
 """The width of a chart on a phone."""
 _INNER = 0.85
@@ -102,7 +100,7 @@ class _Label:
     @property
     def ends(self) -> tuple[float, float]:
         """Where the name begins and ends."""
-        length, start = _LETTER * len(self.model), self.x + self.dx
+        length, start = LETTER * len(self.model), self.x + self.dx
         before = {"left": 0.0, "right": length, "center": length / 2}[self.align]
         return start - before, start - before + length
 
@@ -114,7 +112,7 @@ class _Label:
 
     def fits(self, room: int) -> bool:
         """Return whether the name stays inside the chart."""
-        return self.ends[0] > -_LETTER and self.ends[1] < room + _LETTER
+        return self.ends[0] > -LETTER and self.ends[1] < room + LETTER
 
 
 def _labels(content: Tradeoff, axis: "CostAxis", room: int) -> list[_Label]:
