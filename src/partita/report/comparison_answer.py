@@ -64,7 +64,7 @@ class ComparisonAnswer:
         if best.trains_alone:
             yield from self._best_federated()
         if found.seeds == 1 and found.low is not None:
-            yield "Over 1 seed, an interval covers other devices, but not other seeds, which may differ by more."
+            yield "Over 1 seed, an interval covers other devices, not other seeds, which may differ by more."
 
     def _best_federated(self) -> Iterator[str]:
         others = [one for one in self.standings.complete if not one.trains_alone]
@@ -84,8 +84,9 @@ class ComparisonAnswer:
         better, worse = (statistics.fmean(getattr(c, name) for c in counts) for name in ("helped", "hurt"))
         per_seed = ", averaged over seeds" if difference.seeds > 1 else ""
         return (
-            f"Compared with {reference.title}, {_mean_text(better)} of {counted(difference.devices, 'device')} "
-            f"are better off and {_mean_text(worse)} worse off{per_seed}."
+            f"Compared with {reference.title}, {_mean_text(better)} of "
+            f"{counted(difference.devices, 'device')} are better off and {_mean_text(worse)} worse "
+            f"off{per_seed}."
         )
 
 
@@ -95,7 +96,8 @@ def _with_rounds(reference: Standing, best: Standing) -> str:
         return reference.title
     if reference.rounds == best.rounds:
         return f"{reference.title}, after the same {counted(best.rounds, 'round')}"
-    return f"{reference.title}, which trained for {counted(reference.rounds, 'round')} instead of {best.rounds:,}"
+    rounds = f"{counted(reference.rounds, 'round')} instead of {best.rounds:,}"
+    return f"{reference.title}, which trained for {rounds}"
 
 
 def _mean_text(count: float) -> str:

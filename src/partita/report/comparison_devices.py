@@ -68,7 +68,7 @@ class DeviceSections:
         return [v for place, v in enumerate(order) if place < _BEST or v == self.standings.reference]
 
     def _omitted(self) -> str:
-        """Return which models are not drawn: the many below the best, and those that would dwarf the others."""
+        """Return which models are not drawn: those below the best, and those that would dwarf the others."""
         data, shown = self._data, self._shown()
         others = [variant for variant in data.drawn if variant not in shown]
         far = [v for v in data.results.outcomes if v not in data.drawn and v != data.reference]

@@ -116,8 +116,8 @@ class _ComparisonPage:
         """Yield what the intervals of the chart of all models do not cover."""
         if len(self.standings.all) > _FEW:
             yield (
-                f"Of {len(self.standings.all)} models, the first is partly first by luck: an interval is for one "
-                "model, not corrected for choosing the best of many."
+                f"The first of {len(self.standings.all)} models is partly first by luck: an interval is for "
+                "one model, and not corrected for choosing the best of many."
             )
         others = [one.title for one in self.standings.all if not one.is_complete]
         if others:

@@ -40,10 +40,11 @@ class Difference:
     def compared_with(self, other: str) -> str:
         """Return the comparison with another model in words.
 
-        >>> Difference(value=0.0012, low=-0.003, high=0.0054, devices=60, seeds=3).compared_with("FedAvg")
-        'no clear difference from FedAvg (+0.0012, 95 % interval -0.0030 to +0.0054, paired over 60 devices and 3 seeds)'
+        >>> found = Difference(value=0.01, low=-0.02, high=0.04, devices=9, seeds=3)
+        >>> print(found.compared_with("FedAvg"))  # doctest: +ELLIPSIS
+        no clear difference from FedAvg (+0.0100, 95 % interval -0.0200 to +0.0400, ...)
         """
-        if self.verdict == UNCLEAR:
+        if self.verdict == UNCLEAR or not self.value:
             return f"no clear difference from {other} ({self.value:+.4f}, {self.interval})"
         word = "better" if self.value >= 0 else "worse"
         return f"{abs(self.value):.4f} {word} than {other} ({self.interval})"

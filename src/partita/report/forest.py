@@ -44,16 +44,31 @@ def forest_row(title: str, mean: float, found: Difference | None, line: Line | N
     """
     if found is None or line is None:
         verdict = REFERENCE if line and title == line.title else UNKNOWN
-        return {
-            **{"model": title, "mean": mean, "point": mean, "low": None, "high": None, "gain": None},
-            "verdict": verdict,
-        }
+        return _row(title, mean, point=mean, verdict=verdict)
     ends = [None, None]
     if found.low is not None and found.high is not None:
         ends = sorted((line.at(found.low), line.at(found.high)))
+    return _row(title, mean, point=line.at(found.value), ends=ends, gain=found.value, verdict=found.verdict)
+
+
+def _row(
+    title: str,
+    mean: float,
+    *,
+    point: float,
+    verdict: str,
+    ends: Sequence[float | None] = (None, None),
+    gain: float | None = None,
+) -> Datum:
+    low, high = ends
     return {
-        **{"model": title, "mean": mean, "point": line.at(found.value), "low": ends[0], "high": ends[1]},
-        **{"gain": found.value, "verdict": found.verdict},
+        "model": title,
+        "mean": mean,
+        "point": point,
+        "low": low,
+        "high": high,
+        "gain": gain,
+        "verdict": verdict,
     }
 
 
@@ -109,16 +124,19 @@ def _finding(rows: Sequence[Datum], line: Line | None) -> str:
 
 
 def axis_ends(points: Sequence[float], ends: Sequence[float], direction: Direction) -> tuple[float, float]:
-    """Return an axis that shows all models but those far worse than the others, and all but wide intervals.
+    """Return an axis that shows all models but those far worse than the others.
+
+    Of many models, an interval that extends beyond all of them by more than their own range is cut off.
 
     >>> axis_ends([0.0, 1.0], [], "up")
     (-0.04, 1.04)
-    >>> axis_ends([1, 2, 3, 4, 5, 900], [], "down")
-    (0.84, 5.16)
+    >>> axis_ends([1, 2, 3, 4, 5, 900], [0.5, 8, 20], "down")
+    (0.2, 8.3)
     """
-    low, high = fences([*points, *ends])
-    near = [point for point in points if is_near(point, (low, high), direction)]
-    inside = [*near, *(end for end in ends if low <= end <= high)]
+    near = [point for point in points if is_near(point, fences(points), direction)]
+    low, high = min(near), max(near)
+    reach = high - low if len(points) > _ENOUGH and high > low else math.inf
+    inside = [*near, *(end for end in ends if low - reach <= end <= high + reach)]
     margin = _MARGIN * (max(inside) - min(inside)) or _MARGIN
     return min(inside) - margin, max(inside) + margin
 

@@ -80,7 +80,8 @@ class RunAnswer:
             own = [datum for datum in self.data.rounds if datum["stage"] == ACTIVITIES[stage]]
             more = "more " if self.data.run.values["pretrain"]["rounds"] else ""
             noun = f"{more}round" if len(own) == 1 else f"{more}rounds"
-            return f"in {len(own):,} {noun}, which also trained the shared part"
+            has_shared = any(datum["megabytes"] for datum in own)
+            return f"in {len(own):,} {noun}{', which also trained the shared part' if has_shared else ''}"
         if stage == Stage.SERVED:
             return "by each device's choice on its validation split"
         return "by fine-tuning on each device"

@@ -12,6 +12,8 @@ from partita.report.standings import Standings
 
 _CHEAPER = 0.9
 """A model that costs at most this share of the best one's is clearly cheaper."""
+_COLORS = 10
+"""The number of colors that differ."""
 _WHOLE = 100
 """Costs from this on are written without decimals."""
 
@@ -70,9 +72,9 @@ def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
     title = f"{metric[:1].upper()}{metric[1:]} {cost.title[:1].lower()}{cost.title[1:]}"
     if not any(point[cost.column] for point in points):
         return Section(title=title, paragraphs=[cost.missing])
-    shown = list(dict.fromkeys(point["method"] for point in points))
     parts = list(dict.fromkeys(point["part"] for point in points))
     front = sorted((p for p in points if p[f"{cost.column}_front"]), key=lambda point: point[cost.column])
+    reference = standings.line.title if standings.line else ""
     others = [f"{point['model']}: {point['mean']:.4f}" for point in standings.points if point not in points]
     omitted = f" Not drawn, far below the others: {'; '.join(others)}." if others else ""
     content = Tradeoff(
@@ -86,10 +88,19 @@ def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
         points=points,
         axes=(cost.axis, metric),
         direction=direction,
-        reference=standings.line.title if standings.line else "",
-        legend=Legend(methods=standings.data.methods, shown=shown, parts=parts),
+        reference=reference,
+        legend=Legend(methods=standings.data.methods, shown=_methods(points, front, reference), parts=parts),
     )
     return Section(title=title, finding=_finding(front, cost), chart=tradeoff(content))
+
+
+def _methods(points: Sequence[Datum], front: Sequence[Datum], reference: str) -> list[str]:
+    """Return the methods that have a color: all of them, or of many those on the front and the reference."""
+    every = list(dict.fromkeys(point["method"] for point in points))
+    if len(every) <= _COLORS:
+        return every
+    named = [point["method"] for point in points if point in front or point["model"] == reference]
+    return list(dict.fromkeys(named))[:_COLORS]
 
 
 def _finding(front: Sequence[Datum], cost: Cost) -> str:

@@ -67,7 +67,7 @@ def _drawn(content: Tradeoff, room: int) -> alt.LayerChart:
     )
     line = base.transform_filter(f"datum.{cost}_front").mark_line(interpolate="step-after", opacity=0.7)
     points = base.mark_point(filled=True).encode(
-        color=content.legend.colors,
+        color=_colors(content),
         shape=content.legend.shapes,
         size=alt.condition(f"datum.{cost}_front", alt.value(190), alt.value(90)),
         opacity=alt.condition(f"datum.{cost}_front", alt.value(1), alt.value(0.6)),
@@ -81,6 +81,15 @@ def _drawn(content: Tradeoff, room: int) -> alt.LayerChart:
     ]
     layers = alt.layer(line.encode(order="place:Q"), points, *names)
     return layers.properties(width=WIDTH, height=_HEIGHT)
+
+
+def _colors(content: Tradeoff) -> Any:
+    """Return the color of each method; of many methods, gray for those that the legend does not show."""
+    legend = content.legend
+    if set(legend.shown) >= {point["method"] for point in content.points}:
+        return legend.colors
+    named = alt.FieldOneOfPredicate("method", list(legend.shown))
+    return alt.condition(named, replace(legend, methods=legend.shown).colors, alt.value("#808890"))
 
 
 @dataclass(frozen=True, kw_only=True)
