@@ -39,8 +39,7 @@ def test_rounds_and_fine_tuning_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_an_interval_that_holds_zero_is_no_clear_difference(tmp_path: Path) -> None:
-    # Fine-tuning at rate 2 moves u + v = 1 to 2 t - 1: for the target 1 nothing changes, for 5 and -3 the error
-    # keeps its size. A rate of 2.5 makes 4 an error of 6 for one of two devices, and the other has none.
+    # u + v begins at 1. A step at rate 2.5 leaves it for a target of 1; for 5, the error of 4 becomes one of 6.
     page = page_of(
         tmp_path / "run", {"d0": 1.0, "d1": 5.0}, finetune=Finetuning(personal_lr=2.5, epochs=1, batch_size=9)
     )
