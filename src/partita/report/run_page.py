@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from partita.config.recording import is_from_python
 from partita.errors import ConfigError
@@ -10,6 +11,8 @@ from partita.report.charts import devices as device_charts
 from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
+from partita.report.curve_data import RunCurves
+from partita.report.curve_sections import curve_data_sets, run_curves
 from partita.report.figures import Data, Datum
 from partita.report.models import EvaluatedModel, all_models
 from partita.report.page import Page, Section
@@ -79,6 +82,10 @@ class _RunPage:
         command = "" if is_from_python(run.values) else f"partita run {run.config_file.name} out=FOLDER"
         return reproduction(run.values, command) | {"Seed": str(run.values["seed"])}
 
+    @cached_property
+    def _curves(self) -> RunCurves:
+        return RunCurves(self.data.run)
+
     @property
     def _metric(self) -> str:
         return f"{self.data.split} {self.data.run.summary['metric']}"
@@ -100,6 +107,7 @@ class _RunPage:
             "models": self._points(),
             "sizes": [{"device": device, "examples": count} for device, count in examples],
             "visits": self.data.visits,
+            **curve_data_sets(self._curves.points),
         }
 
     def _answer(self) -> str:
@@ -138,6 +146,7 @@ class _RunPage:
 
     def _sections(self) -> Iterator[Section]:
         yield self._models()
+        yield from run_curves(self._curves)
         yield self._training()
         if self.data.changed:
             yield parameters_section(self._points(), self._change, self._titles)
