@@ -11,8 +11,7 @@ from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.comparison_data import WHOLE, ComparisonData, read_comparison
 from partita.report.comparison_tables import comparison_tables
-from partita.report.curve_data import ComparisonCurves
-from partita.report.curve_sections import comparison_curves, curve_data_sets
+from partita.report.curve_sections import CurveSections, comparison_curves
 from partita.report.page import Page, Section
 from partita.report.sections import (
     change_of,
@@ -67,7 +66,7 @@ class _ComparisonPage:
             answer=self._answer(),
             sections=[
                 *self._tables(),
-                *comparison_curves(self._curves),
+                *self._curves.sections,
                 self._training(),
                 *self._charts(),
                 self._costs(),
@@ -77,7 +76,7 @@ class _ComparisonPage:
                 "rounds": self.data.rounds,
                 "models": self.data.points,
                 "sizes": [{"device": device, "examples": count} for device, count in examples],
-                **curve_data_sets(self._curves.points),
+                **self._curves.data,
             },
             metric=f"{self._results.split} {self._results.metric}{self._over_seeds}",
             change=self._change,
@@ -87,8 +86,8 @@ class _ComparisonPage:
         )
 
     @cached_property
-    def _curves(self) -> ComparisonCurves:
-        return ComparisonCurves(self.data)
+    def _curves(self) -> CurveSections:
+        return comparison_curves(self.data)
 
     @property
     def _has_seeds(self) -> bool:

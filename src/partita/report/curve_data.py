@@ -8,6 +8,7 @@ from functools import cached_property
 
 from partita.progress.display import ACTIVITIES
 from partita.protocol import DeviceId, Stage
+from partita.report.charts.curves import PRETRAINING
 from partita.report.comparison_data import WHOLE, ComparisonData
 from partita.report.figures import Datum
 from partita.runs.curves import CurvePoint, curve_of, has_curve, metrics_of, sample_of
@@ -15,8 +16,8 @@ from partita.runs.folder import RunFolder
 from partita.studies.cells import START
 from partita.studies.results import Results, Variant
 
-PRETRAINING = "pretraining"
-"""The part of the curve that others continue."""
+_MARGIN = 0.06
+"""The margin above and below the values that are drawn, as a share of their range."""
 _GAP = 0.08
 """The distance of two labels at least, as a share of the height of a chart."""
 
@@ -49,6 +50,7 @@ class RunCurves:
             {
                 "model": ACTIVITIES[Stage(point.stage)],
                 "method": ACTIVITIES[Stage(point.stage)],
+                "part": "",
                 "metric": metric,
                 "is_trained": point.stage != Stage.FINETUNED,
                 "round": point.round,
@@ -92,6 +94,7 @@ class ComparisonCurves:
         return [
             {**self._names(variant), "metric": metric, **point}
             for variant in self._results.outcomes
+            if variant in (*self.data.drawn, self.data.reference, (START, ""))
             for metric in self.metrics
             for point in over_seeds(self._curves(variant, metric))
         ]
@@ -144,16 +147,38 @@ def over_seeds(curves: Iterable[Sequence[CurvePoint]]) -> list[Datum]:
     ]
 
 
-def labels_of(points: Sequence[Datum]) -> list[Datum]:
-    """Return a label for each curve: at its end, and high enough above the one below it."""
-    ends = {(datum["metric"], datum["model"]): datum for datum in points}
-    found: list[Datum] = []
+def domains_of(points: Sequence[Datum], *, is_late: bool = False) -> dict[str, tuple[float, float]]:
+    """Return the range of values that is drawn for each metric.
+
+    Args:
+        points: the data of the curves.
+        is_late: whether only the second half of training and fine-tuned models count; the first rounds are
+            often so much worse that they would hide how methods differ.
+    """
+    middle = max((datum["round"] for datum in points), default=0) / 2 if is_late else 0
+    found: dict[str, tuple[float, float]] = {}
     for metric in dict.fromkeys(datum["metric"] for datum in points):
-        means = [datum["mean"] for datum in points if datum["metric"] == metric]
-        gap = _GAP * (max(means) - min(means))
-        own = sorted((end for key, end in ends.items() if key[0] == metric), key=lambda end: end["mean"])
-        lowest = -math.inf
-        for end in own:
-            lowest = max(end["mean"], lowest + gap)
-            found.append({**end, "at": lowest})
+        own = [datum for datum in points if datum["metric"] == metric]
+        late = [datum for datum in own if datum["round"] >= middle or not datum["is_trained"]] or own
+        low = min(datum.get("low", datum["mean"]) for datum in late)
+        high = max(datum.get("high", datum["mean"]) for datum in late)
+        margin = _MARGIN * (high - low) or _MARGIN * abs(high) or _MARGIN
+        found[metric] = low - margin, high + margin
+    return found
+
+
+def labels_of(
+    points: Sequence[Datum], domains: Mapping[str, tuple[float, float]], rows: Mapping[str, Sequence[str]]
+) -> list[Datum]:
+    """Return a label for each curve in each row of panels: at its end, and clear of others that end there."""
+    found: list[Datum] = []
+    for metric, (low, high) in domains.items():
+        ends = {datum["model"]: datum for datum in points if datum["metric"] == metric}
+        for row, parts in rows.items():
+            lowest: dict[int, float] = {}
+            for end in sorted(ends.values(), key=lambda end: end["mean"]):
+                if end["part"] in parts:
+                    above = lowest.get(end["round"], -math.inf) + _GAP * (high - low)
+                    lowest[end["round"]] = at = max(min(end["mean"], high), low, above)
+                    found.append({**end, "row": row, "at": at})
     return found

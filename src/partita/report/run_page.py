@@ -11,8 +11,7 @@ from partita.report.charts import devices as device_charts
 from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
-from partita.report.curve_data import RunCurves
-from partita.report.curve_sections import curve_data_sets, run_curves
+from partita.report.curve_sections import CurveSections, run_curves
 from partita.report.figures import Data, Datum
 from partita.report.models import EvaluatedModel, all_models
 from partita.report.page import Page, Section
@@ -83,8 +82,8 @@ class _RunPage:
         return reproduction(run.values, command) | {"Seed": str(run.values["seed"])}
 
     @cached_property
-    def _curves(self) -> RunCurves:
-        return RunCurves(self.data.run)
+    def _curves(self) -> CurveSections:
+        return run_curves(self.data.run)
 
     @property
     def _metric(self) -> str:
@@ -107,7 +106,7 @@ class _RunPage:
             "models": self._points(),
             "sizes": [{"device": device, "examples": count} for device, count in examples],
             "visits": self.data.visits,
-            **curve_data_sets(self._curves.points),
+            **self._curves.data,
         }
 
     def _answer(self) -> str:
@@ -146,7 +145,7 @@ class _RunPage:
 
     def _sections(self) -> Iterator[Section]:
         yield self._models()
-        yield from run_curves(self._curves)
+        yield from self._curves.sections
         yield self._training()
         if self.data.changed:
             yield parameters_section(self._points(), self._change, self._titles)
