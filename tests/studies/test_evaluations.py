@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from compared import ROUNDS, values
+from compared import ROUNDS, quiet, started, values
 from partita.config.changes import value_at, with_values
 from partita.protocol import Stage
 from partita.studies.cells import START
+from partita.studies.compare import finish
 from partita.studies.comparison import cells_in, check_cell
 from partita.studies.evaluations import Visits, default_evaluations
 from partita.studies.forecast import forecast
@@ -89,3 +90,21 @@ def test_the_forecast_counts_evaluations_during_training(monkeypatch: pytest.Mon
     # in fine-tuning, 3 * 6 at the end of stages, and 4 * 5.
     assert seconds[START] == pytest.approx(171 / 3)
     assert seconds["fedalt"] == pytest.approx(284 / 3)
+
+
+def test_evaluations_during_training_change_no_result_of_a_cell(tmp_path: Path) -> None:
+    short = values("fedalt", compare={"seeds": 1})
+    finished = {}
+    for name, changes in {"default": {}, "never": {"evaluate.every": 0}}.items():
+        finished[name] = started(tmp_path / name, with_values(short, changes))
+        assert not finish(finished[name], quiet)
+
+    for cell, other in zip(*(each.cells for each in finished.values()), strict=True):
+        own, plain = finished["default"].run_of(cell), finished["never"].run_of(other)
+        evaluated = [line for line in own.rounds() if line["work"] == "evaluate" and not line["final"]]
+        assert [len(line["asked"]) for line in evaluated] == ([1] if cell.method != "local" else [])
+        assert own.devices.equals(plain.devices)
+        assert own.summary == plain.summary
+        for folder in ("shared", "personal"):
+            files = {file.name: file.read_bytes() for file in (own.path / folder).glob("*")}
+            assert files == {file.name: file.read_bytes() for file in (plain.path / folder).glob("*")}

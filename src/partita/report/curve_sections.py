@@ -75,14 +75,14 @@ def comparison_curves(data: ComparisonData) -> CurveSections:
 def _sections(drawn: Curves, curves: RunCurves | ComparisonCurves, split: str, caption: str) -> CurveSections:
     if not curves.points:
         missing = Section(title=curve_charts.TITLE, paragraphs=[_MISSING])
-        return CurveSections([missing], {"curves": [], "labels": []})
+        return CurveSections([missing], {})
     titles = {name: f"{split} {name}" for name in drawn.domains}
     headline, *further = titles
     sections = [chart_section(drawn.headline(headline, titles[headline], caption))]
     if further:
         sections.append(chart_section(drawn.further({name: titles[name] for name in further}, caption)))
-    labels = labels_of(curves.points, drawn.domains, drawn.rows) if drawn.has_labels else []
-    return CurveSections(sections, {"curves": curves.points, "labels": labels})
+    labels = {"labels": labels_of(curves.points, drawn.domains, drawn.rows)} if drawn.has_labels else {}
+    return CurveSections(sections, {"curves": curves.points, **labels})
 
 
 def _rows(points: Sequence[Datum]) -> dict[str, list[str]]:
