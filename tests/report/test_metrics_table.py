@@ -46,10 +46,8 @@ def test_a_run_has_the_weighted_mean_of_every_metric_for_every_model(run: Path) 
     folders |= {"FedAlt": (run, "personalized"), "FedAlt, fine-tuned": (run, "finetuned")}
     assert [row[0] for row in found.rows] == list(folders)
     for title, *means in found.rows:
-        expected = [
-            recomputed(*folders[str(title)][:1], name, folders[str(title)][1])
-            for name in ("metric", "AUROC", "log loss")
-        ]
+        folder, stage = folders[str(title)]
+        expected = [recomputed(folder, name, stage) for name in ("metric", "AUROC", "log loss")]
         assert means == pytest.approx(expected)
     assert found.notes[:2] == ["Weighted means over devices.", "Lower is better for log loss."]
 
@@ -80,14 +78,9 @@ def test_the_command_prints_all_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    short = ["pretrain.rounds=1", "personalize.rounds=0", "finetune.epochs=0"]
+    short = ["pretrain.rounds=1", "personalize.rounds=0", "finetune.baseline=false", "evaluate.devices=2"]
 
-    assert (
-        main(
-            ["run", "task.kind=synthetic", "task.form=mixture", 'task.metrics=["auroc", "macro_f1"]', *short]
-        )
-        == 0
-    )
+    assert main(["run", 'task.metrics=["auroc", "macro_f1"]', "model.width=2", *short]) == 0
 
     out = capsys.readouterr().out
     assert "All metrics on the test split" in out
@@ -137,13 +130,14 @@ def test_a_comparison_marks_the_best_of_each_metric_by_its_direction() -> None:
 
 def test_a_comparison_collects_every_metric_by_device(tmp_path: Path) -> None:
     given: Mapping[str, Any] = values("fedalt", task=TASK, pretrain={**ROUNDS, "rounds": 1})
-    done(tmp_path, {**given, "compare": {**given["compare"], "seeds": 1}})
+    folder = tmp_path / "grid"
+    done(folder, {**given, "compare": {**given["compare"], "seeds": 1}})
 
-    rows = {row["method"]: row for row in table(tmp_path, "metrics")}
+    rows = {row["method"]: row for row in table(folder, "metrics")}
     for title, cell, stage in (
         ("FedAvg", "start-3", "pretrained"),
         ("FedAlt", "fedalt-output-3", "finetuned"),
     ):
         for shown, column in (("accuracy", "metric"), ("AUROC", "AUROC"), ("log loss", "log loss")):
-            expected = recomputed(tmp_path / "cells" / cell, column, stage)
+            expected = recomputed(folder / "cells" / cell, column, stage)
             assert float(rows[title][f"{shown} mean"]) == pytest.approx(expected)
