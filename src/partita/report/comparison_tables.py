@@ -12,7 +12,7 @@ from partita.report.command_tables import trials_table
 from partita.report.references import references
 from partita.report.tables import Cited, Entry, Interval, MeanStd, Rounded, Table, write_tables
 from partita.runs.folder import RunFolder
-from partita.studies.cells import START, STATELESS
+from partita.studies.cells import START
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.results import CellResult, Results, Variant, collect
 from partita.studies.statistics import (
@@ -23,6 +23,7 @@ from partita.studies.statistics import (
     paired_difference,
     worst_percentile,
 )
+from partita.studies.variants import STATELESS
 
 MetricsBySeed = Mapping[int, DeviceMetrics]
 
