@@ -13,7 +13,7 @@ from partita.report.metrics_table import comparison_metrics
 from partita.report.references import references
 from partita.report.tables import Cited, Entry, Interval, Rounded, Table, write_tables
 from partita.runs.folder import RunFolder
-from partita.studies.cells import START, STATELESS
+from partita.studies.cells import START
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.results import CellResult, Results, Variant, collect
 from partita.studies.statistics import (
@@ -22,6 +22,7 @@ from partita.studies.statistics import (
     paired_difference,
     worst_percentile,
 )
+from partita.studies.variants import STATELESS
 
 
 def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Table]:
@@ -289,10 +290,10 @@ def _interval_notes(rows: Sequence[Sequence[Entry]]) -> list[str]:
 
 
 def _costs(results: Results, variant: Variant, seed: int, outcome: CellResult) -> tuple[float, float, float]:
-    """Return rounds, bytes and seconds of a run, including those of the pretraining that it begins from."""
-    start = results.of(START).get(seed)
-    both = [outcome, start] if variant in results.begin_pretrained and start else [outcome]
-    return sum(o.rounds for o in both), sum(o.sent for o in both), sum(o.seconds for o in both)
+    """Return rounds, bytes and seconds of a run, including those of the training that it continues."""
+    before = [results.outcomes.get(earlier, {}).get(seed) for earlier in results.before(variant)]
+    every = [outcome, *filter(None, before)]
+    return sum(o.rounds for o in every), sum(o.sent for o in every), sum(o.seconds for o in every)
 
 
 def _metric(results: Results) -> str:
