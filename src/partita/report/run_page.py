@@ -13,6 +13,7 @@ from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
 from partita.report.curve_sections import CurveSections, run_curves
 from partita.report.figures import Data, Datum
+from partita.report.metrics_table import run_metrics
 from partita.report.models import EvaluatedModel, all_models
 from partita.report.page import Page, Section
 from partita.report.run_data import RunData, read_run
@@ -145,6 +146,8 @@ class _RunPage:
 
     def _sections(self) -> Iterator[Section]:
         yield self._models()
+        if (metrics := run_metrics(self.data.run.summary, all_models(self.data.run))).rows:
+            yield Section(title="All metrics", table=metrics)
         yield from self._curves.sections
         yield self._training()
         if self.data.changed:

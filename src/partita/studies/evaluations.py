@@ -84,7 +84,8 @@ def with_evaluations(cells: Sequence[Cell], *, devices: int) -> list[Cell]:
     chosen = default_evaluations(counted, evaluated, evaluated if given == "all" else given)
     if chosen is None:
         return list(cells)
-    changes = dict(zip(("evaluate.every", "evaluate.sample"), chosen, strict=True))
+    every, sample = chosen
+    changes = {"evaluate.every": every, "evaluate.sample": sample}
     return [
         replace(cell, values=with_values(cell.values, changes)) if _is_open(cell) else cell for cell in cells
     ]

@@ -10,9 +10,10 @@ from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
-from partita.studies.cells import START, base_of, baseline_of
+from partita.studies.cells import START, base_of
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
+from partita.studies.variants import baseline_of
 from partita.tasks.metrics import Direction
 
 Variant = tuple[str, str]
@@ -36,11 +37,18 @@ class CellResult:
     """Training time of all devices, one after the other."""
     kept: int
     """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
+    further: Mapping[str, Mapping[str, DeviceMetrics]] = field(default_factory=dict)
+    """The further metrics by name, each as in `stages`."""
+
+    @property
+    def last_stage(self) -> str:
+        """The last stage of training."""
+        return [stage for stage in self.stages if stage != Stage.SERVED][-1]
 
     @property
     def last(self) -> DeviceMetrics:
         """The metrics of the model after the last stage of training."""
-        return self.stages[[stage for stage in self.stages if stage != Stage.SERVED][-1]]
+        return self.stages[self.last_stage]
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,11 @@ class Results:
     notes: Sequence[str]
     """Personal parts without a row, cells that failed, and every warning about the run of a cell."""
     begin_pretrained: frozenset[Variant]
-    """The variants whose runs begin from the pretrained model of their seed."""
+    """The variants whose runs begin from the pretrained model of their seed, or from its continuation."""
     reference: str
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
+    begin_continued: frozenset[Variant] = frozenset()
+    """The variants whose runs begin from what the round-matched reference made of the pretrained model."""
     tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
     """The values that each variant was tuned to."""
     failures: Sequence[str] = ()
@@ -72,9 +82,13 @@ class Results:
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    """The direction of every metric, the headline metric's first."""
 
     def before(self, variant: Variant) -> list[Variant]:
         """Return the variants whose training a variant continues, the first one first."""
+        if variant in self.begin_continued:
+            return [(START, ""), (registry.REFERENCE, "")]
         return [(START, "")] if variant in self.begin_pretrained else []
 
     def of(self, method: str, partition: str = "") -> Mapping[int, CellResult]:
@@ -131,9 +145,13 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         begin_pretrained=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
         ),
+        begin_continued=frozenset(
+            cell.row for cell in comparison.cells if methods[cell.method].begins_continued
+        ),
         reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
         runs=runs,
+        directions=summary.get("directions", {}),
     )
 
 
@@ -149,12 +167,8 @@ def listed(cells: Sequence[str]) -> str:
 
 def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
-    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
-    split, failed = run.summary["split"], run.summary.get("failed", {})
-    table = run.devices.select(["stage", "device", "split", "metric", "weight"])
-    for row in table.to_pylist():
-        if row["split"] == split and row["metric"] is not None and row["stage"] not in failed:
-            stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
+    further = [name for name in run.summary.get("directions", {}) if name != run.summary["metric"]]
+    stages = {line["stage"]: {} for line in lines} | _by_stage(run, "metric")
     training = [line for line in lines if line["work"] != "evaluate"]
     return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
@@ -162,4 +176,15 @@ def _outcome(run: RunFolder) -> CellResult:
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
+        further={name: _by_stage(run, name) for name in further},
     )
+
+
+def _by_stage(run: RunFolder, column: str) -> dict[str, dict[DeviceId, tuple[float, int]]]:
+    """Return a metric and its weight by stage and device, on the split that counts."""
+    split, failed = run.summary["split"], run.summary.get("failed", {})
+    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {}
+    for row in run.devices.select(["stage", "device", "split", column, "weight"]).to_pylist():
+        if row["split"] == split and row[column] is not None and row["stage"] not in failed:
+            stages.setdefault(row["stage"], {})[row["device"]] = row[column], row["weight"]
+    return stages
