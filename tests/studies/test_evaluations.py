@@ -1,11 +1,12 @@
 """Evaluations during training in a comparison: few enough of all visits, and the same devices in every cell."""
 
+import re
 from itertools import count, product
 from pathlib import Path
 
 import pytest
 
-from compared import ROUNDS, quiet, started, values
+from compared import ROUNDS, started, values
 from partita.config.changes import value_at, with_values
 from partita.protocol import Stage
 from partita.studies.cells import START
@@ -92,13 +93,14 @@ def test_the_forecast_counts_evaluations_during_training(monkeypatch: pytest.Mon
     assert seconds["fedalt"] == pytest.approx(284 / 3)
 
 
-def test_evaluations_during_training_change_no_result_of_a_cell(tmp_path: Path) -> None:
+def test_evaluations_during_training_are_shown_and_change_no_result_of_a_cell(tmp_path: Path) -> None:
     short = values("fedalt", compare={"seeds": 1})
-    finished = {}
+    finished, texts = {}, list[str]()
     for name, changes in {"default": {}, "never": {"evaluate.every": 0}}.items():
         finished[name] = started(tmp_path / name, with_values(short, changes))
-        assert not finish(finished[name], quiet)
+        assert not finish(finished[name], lambda done, total, text: texts.append(text))
 
+    assert any(re.fullmatch(r"fedalt-output-3, \d+ %, closeness -\d\.\d{4}", text) for text in texts)
     for cell, other in zip(*(each.cells for each in finished.values()), strict=True):
         own, plain = finished["default"].run_of(cell), finished["never"].run_of(other)
         evaluated = [line for line in own.rounds() if line["work"] == "evaluate" and not line["final"]]
