@@ -1,6 +1,7 @@
 """Early stopping: the decision by hand, and that a stopped stage is one that was planned to end there."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from partita import (
     pipeline,
 )
 from partita.device.visit import Visitor
+from partita.errors import ConfigError
 from partita.protocol import Order, Stage
 from partita.server.optimizers import Adam
 from partita.training.plan import Turn
@@ -270,5 +272,15 @@ def test_patience_needs_validation_rows_before_a_run() -> None:
         pipeline(task, offset(task), PLAN)
     no_rounds = Plan(personalize=replace(PLAN.personalize, rounds=0))
     assert "early_stopping" not in pipeline(task, offset(task), no_rounds).summary
-    with pytest.raises(ValueError, match="`patience` must be 0 or above, got -1"):
-        replace(PLAN.personalize, patience=-1)
+
+
+@pytest.mark.parametrize(
+    ("patience", "words"),
+    [
+        (2, "[personalize] `patience` needs validation rows, and no device has any"),
+        (-1, "[personalize] `patience` must be 0 or above, got -1."),
+    ],
+)
+def test_patience_in_a_config_that_cannot_work_is_an_error_of_its_section(patience: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        built("fedalt", personalize={"patience": patience})
