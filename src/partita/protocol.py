@@ -176,7 +176,7 @@ class Executor(Protocol):
         ...
 
     def restore(self, label: str) -> None:
-        """Let every device go back to what orders with `keep` = `label` have preserved; twice does no harm."""
+        """Let every device go back to what it has preserved for `label`; to do so again does no harm."""
         ...
 
 

@@ -136,7 +136,9 @@ def test_the_metric_is_measured_at_intervals_and_in_the_last_round(
 
     turns = Plan(personalize=training, evaluate=Evaluation(every=every)).turns(3)
 
-    assert [t.round for t in turns if t.work == "evaluate" and not t.final and t.stage == "personalized"] == measured
+    assert [
+        t.round for t in turns if t.work == "evaluate" and not t.final and t.stage == "personalized"
+    ] == measured
 
 
 def test_a_stage_that_stops_is_one_that_was_planned_to_end_at_its_best_round(tmp_path: Path) -> None:
@@ -155,7 +157,9 @@ def test_a_stage_that_stops_is_one_that_was_planned_to_end_at_its_best_round(tmp
     assert outcome["personalized"]["rounds"] - outcome["personalized"]["best_round"] == 3
     assert files(tmp_path / "stopped") == files(tmp_path / "planned")
     lines = stopped.rounds
-    assert [(done, lines[-1]["stage"]) for done, _ in seen] == [(n, "finetuned") for n in range(1, len(lines) + 1)]
+    assert [(done, lines[-1]["stage"]) for done, _ in seen] == [
+        (n, "finetuned") for n in range(1, len(lines) + 1)
+    ]
     assert seen[-1] == (len(lines), len(lines))
     (final,) = [line for line in lines if line["final"] and line["stage"] == "personalized"]
     assert final["round"] == outcome["personalized"]["best_round"]
@@ -202,9 +206,7 @@ def test_patience_that_is_never_exhausted_goes_back_only_if_an_earlier_round_was
     task = passing_task()
     training = replace(PLAN.personalize, patience=100)
     often = Evaluation(every=1)
-    short, long = (
-        Plan(personalize=replace(training, rounds=rounds), evaluate=often) for rounds in (2, 24)
-    )
+    short, long = (Plan(personalize=replace(training, rounds=rounds), evaluate=often) for rounds in (2, 24))
 
     patient = pipeline(task, offset(task), short, out=tmp_path / "patient")
     without = replace(short, personalize=replace(short.personalize, patience=0))

@@ -55,7 +55,7 @@ def _stopping_notes(summary: Summary) -> Iterator[str]:
     for stage, outcome in summary.get("early_stopping", {}).items():
         rounds, planned, best = (outcome[key] for key in ("rounds", "planned_rounds", "best_round"))
         if best is None:
-            yield f"`patience` had no effect in the stage `{stage}`: no evaluated device has a validation metric."
+            yield f"The stage `{stage}` could not stop early: no evaluated device has a validation metric."
         elif outcome["stopped_early"]:
             yield f"The stage `{stage}` stopped after round {rounds} of {planned}, best round {best}."
         else:

@@ -12,7 +12,7 @@ from partita.report.command_tables import trials_table
 from partita.report.references import references
 from partita.report.tables import Cited, Entry, Interval, MeanStd, Rounded, Table, write_tables
 from partita.runs.folder import RunFolder
-from partita.studies.cells import START, STATELESS
+from partita.studies.cells import START
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.results import CellResult, Results, Variant, collect
 from partita.studies.statistics import (
@@ -23,6 +23,7 @@ from partita.studies.statistics import (
     paired_difference,
     worst_percentile,
 )
+from partita.studies.variants import STATELESS
 
 MetricsBySeed = Mapping[int, DeviceMetrics]
 
@@ -321,10 +322,10 @@ def _measured(model: MetricsBySeed) -> int:
 
 
 def _costs(results: Results, variant: Variant, seed: int, outcome: CellResult) -> tuple[float, float, float]:
-    """Return rounds, bytes and seconds of a run, including those of the pretraining that it begins from."""
-    start = results.of(START).get(seed)
-    both = [outcome, start] if variant in results.begin_pretrained and start else [outcome]
-    return sum(o.rounds for o in both), sum(o.sent for o in both), sum(o.seconds for o in both)
+    """Return rounds, bytes and seconds of a run, including those of the training that it continues."""
+    before = [results.outcomes.get(earlier, {}).get(seed) for earlier in results.before(variant)]
+    every = [outcome, *filter(None, before)]
+    return sum(o.rounds for o in every), sum(o.sent for o in every), sum(o.seconds for o in every)
 
 
 def _metric(results: Results) -> str:

@@ -102,5 +102,5 @@ def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int) -> int:
     if line["work"] == "finetune":
         return evaluated * plan.finetune.epochs if plan.finetune else 0
     rounds = range(1, training.rounds + 1) if training else ()
-    during_training = [done for done in rounds if training and training.evaluates_after(done, plan.evaluate.every)]
-    return evaluated * (1 + len(during_training))
+    during_training = [n for n in rounds if training and training.evaluates_after(n, plan.evaluate.every)]
+    return evaluated + len(during_training) * len(plan.evaluate.sampled(evaluated, seed=cell.seed))

@@ -10,9 +10,10 @@ from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
-from partita.studies.cells import START, base_of, baseline_of
+from partita.studies.cells import START, base_of
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
+from partita.studies.variants import baseline_of
 from partita.tasks.metrics import Direction
 
 Variant = tuple[str, str]
@@ -61,9 +62,11 @@ class Results:
     notes: Sequence[str]
     """Personal parts without a row, cells that failed, and every warning about the run of a cell."""
     begin_pretrained: frozenset[Variant]
-    """The variants whose runs begin from the pretrained model of their seed."""
+    """The variants whose runs begin from the pretrained model of their seed, or from its continuation."""
     reference: str
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
+    begin_continued: frozenset[Variant] = frozenset()
+    """The variants whose runs begin from what the round-matched reference made of the pretrained model."""
     tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
     """The values that each variant was tuned to."""
     failures: Sequence[str] = ()
@@ -72,6 +75,12 @@ class Results:
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
+
+    def before(self, variant: Variant) -> list[Variant]:
+        """Return the variants whose training a variant continues, the first one first."""
+        if variant in self.begin_continued:
+            return [(START, ""), (registry.REFERENCE, "")]
+        return [(START, "")] if variant in self.begin_pretrained else []
 
     def of(self, method: str, partition: str = "") -> Mapping[int, CellResult]:
         """Return the results of a method, by seed."""
@@ -106,7 +115,11 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         for warning in warnings_of(run):
             if warning not in own:
                 warnings.setdefault(warning, []).append(cell.name)
-    notes = [*failures, *_stopping_notes(finished), *(f"{listed(names)}: {warning}." for warning, names in warnings.items())]
+    notes = [
+        *failures,
+        *_stopping_notes(finished),
+        *(f"{listed(names)}: {warning}." for warning, names in warnings.items()),
+    ]
     if not outcomes:
         resume = f"No run is finished: resume with `partita compare --resume {comparison.folder}`."
         sentences = [note if note.endswith(".") else f"{note}." for note in notes]
@@ -128,6 +141,9 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         begin_pretrained=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
         ),
+        begin_continued=frozenset(
+            cell.row for cell in comparison.cells if methods[cell.method].begins_continued
+        ),
         reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
         runs=runs,
@@ -138,7 +154,9 @@ def _stopping_notes(cells: Mapping[str, RunFolder]) -> list[str]:
     """Return a sentence that names the cells with a stage that stopped early, if there are any."""
     outcomes = {name: run.summary.get("early_stopping", {}).values() for name, run in cells.items()}
     early = [name for name, own in outcomes.items() if any(outcome["stopped_early"] for outcome in own)]
-    text = "Stopped early, with all rounds counted in the costs: {} (`summary.json` has the best round of each)."
+    text = (
+        "Stopped early, with all rounds counted in the costs: {} (`summary.json` has the best round of each)."
+    )
     return [text.format(listed(early))] if early else []
 
 

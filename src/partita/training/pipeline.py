@@ -180,7 +180,7 @@ class Pipeline:
                 yield from served(self._journal.rows, task, devices=devices)
 
         stopping = {stage: self._stages.stopping(stage) for stage in Stage}
-        best = {stage: own.best for stage, own in stopping.items() if own.best is not None}
+        best: dict[str, int] = {stage: own.best for stage, own in stopping.items() if own.best is not None}
         failures = failures_by_stage(self._journal.rounds(), best)
         summary = summarize(rows(), task, devices=devices, split=evaluate.split, failures=failures)
         if outcomes := {str(stage): own.record() for stage, own in stopping.items() if own.patience}:

@@ -54,7 +54,7 @@ class Stages:
         self.start_of = cache(self._start_of)
         positions = plan.evaluate.positions(len(devices), seed=seed)
         self.evaluated = devices if plan.evaluate.devices == "all" else [devices[at] for at in positions]
-        self.turns = plan.turns(len(self.evaluated))
+        self.turns = plan.turns(len(self.evaluated), seed=seed)
 
     def open(self, stage: Stage) -> "ServerStage":
         """Return the server's side of a stage."""
@@ -81,7 +81,7 @@ class Stages:
 
     def failures(self, stage: Stage, best: int | None = None) -> TrainingFailures:
         """Return the devices whose last visit failed in the committed rounds of a stage, up to its best."""
-        ends = {} if best is None else {stage: best}
+        ends: dict[str, int] = {} if best is None else {stage: best}
         return failures_by_stage(self.journal.rounds(), ends).get(stage, TrainingFailures())
 
     def stopping(self, stage: Stage) -> Stopping:
@@ -167,13 +167,15 @@ class ServerStage:
 
     def at_best(self, turn: Turn) -> Turn:
         """Return a round; the final evaluation is one of the best round, where training may stop early."""
-        return turn if self.stopping.best is None or not turn.final else replace(turn, round=self.stopping.best)
+        return (
+            turn if self.stopping.best is None or not turn.final else replace(turn, round=self.stopping.best)
+        )
 
     def cohort(self, turn: Turn) -> Sequence[DeviceId]:
         """Return the devices of a round: a sample in training, otherwise a block of evaluated devices."""
         devices, training = self.stages.devices, self.stages.plan.training(self.stage)
         if turn.work != "update" or training is None:
-            return self.stages.evaluated[turn.block.start : turn.block.stop]
+            return [self.stages.evaluated[position] for position in turn.block]
         size, seed = training.devices_per_round, self.stages.seed
         sample = sample_cohort(len(devices), size, seed=seed, stage=self.stage, round=turn.round)
         return [devices[position] for position in sample]

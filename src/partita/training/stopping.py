@@ -90,7 +90,7 @@ class Stopping:
             self._blocks.clear()
 
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Add the rounds of the stage that are committed, in place; its first line belongs to its first turn."""
+        """Add the committed rounds of the stage, in place, given all of their lines in order."""
         training = (line for line in lines if not line["final"])
         for turn, line in zip(self._training, training, strict=False):
             self.add(turn, line)
