@@ -28,7 +28,8 @@ from partita.training.stopping import Stopping
 logger = logging.getLogger(__name__)
 
 RoundCallback = Callable[[RoundRow, int, int], None]
-"""Called after every round: its line of `rounds.jsonl`, the number of rounds done, the number of all rounds.
+"""Called after every round: its line of `rounds.jsonl`, the number of rounds done, the number of all rounds
+(smaller once a stage has stopped early).
 
 The line has more than the file: `rounds`, the number of rounds of its stage; and for an evaluation after
 pretraining `helped`, `hurt` and `same`, which count its devices against the pretrained model.

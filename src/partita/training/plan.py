@@ -40,8 +40,9 @@ class Training:
     """Optimizer of the server."""
     patience: int = 0
     """Early stopping: stop after so many rounds without a better metric on the validation split, and go back
-    to the best round; 0: off. The metric is measured every `evaluate.every` rounds (if that is 0, five times
-    in `patience` rounds) and in the last round. Learning rates follow the planned `rounds`."""
+    to the best round; 0: off. The metric is measured after every `evaluate.every` rounds (if that is 0, a
+    fifth of `patience`, at least 1) and after the last round, over the devices that are evaluated during
+    training. Learning rates follow the planned `rounds`."""
 
     def __post_init__(self) -> None:
         if self.patience < 0:
