@@ -15,8 +15,8 @@ from partita.protocol import Stage
 
 
 def line(stage: Stage, work: str, round: int, loss: float | None, rounds: int, **further: Any) -> dict:
-    own = {"headline": "accuracy"} if work == "evaluate" else {}
-    return {"stage": stage, "work": work, "round": round, "loss": loss, "rounds": rounds, **own, **further}
+    fields = {"stage": stage, "work": work, "round": round, "loss": loss, "rounds": rounds, "final": False}
+    return fields | ({"headline": "accuracy"} if work == "evaluate" else {}) | further
 
 
 def counts(helped: int, hurt: int, same: int) -> dict[str, int]:

@@ -61,7 +61,8 @@ def test_all_cells_evaluate_the_same_sample_every_few_rounds_unless_the_config_s
     # START has the fewest visits, 30 * 5 + 6 = 156: every 8 rounds, 3 times, 155 // (9 * 3) = 5 devices.
     assert keys == {(8, 5)}
     own, _ = cells_in(with_values(LONG, {"evaluate.every": 0}), Path())
-    assert {value_at(cell.values, "evaluate.sample") for cell in own} == {None}
+    patient, _ = cells_in(with_values(LONG, {"personalize.patience": 5, "task.validation": 0.2}), Path())
+    assert {value_at(cell.values, "evaluate.sample") for cell in (*own, *patient)} == {None}
 
 
 def test_the_visits_of_every_cell_are_counted_from_its_plan() -> None:

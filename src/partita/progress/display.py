@@ -37,6 +37,8 @@ class RunProgress:
     """The folder of an inner run; empty for the run itself."""
     stage: str = ""
     work: str = ""
+    final: bool = False
+    """Whether the final model of the stage is evaluated."""
     round: int = 0
     """Rounds of the stage that are done."""
     rounds: int = 0
@@ -56,10 +58,11 @@ class RunProgress:
         """Return the state after one more round, given the line that watchers receive."""
         run, stage, work = line.get("run", ""), str(line["stage"]), line["work"]
         before = self if (self.run, self.stage) == (run, stage) else RunProgress()
-        state = replace(before, run=run, stage=stage, work=work, rounds=line["rounds"])
+        state = replace(before, run=run, stage=stage, work=work, final=line["final"], rounds=line["rounds"])
         if work != "evaluate":
             return replace(state, round=line["round"] + 1, loss=line["loss"])
-        known = before if before.work == "evaluate" else RunProgress()  # Earlier blocks of this evaluation.
+        is_further = before.work == "evaluate" and before.final == line["final"]
+        known = before if is_further else RunProgress()  # Earlier blocks of this evaluation.
         return replace(
             state,
             round=line["round"],

@@ -15,7 +15,7 @@ from partita.runs.folder import RunFolder
 _VERSION = "brain.Event:2"
 """The content of the first record of an event file."""
 _MEASURED = ("loss", "metric")
-_KEPT = ("stage", "work", "round", "weight", *_MEASURED)
+_KEPT = ("stage", "work", "round", "final", "weight", *_MEASURED)
 """Of the line of an evaluation, what its event needs besides further metrics."""
 
 
@@ -122,8 +122,8 @@ def _means(blocks: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
             yield name, mean[0]
 
 
-def _key(line: Mapping[str, Any]) -> tuple[str, str, int]:
-    return line["stage"], line["work"], line["round"]
+def _key(line: Mapping[str, Any]) -> tuple[str, str, int, bool]:
+    return line["stage"], line["work"], line["round"], line["final"]
 
 
 def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -130,9 +130,10 @@ def over_seeds(curves: Iterable[Sequence[CurvePoint]]) -> list[Datum]:
     """
     found: dict[tuple[str, int], list[CurvePoint]] = {}
     for curve in curves:
-        for point in curve:
+        # After early stopping, the model of the best round replaces that of the last.
+        for key, point in {(point.stage, point.round): point for point in curve}.items():
             if point.round or point.stage != Stage.PRETRAINED:
-                found.setdefault((point.stage, point.round), []).append(point)
+                found.setdefault(key, []).append(point)
     return [
         {
             "is_trained": stage != Stage.FINETUNED,

@@ -29,10 +29,12 @@ class Visits:
     """Training rounds, by stage."""
     visits: int
     """Number of visits: training, fine-tuning, and the evaluations at the end of each stage."""
+    stopping: int = 0
+    """Number of stages that may stop early: they are also evaluated after their last round."""
 
     def evaluations(self, every: int) -> int:
         """Return the number of evaluations during training; the end of a stage is evaluated anyway."""
-        return sum((rounds - 1) // every for rounds in self.rounds if rounds)
+        return sum((rounds - 1) // every for rounds in self.rounds if rounds) + self.stopping
 
     def largest_sample(self, every: int) -> float:
         """Return how many devices each evaluation can have at most, to be few enough of all visits."""
@@ -71,15 +73,18 @@ def default_evaluations(
 def with_evaluations(cells: Sequence[Cell], *, devices: int) -> list[Cell]:
     """Return the cells, evaluated during training where their config does not say how often.
 
+    With early stopping in any cell they are returned as they are: its measurements are curves already, and
+    their number and devices decide when training stops.
+
     Args:
         cells: the cells.
         devices: number of all devices.
     """
-    counted: list[Visits] = []
-    evaluated = devices
-    for config in _configs(cells):
-        evaluated = min(evaluated, _evaluated(config, devices))
-        counted.append(visits_of(config, devices))
+    configs = list(_configs(cells))
+    if any(config.pretrain.patience or config.personalize.patience for config in configs):
+        return list(cells)
+    counted = [visits_of(config, devices) for config in configs]
+    evaluated = min((_evaluated(config, devices) for config in configs), default=devices)
     given = value_at(cells[0].values, "evaluate.sample")
     chosen = default_evaluations(counted, evaluated, evaluated if given == "all" else given)
     if chosen is None:
@@ -100,7 +105,8 @@ def visits_of(config: Config, devices: int) -> Visits:
     training = (
         rounds[0] * config.pretrain.devices_per_round + rounds[1] * config.personalize.devices_per_round
     )
-    return Visits(rounds, training + stages * evaluated)
+    stopping = sum(bool(each.rounds and each.patience) for each in (config.pretrain, config.personalize))
+    return Visits(rounds, training + stages * evaluated, stopping)
 
 
 def _configs(cells: Sequence[Cell]) -> Iterator[Config]:
