@@ -16,6 +16,7 @@ from partita.config.schema import SERVER, CompareConfig, Config, PersonalizeConf
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.named import Budget, Citation, NamedMethod
+from partita.studies.columns import chosen
 from partita.studies.partitions import Compared, label_of
 
 STATELESS = "-stateless"
@@ -91,7 +92,7 @@ def _in_full(key: str, equals: str, text: str) -> str:
     name = key.removeprefix("compare.")
     if equals and key.isidentifier() and key not in (*_SHORT, *_PLAIN) and not text.startswith("{"):
         raise unknown_key("", key, [*_SHORT, *_PLAIN], of="`partita compare` outside of sections")
-    if name in ("methods", "partitions") and not text.startswith("["):
+    if name in ("methods", "partitions", "columns") and not text.startswith("["):
         return f"compare.{name}{equals}{json.dumps([part for part in text.split(',') if part])}"
     return f"{key if key not in _SHORT else f'compare.{key}'}{equals}{text}"
 
@@ -190,6 +191,7 @@ def check(compare: CompareConfig) -> None:
         raise ConfigError(f"`seeds` must be at least 1, got {compare.seeds}.")
     if compare.tune < 0:
         raise ConfigError(f"`tune` must be 0 (no tuning) or above, got {compare.tune}.")
+    chosen(compare.columns)
     methods = compared(compare)
     for method in (*methods, *compare.settings):
         _check_method(method)

@@ -11,6 +11,7 @@ from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
 from partita.studies.cells import START, base_of, baseline_of
+from partita.studies.columns import DEFAULT, chosen
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
 from partita.tasks.metrics import Direction
@@ -36,6 +37,8 @@ class CellResult:
     """Training time of all devices, one after the other."""
     kept: int
     """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
+    examples: Mapping[DeviceId, int] = field(default_factory=dict)
+    """Number of training examples of each evaluated device."""
 
     @property
     def last(self) -> DeviceMetrics:
@@ -72,6 +75,17 @@ class Results:
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
+    alone: str = START
+    """The method with which devices train alone."""
+    columns: Sequence[str] = DEFAULT
+    """The names of the columns that the table `methods` shows."""
+
+    def examples(self, seed: int) -> dict[DeviceId, int]:
+        """Return the number of training examples of every device that any run with a seed has evaluated."""
+        found: dict[DeviceId, int] = {}
+        for runs in self.outcomes.values():
+            found |= runs[seed].examples if seed in runs else {}
+        return found
 
     def before(self, variant: Variant) -> list[Variant]:
         """Return the variants whose training a variant continues, the first one first."""
@@ -134,6 +148,8 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
         runs=runs,
+        alone=next(name for name, method in methods.items() if method.trains_alone),
+        columns=chosen(config.compare.columns),
     )
 
 
@@ -151,8 +167,12 @@ def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
     stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
     split, failed = run.summary["split"], run.summary.get("failed", {})
-    table = run.devices.select(["stage", "device", "split", "metric", "weight"])
+    examples: dict[DeviceId, int] = {}
+    table = run.devices.select(["stage", "device", "split", "metric", "weight", "examples"])
     for row in table.to_pylist():
+        examples.setdefault(row["device"], 0)
+        if row["split"] == "train":
+            examples[row["device"]] = row["examples"]
         if row["split"] == split and row["metric"] is not None and row["stage"] not in failed:
             stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
     training = [line for line in lines if line["work"] != "evaluate"]
@@ -162,4 +182,5 @@ def _outcome(run: RunFolder) -> CellResult:
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
+        examples=examples,
     )
