@@ -93,8 +93,8 @@ def _add_report(add_parser: _AddParser) -> None:
     report = add_parser(
         "report",
         help="write the report of a finished run or comparison: HTML page, figures, tables",
-        description="Write report.html, figures/ and tables/ to the folder of a finished run or comparison. A "
-        "comparison can be paired with another baseline, and show other columns, without training.",
+        description="Write report.html, figures/ and tables/ to the folder of a finished run or comparison. "
+        "Another baseline, or other columns, of a comparison need no training.",
     )
     report.add_argument("folder", metavar="RUN_DIR", type=Path, help="the folder of the run or comparison")
     report.add_argument(

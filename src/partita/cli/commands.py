@@ -86,8 +86,8 @@ def compare(options: argparse.Namespace) -> int:
     """Run a comparison, resume one, or print what it would run."""
     from partita.config.reading import read_values
     from partita.studies import comparison as comparing
-    from partita.studies.cells import in_full
     from partita.studies.compare import retry_failed
+    from partita.studies.variants import in_full
 
     if options.resume is not None:
         if options.arguments or options.dry_run:

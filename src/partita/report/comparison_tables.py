@@ -12,9 +12,10 @@ from partita.report.method_tables import method_tables
 from partita.report.references import references
 from partita.report.tables import Entry, Table, write_tables
 from partita.runs.folder import RunFolder
-from partita.studies.cells import START, STATELESS
+from partita.studies.cells import START
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.results import Results, collect
+from partita.studies.variants import STATELESS
 
 
 def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Table]:

@@ -28,6 +28,8 @@ from partita.report.entries import (
 
 _HEADING = 8
 """Characters of a heading on one line, at least, in the terminal."""
+_FIRST = 24
+"""Characters of an entry of the first column on one line, at most, in the terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +72,16 @@ def to_terminal(table: Table) -> rich_table.Table:
     shown = rich_table.Table(title=escape(table.title), box=SIMPLE_HEAD)
     for place, (column, is_text) in enumerate(zip(table.columns, text_columns(table), strict=True)):
         width = max([_HEADING, *(len(plain(row[place])) for row in table.rows)])
-        lines = textwrap.wrap(column, width, break_long_words=False, break_on_hyphens=False)
-        shown.add_column(escape("\n".join(lines)), justify="left" if is_text else "right")
-    for row in table.rows:
-        shown.add_row(*(escape(plain(entry)) for entry in row))
+        heading = escape("\n".join(_wrapped(column, width)))
+        shown.add_column(heading, justify="left" if is_text else "right")
+    for first, *others in table.rows:
+        texts = ["\n".join(_wrapped(plain(first), _FIRST)), *map(plain, others)]
+        shown.add_row(*map(escape, texts))
     return shown
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def to_values(table: Table) -> dict[str, Any]:

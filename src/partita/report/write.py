@@ -15,8 +15,8 @@ from partita.report.page import Page, html_of
 from partita.report.run_page import run_page
 from partita.report.tables import write_tables
 from partita.runs.folder import RunFolder
-from partita.studies.cells import in_full
 from partita.studies.comparison import is_comparison, reopen
+from partita.studies.variants import in_full
 
 _CHOICES = ("baseline", "columns")
 """Settings of a comparison that its report may change."""

@@ -10,10 +10,11 @@ from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
-from partita.studies.cells import START, base_of, baseline_of
+from partita.studies.cells import START, base_of
 from partita.studies.columns import DEFAULT, chosen
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
+from partita.studies.variants import baseline_of
 from partita.tasks.metrics import Direction
 
 Variant = tuple[str, str]
@@ -64,9 +65,11 @@ class Results:
     notes: Sequence[str]
     """Personal parts without a row, cells that failed, and every warning about the run of a cell."""
     begin_pretrained: frozenset[Variant]
-    """The variants whose runs begin from the pretrained model of their seed."""
+    """The variants whose runs begin from the pretrained model of their seed, or from its continuation."""
     reference: str
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
+    begin_continued: frozenset[Variant] = frozenset()
+    """The variants whose runs begin from what the round-matched reference made of the pretrained model."""
     tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
     """The values that each variant was tuned to."""
     failures: Sequence[str] = ()
@@ -89,6 +92,8 @@ class Results:
 
     def before(self, variant: Variant) -> list[Variant]:
         """Return the variants whose training a variant continues, the first one first."""
+        if variant in self.begin_continued:
+            return [(START, ""), (registry.REFERENCE, "")]
         return [(START, "")] if variant in self.begin_pretrained else []
 
     def of(self, method: str, partition: str = "") -> Mapping[int, CellResult]:
@@ -144,6 +149,9 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         diverged=diverged,
         begin_pretrained=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
+        ),
+        begin_continued=frozenset(
+            cell.row for cell in comparison.cells if methods[cell.method].begins_continued
         ),
         reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
