@@ -9,7 +9,7 @@ import pytest
 
 from partita.methods import registry
 from partita.report.comparison_tables import comparison_tables
-from partita.report.tables import Cited, Interval, MeanStd, Rounded, Table
+from partita.report.tables import Cited, Interval, MeanStd, Rounded, Share, Table
 from partita.studies.columns import COLUMNS
 from partita.studies.results import CellResult, Results, Variant
 
@@ -313,3 +313,73 @@ def test_every_table_names_what_failed() -> None:
 
     assert all(one.notes[-1] == failure for one in comparison_tables(given))
     assert table("methods", given).notes.count(failure) == 1
+
+
+def shown(given: Results, *columns: str) -> Table:
+    return table("methods", replace(given, columns=columns))
+
+
+def test_the_chosen_columns_are_shown_in_their_order_and_explained() -> None:
+    chosen = shown(results(SMALL), "percentile", "metric", "memory")
+
+    assert chosen.shown == [
+        *("method", "personal part", "10th percentile of accuracy", "accuracy", "kB of memory in a visit"),
+    ]
+    assert len(chosen.columns) == 2 + len(COLUMNS)
+    assert "9 of 10 devices reach it" in chosen.notes[0]
+    assert "Difference" not in chosen.notes[0]
+    assert not any(note.startswith("An interval over") for note in chosen.notes)
+
+
+def test_worth_joining_is_better_than_alone_and_than_the_round_matched_reference() -> None:
+    # d0 beats both in both seeds; d1 beats both in seed 2 only. The pretrained model beats neither.
+    outcomes = {
+        ("", ""): [outcome(0.1, 0.1)] * 2,
+        ("local", ""): [outcome(0.4, 0.6)] * 2,
+        ("fedavg", ""): [outcome(0.3, 0.7)] * 2,
+        ("fedalt", "output"): [outcome(0.5, 0.65), outcome(0.5, 0.8)],
+        ("fedsim", "output"): [outcome(0.5), outcome(0.5, 0.8)],
+    }
+
+    entries = column("worth_joining", results(outcomes))
+
+    # FedSim has one device in seed 1: 1 of 1 and 2 of 2.
+    assert entries == [Share(0, 2), None, None, Share(1.5, 2), Share(1.5, 1.5)]
+    note = table("devices", results(outcomes)).notes[0]
+    assert "both Local only (training alone) and FedAvg, continued (the global model" in note
+
+
+def test_without_the_reference_nobody_knows_who_is_better_than_it() -> None:
+    assert column("worth_joining", results({**SMALL, ("local", ""): START})) == [None] * 4
+
+
+def test_a_quartile_is_the_weighted_mean_over_its_devices_then_over_seeds() -> None:
+    weights, examples = (1, 3, 1, 1, 2), {"d0": 10, "d1": 20, "d2": 40, "d3": 30, "d4": 50}
+    first = outcome(0.1, 0.2, 0.3, 0.4, 0.5, weights=weights, examples=examples)
+    # In seed 2 the devices have other sizes, and d4, the only one of its quarter, has no metric.
+    second = outcome(0.6, 0.4, 0.2, 0.8, weights=weights, examples=examples | {"d0": 45})
+    outcomes = {("", ""): [first], ("fedalt", "output"): [first, second]}
+
+    quartiles = [column(f"quartile{n}", results(outcomes)) for n in (1, 2, 3, 4)]
+
+    # Sizes 10 to 50: the quartiles are 20, 30 and 40, so d0 with d1, d3, d2, d4.
+    start, alt = zip(*quartiles, strict=True)
+    assert start == pytest.approx([(0.1 + 3 * 0.2) / 4, 0.4, 0.3, 0.5])
+    # In seed 2 sizes are 45, 20, 40, 30, 50, with quartiles 30, 40 and 45: d1 with d3, d2, d0, d4.
+    second_means = [(3 * 0.4 + 0.8) / 4, 0.2, 0.6]
+    first_means = [(0.1 + 3 * 0.2) / 4, 0.4, 0.3]
+    means = [(one + two) / 2 for one, two in zip(first_means, second_means, strict=True)]
+    assert alt == pytest.approx([*means, 0.5])
+
+
+def test_few_devices_have_no_quartiles() -> None:
+    assert column("quartile1", results(SMALL)) == [None, None, None]
+
+
+def test_it_says_why_the_rounds_to_reach_the_reference_are_not_known() -> None:
+    given = results({**SMALL, ("fedavg", ""): ALT})
+
+    assert column("rounds_to_reach", given) == [None] * 4
+    assert any("Set `evaluate.every`" in note for note in table("training", given).notes)
+    assert not any("evaluate.every" in note for note in table("methods", given).notes)
+    assert any("evaluate.every" in note for note in shown(given, "mb_to_reach").notes)

@@ -115,7 +115,8 @@ class MethodColumns:
         return None if model.is_served else cost(self.reaching, model.variant)
 
     def _memory(self, model: Model) -> Rounded | None:
-        runs = self.results.runs.get(model.variant, {}).values()
+        every = [*self.results.before(model.variant), model.variant]
+        runs = [run for variant in every for run in self.results.runs.get(variant, {}).values()]
         sizes = [(run.costs or {}).get("visit_bytes") for run in runs]
         return Rounded(max(known) / 1e3) if (known := [size for size in sizes if size]) else None
 

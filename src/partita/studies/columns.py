@@ -32,9 +32,9 @@ _HELPED = (
     "seed, averaged over seeds."
 )
 _QUARTILES = (
-    "Quartiles: the weighted mean over the devices of each quarter by number of training examples, averaged "
-    "over seeds; devices with the same number are in the same one, and with fewer than 4 devices, or the "
-    "same number on all, there are none."
+    "Quartiles: the weighted mean over a quarter of the devices, averaged over seeds; quartile 1 is the "
+    "quarter with the fewest training examples. Devices with the same number are in the same one; fewer than "
+    "4 devices, or devices that all have the same number, have none."
 )
 _EVERY = (
     Column(
@@ -65,7 +65,7 @@ _EVERY = (
         "kB of memory in a visit",
         "Memory in a visit: counted, not measured, at the batch size of the run: the model, its gradients, "
         "the shared part as received, the state of the optimizer and the method, and what backpropagation "
-        "keeps; the largest over all stages of the run.",
+        "keeps; the largest over all stages, including the training that a method continues.",
     ),
     Column(
         "worth_joining",
@@ -82,10 +82,10 @@ _EVERY = (
         "{percentile} percentile of {metric}",
         "The {percentile} percentile is over devices: 9 of 10 devices reach it.",
     ),
-    Column("quartile1", "quartile 1 (fewest examples)", _QUARTILES),
+    Column("quartile1", "quartile 1", _QUARTILES),
     Column("quartile2", "quartile 2", _QUARTILES),
     Column("quartile3", "quartile 3", _QUARTILES),
-    Column("quartile4", "quartile 4 (most examples)", _QUARTILES),
+    Column("quartile4", "quartile 4", _QUARTILES),
 )
 COLUMNS = {column.name: column for column in _EVERY}
 """All columns besides the method and its personal part, in the order of the CSV."""
