@@ -171,11 +171,19 @@ def test_a_share_is_a_number_of_devices_out_of_another() -> None:
     assert "| c | 1,234 of 2,000 | not reached |" in to_markdown(replace(WIDE, shown=()))
 
 
-def test_a_heading_wider_than_its_entries_takes_several_lines_in_the_terminal() -> None:
-    table = Table(name="x", title="T", columns=["m", "values kept on a device"], rows=[["a", 1]])
-    console = Console(width=80, record=True, file=io.StringIO())
-
+def lines(table: Table) -> list[str]:
+    console = Console(width=200, record=True, file=io.StringIO())
     console.print(to_terminal(table))
+    return [line.strip() for line in console.export_text().splitlines() if line.strip()]
 
-    lines = [line.strip() for line in console.export_text().splitlines()]
-    assert [line for line in lines if line][1:4] == ["values", "kept on", "m   a device"]
+
+def test_headings_and_names_of_a_wide_table_take_several_lines_in_the_terminal() -> None:
+    narrow = Table(name="x", title="T", columns=["m", "values kept on a device"], rows=[["a", 1]])
+    name = "Finetune after continued FedAvg"
+    wide = replace(narrow, columns=[*narrow.columns, "x" * 80], rows=[[name, 1, "y"]])
+
+    assert lines(narrow)[1].split() == ["m", "values", "kept", "on", "a", "device"]
+    assert [line[:35] for line in lines(wide)[1:4]] == [
+        "values", "kept on", "m                          a device",
+    ]  # fmt: skip
+    assert [line.split("  ")[0] for line in lines(wide)[-2:]] == ["Finetune after continued", "FedAvg"]

@@ -26,10 +26,12 @@ from partita.report.entries import (
     plain,
 )
 
+_WIDTH = 100
+"""Characters of a line in the terminal beyond which headings and names take several lines."""
 _HEADING = 8
-"""Characters of a heading on one line, at least, in the terminal."""
+"""Characters of a heading on one line, at least."""
 _FIRST = 24
-"""Characters of an entry of the first column on one line, at most, in the terminal."""
+"""Characters of an entry of the first column on one line, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,21 +69,23 @@ def write_tables(tables: Sequence[Table], folder: Path) -> None:
 
 
 def to_terminal(table: Table) -> rich_table.Table:
-    """Return the table for a terminal; a heading that is wider than its entries takes several lines."""
+    """Return the table for a terminal; in a wide one, long headings and names take several lines."""
     table = visible(table)
     shown = rich_table.Table(title=escape(table.title), box=SIMPLE_HEAD)
-    for place, (column, is_text) in enumerate(zip(table.columns, text_columns(table), strict=True)):
-        width = max([_HEADING, *(len(plain(row[place])) for row in table.rows)])
-        heading = escape("\n".join(_wrapped(column, width)))
-        shown.add_column(heading, justify="left" if is_text else "right")
-    for first, *others in table.rows:
-        texts = ["\n".join(_wrapped(plain(first), _FIRST)), *map(plain, others)]
-        shown.add_row(*map(escape, texts))
+    texts = [[plain(entry) for entry in row] for row in table.rows]
+    widths = [max([_HEADING, *(len(row[place]) for row in texts)]) for place in range(len(table.columns))]
+    whole = [max(len(column), width) + 3 for column, width in zip(table.columns, widths, strict=True)]
+    is_wide = sum(whole) > _WIDTH
+    for column, width, is_text in zip(table.columns, widths, text_columns(table), strict=True):
+        heading = _wrapped(column, width) if is_wide else column
+        shown.add_column(escape(heading), justify="left" if is_text else "right")
+    for first, *others in texts:
+        shown.add_row(*map(escape, [_wrapped(first, _FIRST) if is_wide else first, *others]))
     return shown
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def to_values(table: Table) -> dict[str, Any]:
