@@ -1,16 +1,13 @@
-"""The models that a comparison's tables have rows for, and the entries that describe one model or two."""
+"""The models that a comparison's tables have rows for, and the difference of two of them."""
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import compress
+from dataclasses import dataclass
 
 from partita.protocol import Stage
-from partita.report.tables import Entry, Interval, MeanStd
+from partita.report.means import MetricsBySeed
+from partita.report.tables import Entry, Interval
 from partita.studies.results import CellResult, Results, Variant
-from partita.studies.statistics import DeviceMetrics, mean_of, paired_difference
-
-MetricsBySeed = Mapping[int, DeviceMetrics]
+from partita.studies.statistics import paired_difference
 
 
 @dataclass(frozen=True)
@@ -46,12 +43,6 @@ def at_stage(runs: Mapping[int, CellResult], stage: Stage) -> MetricsBySeed:
     return {seed: outcome.stages[stage] for seed, outcome in runs.items() if outcome.stages.get(stage)}
 
 
-def mean_std(by_seed: MetricsBySeed) -> MeanStd:
-    """Return the weighted mean over devices, averaged over seeds, with its standard deviation."""
-    means = [mean_of(values) for values in by_seed.values()]
-    return MeanStd(statistics.fmean(means), statistics.stdev(means) if len(means) > 1 else None)
-
-
 def interval(own: MetricsBySeed, other: MetricsBySeed, results: Results) -> Interval | None:
     """Return the paired difference of two models, on the seeds and devices that both have."""
     common = [seed for seed in own if seed in other]
@@ -74,28 +65,3 @@ def interval_notes(rows: Sequence[Sequence[Entry]]) -> list[str]:
         3: "An interval over 3 or more seeds covers other devices and other seeds like these.",
     }
     return [notes[seeds] for seeds in sorted({min(seeds, 3) for seeds in found})]
-
-
-def marked(models: Sequence[MetricsBySeed], results: Results) -> list[MeanStd]:
-    """Return the means with the best one marked, and every one within one standard deviation of it.
-
-    A mean over fewer devices or seeds than another is not marked: those that failed may be the hard ones.
-    """
-    sign = 1 if results.direction == "up" else -1
-    means = [mean_std(model) for model in models]
-    complete = [is_complete(model, models) for model in models]
-    best = max(compress(means, complete), key=lambda mean: sign * mean.mean)
-    threshold = sign * best.mean - (best.std or 0.0)
-    return [
-        replace(mean, is_best=is_whole and sign * mean.mean >= threshold)
-        for mean, is_whole in zip(means, complete, strict=True)
-    ]
-
-
-def is_complete(model: MetricsBySeed, others: Sequence[MetricsBySeed]) -> bool:
-    """Return whether no other model has a metric on more devices and seeds."""
-    return _measured(model) == max(map(_measured, others))
-
-
-def _measured(model: MetricsBySeed) -> int:
-    return sum(map(len, model.values()))

@@ -7,8 +7,10 @@ from partita.durable import locked, replace_file
 from partita.methods import registry
 from partita.protocol import Stage
 from partita.report.command_tables import trials_table
-from partita.report.compared_models import at_stage, interval, interval_notes, last, marked, mean_std
+from partita.report.compared_models import at_stage, interval, interval_notes, last
+from partita.report.means import marked, mean_std
 from partita.report.method_tables import method_tables
+from partita.report.metrics_table import comparison_metrics
 from partita.report.references import references
 from partita.report.tables import Entry, Table, write_tables
 from partita.runs.folder import RunFolder
@@ -42,6 +44,7 @@ def comparison_tables(results: Results) -> list[Table]:
     methods, *others = method_tables(results)
     tables = [
         methods,
+        comparison_metrics(results),
         _partial(results),
         _finetuning(results),
         _stateless(results),
@@ -66,7 +69,8 @@ def _partial(results: Results) -> Table:
     rows: list[list[Entry]] = []
     for partition in dict.fromkeys(part for method, part in results.outcomes if method in known):
         found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}
-        means = dict(zip(found, marked([last(runs) for runs in found.values()], results), strict=True))
+        in_order = marked([last(runs) for runs in found.values()], results.direction)
+        means = dict(zip(found, in_order, strict=True))
         rows.append([partition, *(means.get(method) for method in known)])
     return Table(
         name="partial",

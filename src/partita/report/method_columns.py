@@ -7,7 +7,8 @@ from functools import cached_property, partial
 from typing import Literal
 
 from partita.protocol import DeviceId
-from partita.report.compared_models import MetricsBySeed, Model, interval, last, marked, models_of
+from partita.report.compared_models import Model, interval, last, models_of
+from partita.report.means import MetricsBySeed, marked
 from partita.report.reaching import MATCHED, Reaching
 from partita.report.tables import Cited, Entry, Interval, MeanStd, Reached, Rounded, Share
 from partita.studies.columns import COLUMNS
@@ -86,7 +87,7 @@ class MethodColumns:
 
     @cached_property
     def _means(self) -> list[MeanStd]:
-        return marked([model.by_seed for model in self.models], self.results)
+        return marked([model.by_seed for model in self.models], self.results.direction)
 
     def _kept(self, model: Model) -> int:
         return max(outcome.kept for outcome in self.results.outcomes[model.variant].values())

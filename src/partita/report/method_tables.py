@@ -6,7 +6,8 @@ All show columns of one wide table, whose CSV is that of `methods`.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from partita.report.compared_models import interval_notes, is_complete
+from partita.report.compared_models import interval_notes
+from partita.report.means import is_complete
 from partita.report.method_columns import MethodColumns
 from partita.report.tables import Table, visible
 from partita.studies.columns import COLUMNS

@@ -40,11 +40,18 @@ class CellResult:
     """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
     examples: Mapping[DeviceId, int] = field(default_factory=dict)
     """Number of training examples of each evaluated device."""
+    further: Mapping[str, Mapping[str, DeviceMetrics]] = field(default_factory=dict)
+    """The further metrics by name, each as in `stages`."""
+
+    @property
+    def last_stage(self) -> str:
+        """The last stage of training."""
+        return [stage for stage in self.stages if stage != Stage.SERVED][-1]
 
     @property
     def last(self) -> DeviceMetrics:
         """The metrics of the model after the last stage of training."""
-        return self.stages[[stage for stage in self.stages if stage != Stage.SERVED][-1]]
+        return self.stages[self.last_stage]
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class Results:
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    """The direction of every metric, the headline metric's first."""
     alone: str = START
     """The method with which devices train alone."""
     columns: Sequence[str] = DEFAULT
@@ -156,6 +165,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
         runs=runs,
+        directions=summary.get("directions", {}),
         alone=next(name for name, method in methods.items() if method.trains_alone),
         columns=chosen(config.compare.columns),
     )
@@ -173,16 +183,8 @@ def listed(cells: Sequence[str]) -> str:
 
 def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
-    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
-    split, failed = run.summary["split"], run.summary.get("failed", {})
-    examples: dict[DeviceId, int] = {}
-    table = run.devices.select(["stage", "device", "split", "metric", "weight", "examples"])
-    for row in table.to_pylist():
-        examples.setdefault(row["device"], 0)
-        if row["split"] == "train":
-            examples[row["device"]] = row["examples"]
-        if row["split"] == split and row["metric"] is not None and row["stage"] not in failed:
-            stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
+    further = [name for name in run.summary.get("directions", {}) if name != run.summary["metric"]]
+    stages = {line["stage"]: {} for line in lines} | _by_stage(run, "metric")
     training = [line for line in lines if line["work"] != "evaluate"]
     return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
@@ -190,5 +192,26 @@ def _outcome(run: RunFolder) -> CellResult:
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
-        examples=examples,
+        examples=_examples(run),
+        further={name: _by_stage(run, name) for name in further},
     )
+
+
+def _by_stage(run: RunFolder, column: str) -> dict[str, dict[DeviceId, tuple[float, int]]]:
+    """Return a metric and its weight by stage and device, on the split that counts."""
+    split, failed = run.summary["split"], run.summary.get("failed", {})
+    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {}
+    for row in run.devices.select(["stage", "device", "split", column, "weight"]).to_pylist():
+        if row["split"] == split and row[column] is not None and row["stage"] not in failed:
+            stages.setdefault(row["stage"], {})[row["device"]] = row[column], row["weight"]
+    return stages
+
+
+def _examples(run: RunFolder) -> dict[DeviceId, int]:
+    """Return the number of training examples of each evaluated device."""
+    found: dict[DeviceId, int] = {}
+    for row in run.devices.select(["device", "split", "examples"]).to_pylist():
+        found.setdefault(row["device"], 0)
+        if row["split"] == "train":
+            found[row["device"]] = row["examples"]
+    return found
