@@ -82,10 +82,9 @@ def plain(entry: Entry) -> str:
             return f"{value:,.1f}"
         case Share(count, of):
             return f"{_mean_text(count)} of {_mean_text(of)}"
-        case Reached(None):
-            return "not reached"
         case Reached(mean, seeds, of):
-            return _mean_text(mean) + (f" ({seeds} of {of} seeds)" if seeds < of else "")
+            some = f" ({seeds} of {of} seeds)" if seeds < of else ""
+            return "not reached" if mean is None else f"{_mean_text(mean)}{some}"
     return _number(entry)
 
 
