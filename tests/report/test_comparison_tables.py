@@ -354,7 +354,7 @@ def test_without_the_reference_nobody_knows_who_is_better_than_it() -> None:
 
 
 def test_a_quartile_is_the_weighted_mean_over_its_devices_then_over_seeds() -> None:
-    weights, examples = (1, 3, 1, 1, 2), {"d0": 10, "d1": 20, "d2": 40, "d3": 30, "d4": 50}
+    weights, examples = (3, 1, 1, 2, 1), {"d0": 10, "d1": 20, "d2": 40, "d3": 30, "d4": 50}
     first = outcome(0.1, 0.2, 0.3, 0.4, 0.5, weights=weights, examples=examples)
     # In seed 2 the devices have other sizes, and d4, the only one of its quarter, has no metric.
     second = outcome(0.6, 0.4, 0.2, 0.8, weights=weights, examples=examples | {"d0": 45})
@@ -362,13 +362,13 @@ def test_a_quartile_is_the_weighted_mean_over_its_devices_then_over_seeds() -> N
 
     quartiles = [column(f"quartile{n}", results(outcomes)) for n in (1, 2, 3, 4)]
 
-    # Sizes 10 to 50: the quartiles are 20, 30 and 40, so d0 with d1, d3, d2, d4.
+    # By size: d0, d1, d3, d2, d4, with the ranks 1/10, 3/10, 5/10, 7/10 and 9/10.
     start, alt = zip(*quartiles, strict=True)
-    assert start == pytest.approx([(0.1 + 3 * 0.2) / 4, 0.4, 0.3, 0.5])
-    # In seed 2 sizes are 45, 20, 40, 30, 50, with quartiles 30, 40 and 45: d1 with d3, d2, d0, d4.
-    second_means = [(3 * 0.4 + 0.8) / 4, 0.2, 0.6]
-    first_means = [(0.1 + 3 * 0.2) / 4, 0.4, 0.3]
-    means = [(one + two) / 2 for one, two in zip(first_means, second_means, strict=True)]
+    first_means = [0.1, 0.2, (0.3 + 2 * 0.4) / 3, 0.5]
+    assert start == pytest.approx(first_means)
+    # In seed 2: d1, d3, d2, d0, d4.
+    second_means = [0.4, 0.8, (0.2 + 3 * 0.6) / 4]
+    means = [(one + two) / 2 for one, two in zip(first_means, second_means, strict=False)]
     assert alt == pytest.approx([*means, 0.5])
 
 

@@ -196,17 +196,16 @@ def test_a_device_counts_if_it_is_strictly_better_than_under_all_others() -> Non
     assert count_better(own, [alone, together], "down") == DeviceShare(count=0, of=4)
 
 
-def test_quarters_are_bounded_by_the_quartiles_of_all_sizes() -> None:
+def test_different_sizes_make_quarters_of_equally_many_devices() -> None:
     sizes = {"a": 40, "b": 10, "c": 30, "d": 20, "e": 50, "f": 60, "g": 80, "h": 70}
 
-    # Of 10, ..., 80 the quartiles are 27.5, 45 and 62.5.
     assert quartiles_of(sizes) == [{"b", "d"}, {"a", "c"}, {"e", "f"}, {"g", "h"}]
 
 
 def test_devices_of_the_same_size_are_in_the_same_quarter() -> None:
-    # Sorted: 1, 5, 5, 5, 5, 9; the quartiles are 5, 5 and 5.
+    # Sorted: 1, 5, 5, 5, 5, 9, with the ranks 1/12, (1 + 4/2) / 6 = 1/2 and 11/12.
     assert quartiles_of(dict(zip("abcdef", (5, 1, 5, 9, 5, 5), strict=True))) == [
-        {"a", "b", "c", "e", "f"}, set(), set(), {"d"},
+        {"b"}, set(), {"a", "c", "e", "f"}, {"d"},
     ]  # fmt: skip
 
 

@@ -159,18 +159,19 @@ def count_better(own: DeviceMetrics, others: Sequence[DeviceMetrics], direction:
 def quartiles_of(sizes: Mapping[DeviceId, int]) -> list[set[DeviceId]]:
     """Return the devices of each quarter by size, the smallest first; none where there are no quarters.
 
-    A device is in the first quarter if its size is at most the first quartile of all sizes (interpolated
-    between devices), in the second if it is at most the median, and so on. So devices of the same size are in
-    the same quarter, and one with many such devices may leave another empty. Fewer than 4 devices, and
-    devices that all have the same size, have no quarters.
+    The rank of a device is the share of devices that are smaller, plus half of the share of those that have
+    its size; the first quarter has the ranks below 1/4, and so on. So devices of the same size are in the
+    same quarter, and another may be empty. Fewer than 4 devices, and devices that all have the same size,
+    have no quarters.
 
     >>> [sorted(quarter) for quarter in quartiles_of({"a": 1, "b": 2, "c": 2, "d": 3, "e": 9})]
-    [['a', 'b', 'c'], [], ['d'], ['e']]
+    [['a'], ['b', 'c'], ['d'], ['e']]
     """
     if len(sizes) < 4 or len(set(sizes.values())) == 1:
         return []
-    bounds = np.quantile(list(sizes.values()), [0.25, 0.5, 0.75])
+    ordered = np.sort(list(sizes.values()))
     quarters: list[set[DeviceId]] = [set() for _ in range(4)]
     for device, size in sizes.items():
-        quarters[int(np.searchsorted(bounds, size))].add(device)
+        smaller, at_most = (int(np.searchsorted(ordered, size, side=side)) for side in ("left", "right"))
+        quarters[2 * (smaller + at_most) // len(sizes)].add(device)
     return quarters
