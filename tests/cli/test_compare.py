@@ -158,6 +158,7 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.
     ("arguments", "words"),
     [
         (["methods=fedatl"], "There is no method 'fedatl'. Known: "),
+        (["columns=metric,memry"], "There is no column 'memry'. Known: kept, metric, "),
         (
             ["methods=my_method:absent"],
             "`compare.methods` = 'my_method:absent' does not import",

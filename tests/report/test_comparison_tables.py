@@ -280,7 +280,7 @@ def test_what_devices_serve_has_a_row_of_its_own_and_is_not_the_last_stage() -> 
     chosen = replace(chosen, stages={**chosen.stages, "served": {"d0": (0.5, 1), "d1": (0.75, 3)}})
     outcomes = {("", ""): START[:1], ("fedalt", "output"): [replace(chosen, stages={**chosen.stages})]}
 
-    rows = table("devices", results(outcomes)).rows
+    rows: list[list[Any]] = [list(row) for row in table("devices", results(outcomes)).rows]
 
     assert [row[0].text for row in rows] == ["FedAvg", "FedAlt", "FedAlt, chosen on validation"]
     means = [mean_std.mean for mean_std in column("metric", results(outcomes))]
