@@ -193,7 +193,9 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
 
 def report(options: argparse.Namespace) -> int:
     """Write the report of a finished run or comparison."""
-    page = _write_report(options.folder)
+    from partita.report.write import read_choices
+
+    page = _write_report(options.folder, **read_choices(options.arguments))
     if options.json:
         _print_json({"folder": str(options.folder), "page": str(page)})
     else:
@@ -212,12 +214,12 @@ def _reported(folder: Path) -> Iterator[None]:
         raise
 
 
-def _write_report(folder: Path) -> Path:
+def _write_report(folder: Path, **shown: Any) -> Path:
     """Write the report of the run or comparison in a folder and return the page's path."""
     from partita.report.write import write_report
 
     try:
-        return write_report(folder)
+        return write_report(folder, **shown)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"Only the report is missing: write it with `partita report {folder}`."

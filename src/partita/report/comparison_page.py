@@ -36,6 +36,7 @@ _TITLES = {
     "finetuning": "Final fine-tuning",
     "stateless": "Stateful and stateless devices",
     "devices": "Devices helped and hurt",
+    "training": "Costs of training",
     "tuned": "Tuned settings",
 }
 """The headings of the tables."""
