@@ -35,6 +35,8 @@ class RunProgress:
     run: str = ""
     """The folder of an inner run; empty for the run itself."""
     stage: str = ""
+    seen: bool = True
+    """Whether the round's devices are in training; unseen ones come last."""
     work: str = ""
     round: int = 0
     """Rounds of the stage that are done."""
@@ -50,8 +52,9 @@ class RunProgress:
     def after(self, line: Mapping[str, Any]) -> "RunProgress":
         """Return the state after one more round, given the line that watchers receive."""
         run, stage, work = line.get("run", ""), str(line["stage"]), line["work"]
-        before = self if (self.run, self.stage) == (run, stage) else RunProgress()
-        state = replace(before, run=run, stage=stage, work=work, rounds=line["rounds"])
+        seen = line.get("seen", True)
+        before = self if (self.run, self.stage, self.seen) == (run, stage, seen) else RunProgress()
+        state = replace(before, run=run, stage=stage, seen=seen, work=work, rounds=line["rounds"])
         if work != "evaluate":
             return replace(state, round=line["round"] + 1, loss=line["loss"])
         hurt, compared = line.get("hurt", 0), sum(line.get(key, 0) for key in ("helped", "hurt", "same"))
@@ -63,6 +66,7 @@ class RunProgress:
         """Return everything that is known, in words."""
         facts = [
             f"{self.run} baseline" if self.run else "",
+            "" if self.seen else "unseen devices",
             f"evaluating the {self.stage} model"
             if self.work == "evaluate"
             else ACTIVITIES[Stage(self.stage)],

@@ -83,12 +83,24 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
         return None
     except Exception as error:
         raise RunFailed(f"{cell.name}, in a short trial: {described(error)}.") from error
-    evaluated = len(plan.evaluate.positions(len(task.devices), seed=seed))
-    return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in journal.rounds())
+    seen, unseen = plan.evaluate.divide(task.devices.ids)
+    evaluated = len(plan.evaluate.positions(len(seen), seed=seed))
+    return sum(
+        line["seconds"]
+        / probed
+        * (_visits(line, plan, cell, evaluated) + _onboarding(line, plan, len(unseen)))
+        for line in journal.rounds()
+    )
 
 
 def _short(training: Training | None, probed: int) -> Training | None:
     return training and replace(training, rounds=min(1, training.rounds), devices_per_round=probed)
+
+
+def _onboarding(line: RoundRow, plan: Plan, unseen: int) -> int:
+    """Return the number of visits to unseen devices that a round of the short run stands for."""
+    finetuned = unseen * plan.finetune.epochs if plan.finetune else 0
+    return {"update": 0, "finetune": finetuned, "evaluate": unseen}[line["work"]]
 
 
 def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int) -> int:

@@ -37,6 +37,7 @@ def speech(
     audio: str = "audio",
     text: str = "text",
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of speech recognition.
@@ -51,6 +52,7 @@ def speech(
         audio: the column of audio.
         text: the column of transcripts.
         derived: the file `derived.json` of a run, to use its tokenizer.
+        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if features < 1 or not max_seconds > 0 or tokens < 0:
@@ -58,7 +60,7 @@ def speech(
             "`features` and `max_seconds` must be above 0 and `tokens` at least 0, got "
             f"{features}, {max_seconds} and {tokens}."
         )
-    source = DeviceTable(Path(data), options_of(table, keys_of(speech)), (audio, text))
+    source = DeviceTable(Path(data), options_of(table, keys_of(speech)), (audio, text), unseen=unseen)
     if derived and tokenizer:
         raise ValueError("`derived` and `tokenizer` exclude each other: leave out one of them.")
     if values := read_derived("speech", derived):
@@ -95,7 +97,7 @@ def word_error_rate(predictions: Sequence[str], texts: Sequence[str]) -> float:
 def _train_tokenizer(source: DeviceTable, column: str, tokens: int) -> Tokenizer:
     """Return a tokenizer for all training transcripts."""
     texts: list[str] = []
-    for device in source.ids:
+    for device in source.seen_ids:
         rows = source.rows_of(device, columns=(column,)).get("train")
         texts += rows.parse(partial(_text, column=column)) if rows else []
     return train_subwords(texts, tokens) if tokens else characters(texts)

@@ -29,6 +29,7 @@ def tabular(
     classes: int = 0,
     standardize: bool = True,
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of predicting one column from others.
@@ -43,6 +44,7 @@ def tabular(
             deviation. Both are computed over the training rows of all devices.
         derived: the file `derived.json` of a run, to use its columns, classes and standardization instead of
             computing them.
+        unseen: the share of devices that no derived value depends on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if isinstance(columns, str):
@@ -54,7 +56,7 @@ def tabular(
     options = options_of(table, keys_of(tabular))
     given = read_derived("tabular", derived)
     names = given["columns"] if given else columns or numeric_columns(Path(data), options, label=label)
-    source = DeviceTable(Path(data), options, (*names, label))
+    source = DeviceTable(Path(data), options, (*names, label), unseen=unseen)
     values = given or {
         "kind": "tabular",
         "columns": list(names),
