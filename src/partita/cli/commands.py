@@ -65,12 +65,13 @@ def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     from partita.report.command_tables import models_table
     from partita.report.models import all_models
     from partita.report.tables import to_terminal
+    from partita.report.unseen_tables import run_unseen_table
     from partita.runs.warnings import warnings_of
 
     models, warnings = all_models(run), warnings_of(run)
-    table = models_table(run.summary, models, warnings)
+    tables = [models_table(run.summary, models, warnings), run_unseen_table(run)]
     with _reported(run.path):
-        if not options.json:
+        for table in [] if options.json else [each for each in tables if each.rows]:
             _print_table(to_terminal(table))
             _print_notes(table)
     _log(options, "Writing the report")

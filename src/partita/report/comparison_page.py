@@ -33,6 +33,7 @@ _TITLES = {
     "finetuning": "Final fine-tuning",
     "stateless": "Stateful and stateless devices",
     "devices": "Devices helped and hurt",
+    "unseen": "Unseen devices",
     "tuned": "Tuned settings",
 }
 """The headings of the tables."""
@@ -68,6 +69,7 @@ class _ComparisonPage:
                 "rounds": self.data.rounds,
                 "models": self.data.points,
                 "sizes": [{"device": device, "examples": count} for device, count in examples],
+                "unseen": self.data.unseen,
             },
             metric=f"{self._results.split} {self._results.metric}{self._over_seeds}",
             change=self._change,

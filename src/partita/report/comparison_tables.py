@@ -11,6 +11,7 @@ from partita.protocol import Stage
 from partita.report.command_tables import trials_table
 from partita.report.references import references
 from partita.report.tables import Cited, Entry, Interval, MeanStd, Rounded, Table, write_tables
+from partita.report.unseen_tables import comparison_unseen_table
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START, STATELESS
 from partita.studies.comparison import Comparison, first_seed
@@ -54,6 +55,7 @@ def comparison_tables(results: Results) -> list[Table]:
         _finetuning(results),
         _stateless(results),
         _devices(results),
+        comparison_unseen_table(results),
         _tuned(results),
     ]
     return [_with_failures(table, results) for table in tables if table.rows]

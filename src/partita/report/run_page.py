@@ -25,6 +25,7 @@ from partita.report.sections import (
     scatter_section,
 )
 from partita.report.tables import Entry, Rounded, Table
+from partita.report.unseen_tables import run_unseen_table
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
 
@@ -100,6 +101,7 @@ class _RunPage:
             "models": self._points(),
             "sizes": [{"device": device, "examples": count} for device, count in examples],
             "visits": self.data.visits,
+            "unseen": self.data.unseen,
         }
 
     def _answer(self) -> str:
@@ -138,6 +140,8 @@ class _RunPage:
 
     def _sections(self) -> Iterator[Section]:
         yield self._models()
+        if (unseen := run_unseen_table(self.data.run)).rows:
+            yield Section(title="Unseen devices", table=unseen)
         yield self._training()
         if self.data.changed:
             yield parameters_section(self._points(), self._change, self._titles)

@@ -1,9 +1,10 @@
 """The results of a comparison, read from the folders of its runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from partita.data.arrow import Table
 from partita.errors import RunFailed
 from partita.methods import registry
 from partita.methods.named import Citation
@@ -14,6 +15,7 @@ from partita.studies.cells import START, base_of, baseline_of
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
 from partita.tasks.metrics import Direction
+from partita.training.evaluation import Summary
 
 Variant = tuple[str, str]
 """A method with a personal part: one row of the tables."""
@@ -36,11 +38,22 @@ class CellResult:
     """Training time of all devices, one after the other."""
     kept: int
     """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
+    unseen: Mapping[str, DeviceMetrics] = field(default_factory=dict)
+    """The same as `stages`, of the devices that training has not seen."""
 
     @property
     def last(self) -> DeviceMetrics:
         """The metrics of the model after the last stage of training."""
-        return self.stages[[stage for stage in self.stages if stage != Stage.SERVED][-1]]
+        return self.stages[self._last_stage]
+
+    @property
+    def last_unseen(self) -> DeviceMetrics:
+        """The metrics of the same model on the devices that training has not seen."""
+        return self.unseen.get(self._last_stage, {})
+
+    @property
+    def _last_stage(self) -> str:
+        return [stage for stage in self.stages if stage != Stage.SERVED][-1]
 
 
 @dataclass(frozen=True)
@@ -149,12 +162,9 @@ def listed(cells: Sequence[str]) -> str:
 
 def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
-    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
-    split, failed = run.summary["split"], run.summary.get("failed", {})
-    table = run.devices.select(["stage", "device", "split", "metric", "weight"])
-    for row in table.to_pylist():
-        if row["split"] == split and row["metric"] is not None and row["stage"] not in failed:
-            stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
+    summary = run.summary
+    stages = {line["stage"]: {} for line in lines} | _metrics(run.devices, summary, summary["stages"])
+    measured = [stage for stage, own in summary.get("unseen", {}).items() if "gap" in own]
     training = [line for line in lines if line["work"] != "evaluate"]
     return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
@@ -162,4 +172,14 @@ def _outcome(run: RunFolder) -> CellResult:
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
+        unseen=_metrics(run.unseen, summary, measured) if measured else {},
     )
+
+
+def _metrics(table: Table, summary: Summary, stages: Collection[str]) -> dict[str, dict[DeviceId, Any]]:
+    """Return the metric and the weight of each device that has them, by stage."""
+    found: dict[str, dict[DeviceId, Any]] = {}
+    for row in table.select(["stage", "device", "split", "metric", "weight"]).to_pylist():
+        if row["split"] == summary["split"] and row["metric"] is not None and row["stage"] in stages:
+            found.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
+    return found
