@@ -69,7 +69,7 @@ class _ComparisonPage:
                 "rounds": self.data.rounds,
                 "models": self.data.points,
                 "sizes": [{"device": device, "examples": count} for device, count in examples],
-                "unseen": self.data.unseen,
+                **({"unseen": self.data.unseen} if self.data.unseen else {}),
             },
             metric=f"{self._results.split} {self._results.metric}{self._over_seeds}",
             change=self._change,

@@ -101,7 +101,7 @@ class _RunPage:
             "models": self._points(),
             "sizes": [{"device": device, "examples": count} for device, count in examples],
             "visits": self.data.visits,
-            "unseen": self.data.unseen,
+            **({"unseen": self.data.unseen} if self.data.unseen else {}),
         }
 
     def _answer(self) -> str:

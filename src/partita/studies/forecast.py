@@ -84,33 +84,22 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
     except Exception as error:
         raise RunFailed(f"{cell.name}, in a short trial: {described(error)}.") from error
     seen, unseen = plan.evaluate.divide(task.devices.ids)
-    evaluated = len(plan.evaluate.positions(len(seen), seed=seed))
-    return sum(
-        line["seconds"]
-        / probed
-        * (_visits(line, plan, cell, evaluated) + _onboarding(line, plan, len(unseen)))
-        for line in journal.rounds()
-    )
+    counts = len(plan.evaluate.positions(len(seen), seed=seed)), len(unseen) if plan.evaluate.onboards else 0
+    return sum(line["seconds"] / probed * _visits(line, plan, cell, *counts) for line in journal.rounds())
 
 
 def _short(training: Training | None, probed: int) -> Training | None:
     return training and replace(training, rounds=min(1, training.rounds), devices_per_round=probed)
 
 
-def _onboarding(line: RoundRow, plan: Plan, unseen: int) -> int:
-    """Return the number of visits to unseen devices that a round of the short run stands for."""
-    finetuned = unseen * plan.finetune.epochs if plan.finetune else 0
-    return {"update": 0, "finetune": finetuned, "evaluate": unseen}[line["work"]]
-
-
-def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int) -> int:
+def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int, unseen: int) -> int:
     """Return the number of visits in the whole run that a round of the short run stands for."""
     skipped = cell.begins_pretrained and line["stage"] == Stage.PRETRAINED
     training = None if skipped else plan.training(Stage(line["stage"]))
     if line["work"] == "update":
         return training.rounds * training.devices_per_round if training else 0
     if line["work"] == "finetune":
-        return evaluated * plan.finetune.epochs if plan.finetune else 0
+        return (evaluated + unseen) * plan.finetune.epochs if plan.finetune else 0
     every = plan.evaluate.every
     during_training = (training.rounds - 1) // every if training and every else 0
-    return evaluated * (1 + during_training)
+    return evaluated * (1 + during_training) + unseen

@@ -207,8 +207,6 @@ class TrialWatcher:
             self._take_note(line, done)
 
     def _take_note(self, line: RoundRow, done: int) -> None:
-        if not line.get("seen", True):  # Unseen devices have no part in the choice of settings.
-            return
         self.stage = line["stage"]
         if line["work"] == "evaluate":
             self._evaluated += [(line["metric"], line["weight"])] if "metric" in line else []

@@ -52,7 +52,8 @@ class Evaluation:
     every: int = 0
     """Rounds between evaluations during training; 0: only at the end of each stage."""
     split: Split = "test"
-    """Split on which models are evaluated; with `validation`, for tuning, test rows are not read."""
+    """Split on which models are evaluated; with `validation`, for tuning, test rows are not read and unseen
+    devices not visited."""
     choose: Literal["", "validation"] = ""
     """If `choose` is "validation", each device uses the pretrained model or its own, whichever is better on
     its validation rows (see `task.validation`); reported as the stage `served`. Empty: no such choice."""
@@ -86,6 +87,11 @@ class Evaluation:
             "`choose` and `split` need validation rows, and no device has any: give devices a split "
             "`validation`; with a table, set `task.validation`, for example to 0.2."
         )
+
+    @property
+    def onboards(self) -> bool:
+        """Whether unseen devices are fine-tuned and evaluated at the end."""
+        return self.unseen > 0 and self.split == "test"
 
     def divide(self, devices: Sequence[DeviceId]) -> tuple[Sequence[DeviceId], Sequence[DeviceId]]:
         """Return the devices that training sees, and the unseen ones."""

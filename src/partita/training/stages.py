@@ -47,7 +47,8 @@ class Stages:
         self.plan = plan
         self.seed = seed
         self.all_devices = devices
-        self.devices, self.unseen = plan.evaluate.divide(devices)
+        self.devices, unseen = plan.evaluate.divide(devices)
+        self.unseen = unseen if plan.evaluate.onboards else ()
         self.journal = journal
         pretrains = plan.training(Stage.PRETRAINED) is not None
         self.splits = split_by_stage(task, personalization, seed=seed, pretrains=pretrains)
