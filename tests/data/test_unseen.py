@@ -24,8 +24,10 @@ def test_adding_devices_moves_none_and_order_does_not_matter() -> None:
     seen, unseen = divide(ids, 0.3)
     later = divide([*reversed(ids), "new"], 0.3)
 
-    assert [*seen, *unseen] != ids and sorted([*seen, *unseen]) == sorted(ids)
-    assert set(seen) <= set(later[0]) and set(unseen) <= set(later[1])
+    assert [*seen, *unseen] != ids
+    assert sorted([*seen, *unseen]) == sorted(ids)
+    assert set(seen) <= set(later[0])
+    assert set(unseen) <= set(later[1])
 
 
 def test_the_choice_is_not_that_of_a_sample_of_devices() -> None:
@@ -59,4 +61,5 @@ def test_many_devices_take_eight_bytes_each() -> None:
 
     assert len(seen) + len(unseen) == 20_000
     assert size < 500_000
-    assert seen[:2] == [seen[0], seen[1]] and not is_unseen(seen[-1], 0.5)
+    assert seen[:2] == [seen[0], seen[1]]
+    assert not is_unseen(seen[-1], 0.5)

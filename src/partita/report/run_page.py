@@ -11,6 +11,7 @@ from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
 from partita.report.figures import Data, Datum
+from partita.report.metrics_table import run_metrics
 from partita.report.models import EvaluatedModel, all_models
 from partita.report.page import Page, Section
 from partita.report.run_data import RunData, read_run
@@ -140,6 +141,8 @@ class _RunPage:
 
     def _sections(self) -> Iterator[Section]:
         yield self._models()
+        if (metrics := run_metrics(self.data.run.summary, all_models(self.data.run))).rows:
+            yield Section(title="All metrics", table=metrics)
         if (unseen := run_unseen_table(self.data.run)).rows:
             yield Section(title="Unseen devices", table=unseen)
         yield self._training()

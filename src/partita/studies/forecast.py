@@ -102,4 +102,5 @@ def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int, unseen: int)
         return (evaluated + unseen) * plan.finetune.epochs if plan.finetune else 0
     every = plan.evaluate.every
     during_training = (training.rounds - 1) // every if training and every else 0
-    return evaluated * (1 + during_training) + unseen
+    sampled = len(plan.evaluate.sampled(evaluated, seed=cell.seed))
+    return evaluated + unseen + during_training * sampled

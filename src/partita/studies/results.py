@@ -1,6 +1,6 @@
 """The results of a comparison, read from the folders of its runs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,10 @@ from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
-from partita.studies.cells import START, base_of, baseline_of
+from partita.studies.cells import START, base_of
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
+from partita.studies.variants import baseline_of
 from partita.tasks.metrics import Direction
 from partita.training.evaluation import Summary
 
@@ -38,22 +39,25 @@ class CellResult:
     """Training time of all devices, one after the other."""
     kept: int
     """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
+    further: Mapping[str, Mapping[str, DeviceMetrics]] = field(default_factory=dict)
+    """The further metrics by name, each as in `stages`."""
     unseen: Mapping[str, DeviceMetrics] = field(default_factory=dict)
     """The same as `stages`, of the devices that training has not seen."""
 
     @property
+    def last_stage(self) -> str:
+        """The last stage of training."""
+        return [stage for stage in self.stages if stage != Stage.SERVED][-1]
+
+    @property
     def last(self) -> DeviceMetrics:
         """The metrics of the model after the last stage of training."""
-        return self.stages[self._last_stage]
+        return self.stages[self.last_stage]
 
     @property
     def last_unseen(self) -> DeviceMetrics:
         """The metrics of the same model on the devices that training has not seen."""
-        return self.unseen.get(self._last_stage, {})
-
-    @property
-    def _last_stage(self) -> str:
-        return [stage for stage in self.stages if stage != Stage.SERVED][-1]
+        return self.unseen.get(self.last_stage, {})
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,11 @@ class Results:
     notes: Sequence[str]
     """Personal parts without a row, cells that failed, and every warning about the run of a cell."""
     begin_pretrained: frozenset[Variant]
-    """The variants whose runs begin from the pretrained model of their seed."""
+    """The variants whose runs begin from the pretrained model of their seed, or from its continuation."""
     reference: str
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
+    begin_continued: frozenset[Variant] = frozenset()
+    """The variants whose runs begin from what the round-matched reference made of the pretrained model."""
     tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
     """The values that each variant was tuned to."""
     failures: Sequence[str] = ()
@@ -85,9 +91,13 @@ class Results:
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    """The direction of every metric, the headline metric's first."""
 
     def before(self, variant: Variant) -> list[Variant]:
         """Return the variants whose training a variant continues, the first one first."""
+        if variant in self.begin_continued:
+            return [(START, ""), (registry.REFERENCE, "")]
         return [(START, "")] if variant in self.begin_pretrained else []
 
     def of(self, method: str, partition: str = "") -> Mapping[int, CellResult]:
@@ -144,9 +154,13 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         begin_pretrained=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
         ),
+        begin_continued=frozenset(
+            cell.row for cell in comparison.cells if methods[cell.method].begins_continued
+        ),
         reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
         runs=runs,
+        directions=summary.get("directions", {}),
     )
 
 
@@ -163,8 +177,9 @@ def listed(cells: Sequence[str]) -> str:
 def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
     summary = run.summary
-    stages = {line["stage"]: {} for line in lines} | _metrics(run.devices, summary, summary["stages"])
-    measured = [stage for stage, own in summary.get("unseen", {}).items() if "gap" in own]
+    further = [name for name in summary.get("directions", {}) if name != summary["metric"]]
+    stages = {line["stage"]: {} for line in lines} | _by_stage(run.devices, "metric", summary)
+    onboarded = {"split": summary["split"], "failed": _failed_unseen(summary)}
     training = [line for line in lines if line["work"] != "evaluate"]
     return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
@@ -172,14 +187,23 @@ def _outcome(run: RunFolder) -> CellResult:
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
-        unseen=_metrics(run.unseen, summary, measured) if measured else {},
+        further={name: _by_stage(run.devices, name, summary) for name in further},
+        unseen=_by_stage(run.unseen, "metric", onboarded),
     )
 
 
-def _metrics(table: Table, summary: Summary, stages: Collection[str]) -> dict[str, dict[DeviceId, Any]]:
-    """Return the metric and the weight of each device that has them, by stage."""
-    found: dict[str, dict[DeviceId, Any]] = {}
-    for row in table.select(["stage", "device", "split", "metric", "weight"]).to_pylist():
-        if row["split"] == summary["split"] and row["metric"] is not None and row["stage"] in stages:
-            found.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
-    return found
+def _failed_unseen(summary: Summary) -> list[str]:
+    """Return the stages in which most unseen devices failed."""
+    return [stage for stage, own in summary.get("unseen", {}).items() if "gap" not in own]
+
+
+def _by_stage(
+    table: Table, column: str, summary: Mapping[str, Any]
+) -> dict[str, dict[DeviceId, tuple[float, int]]]:
+    """Return a metric and its weight by stage and device, on the split that counts."""
+    split, failed = summary["split"], summary.get("failed", {})
+    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {}
+    for row in table.select(["stage", "device", "split", column, "weight"]).to_pylist():
+        if row["split"] == split and row[column] is not None and row["stage"] not in failed:
+            stages.setdefault(row["stage"], {})[row["device"]] = row[column], row["weight"]
+    return stages

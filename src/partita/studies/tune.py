@@ -181,7 +181,7 @@ def _tune(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback) -> T
             sampler.trials,
             on_progress,
             checks=_CHECKS if sampler.stops_early else 0,
-            on_round=labeled(on_round, _folder_of(number)),
+            on_round=labeled(on_round, folder_of(number)),
         )
         done.append(_finish_trial(tuning, start, choice, watcher))
         sampler.record(trial, done[-1].value)
@@ -211,7 +211,7 @@ def _warn_of_equals(
 
 def _metrics(tuning: Tuning, trial: Trial) -> DeviceMetrics:
     """Return the metric and the weight of each device after the last stage of a finished trial."""
-    run = RunFolder(tuning.folder / _folder_of(trial.number))
+    run = RunFolder(tuning.folder / folder_of(trial.number))
     last = list(run.summary["stages"])[-1]
     rows = run.devices.select(["stage", "device", "split", "metric", "weight"]).to_pylist()
     own = [row for row in rows if (row["stage"], row["split"]) == (last, "validation")]
@@ -263,6 +263,7 @@ def _trial_values(
         "evaluate.split": "validation",
         "evaluate.choose": "",
         "evaluate.every": max(1, rounds // (checks + 1)) if checks else 0,
+        "evaluate.sample": "all",
         "finetune.baseline": False,
     }
     return with_values(own, changes)
@@ -288,7 +289,8 @@ def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback = 
     return run.folder.shared_file(Stage.PRETRAINED)
 
 
-def _folder_of(number: int) -> str:
+def folder_of(number: int) -> str:
+    """Return the name of the folder of a trial."""
     return f"trial-{number}"
 
 
@@ -296,7 +298,7 @@ def _finish_trial(
     tuning: Tuning, start: Path | None, choice: Mapping[str, Any], watcher: TrialWatcher
 ) -> Trial:
     """Return the result of a trial, which is written to the folder of the search once the trial has ended."""
-    path = tuning.folder / f"{_folder_of(watcher.number)}.json"
+    path = tuning.folder / f"{folder_of(watcher.number)}.json"
     with suppress(FileNotFoundError):
         trial = Trial(**json.loads(path.read_bytes()))
         if trial.choice != choice:
@@ -311,7 +313,7 @@ def _finish_trial(
 
 def _committed(tuning: Tuning, number: int) -> Iterator[RoundRow]:
     """Yield the lines of the rounds that a trial has committed."""
-    run = RunFolder(tuning.folder / _folder_of(number))
+    run = RunFolder(tuning.folder / folder_of(number))
     if commit := run.commit:
         yield from islice(run.rounds(), commit["number"] + 1)
 
@@ -319,7 +321,7 @@ def _committed(tuning: Tuning, number: int) -> Iterator[RoundRow]:
 def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], watcher: TrialWatcher) -> Trial:
     """Run one trial, or what is left of it, and return its result."""
     number = watcher.number
-    changes: dict[str, Any] = {"out": str(tuning.folder / _folder_of(number))}
+    changes: dict[str, Any] = {"out": str(tuning.folder / folder_of(number))}
     if start is not None:
         changes |= {"model.start": str(start.resolve()), "model.start_names": None, "pretrain.rounds": 0}
     values = with_values(_trial_values(tuning.values, choice, checks=watcher.checks), changes)
@@ -329,7 +331,7 @@ def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], wa
     except (RunFailed, Stopped) as error:
         return Trial(number=number, choice=choice, value=None, status=str(error))
     # A model that has diverged has no metric: neither an earlier stage nor the other devices stand in for it.
-    run = RunFolder(tuning.folder / _folder_of(number))
+    run = RunFolder(tuning.folder / folder_of(number))
     if failed := [*failed_stages(run), *divergence(run)]:
         return Trial(number=number, choice=choice, value=None, status=failed[0])
     last = summary["stages"].get(watcher.stage, {"devices": 0})

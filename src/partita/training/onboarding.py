@@ -26,7 +26,8 @@ def onboarding_turns(plan: Plan, devices: int, *, first: int = 0) -> list[Turn]:
         devices: the number of devices.
         first: the number of the first of these rounds in the run.
     """
-    later = [turn for turn in plan.turns(devices) if turn.work == "finetune" or turn.final]
+    whole = replace(plan, evaluate=replace(plan.evaluate, sample="all"))
+    later = [turn for turn in whole.turns(devices) if turn.work == "finetune" or turn.final]
     return [replace(turn, number=number) for number, turn in enumerate(later, start=first)]
 
 

@@ -64,7 +64,7 @@ class Pipeline:
         self._stages = Stages(task, personalization, plan, seed=seed, devices=devices, journal=journal)
         self._executor = executor
         self._journal = journal
-        self._turns = plan.turns(len(self._stages.evaluated))
+        self._turns = plan.turns(len(self._stages.evaluated), seed=seed)
         self._onboarding = onboarding_turns(plan, len(self._stages.unseen), first=len(self._turns))
         self._rounds = {True: _training_rounds(self._turns), False: _training_rounds(self._onboarding)}
         self._pretrained = cache(self._measured_pretrained)
