@@ -89,7 +89,9 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
 
 
 def _short(training: Training | None, probed: int) -> Training | None:
-    return training and replace(training, rounds=min(1, training.rounds), devices_per_round=probed)
+    return training and replace(
+        training, rounds=min(1, training.rounds), devices_per_round=probed, patience=0
+    )
 
 
 def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int, unseen: int) -> int:
@@ -100,7 +102,7 @@ def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int, unseen: int)
         return training.rounds * training.devices_per_round if training else 0
     if line["work"] == "finetune":
         return (evaluated + unseen) * plan.finetune.epochs if plan.finetune else 0
-    every = plan.evaluate.every
-    during_training = (training.rounds - 1) // every if training and every else 0
+    rounds = range(1, training.rounds + 1) if training else ()
+    during_training = [n for n in rounds if training and training.evaluates_after(n, plan.evaluate.every)]
     sampled = len(plan.evaluate.sampled(evaluated, seed=cell.seed))
-    return evaluated + unseen + during_training * sampled
+    return evaluated + unseen + len(during_training) * sampled

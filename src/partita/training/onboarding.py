@@ -47,7 +47,7 @@ def onboard(
         by_stage.setdefault(turn.stage, []).append(turn)
     for stage, own in by_stage.items():
         trained = stages.trained(stage, devices)
-        yield from run_rounds(trained, trained.start, own, executor, stages.journal)
+        yield from run_rounds(trained, trained.start, map(trained.at_best, own), executor, stages.journal)
 
 
 def summarize_unseen(
