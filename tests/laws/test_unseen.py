@@ -174,6 +174,25 @@ def test_a_whole_model_of_an_unseen_device_begins_at_the_pretrained_one() -> Non
         assert same_bits({name.removeprefix("personal."): own[name] for name in own}, start)
 
 
+def test_early_stopping_does_not_look_at_unseen_devices_and_they_get_the_best_round() -> None:
+    devices = {name: own | {"validation": own["test"]} for name, own in DEVICES.items()}
+    method = FedAlt(shared_lr=0.6, batch_size=4)
+    rounds = Training(method=method, rounds=12, devices_per_round=3, patience=1)
+    plan = replace(PLAN, personalize=rounds, evaluate=Evaluation(unseen=SHARE, every=1))
+    whole, seen = (affine_task(devices={d: devices[d] for d in some}) for some in (DEVICES, SEEN))
+    told: list[tuple[int, int]] = []
+
+    one = pipeline(whole, offset(whole), plan, watch=lambda _, done, total: told.append((done, total)))
+    other = pipeline(seen, offset(seen), replace(plan, evaluate=Evaluation(every=1)))
+
+    assert one.summary["early_stopping"]["personalized"]["stopped_early"]
+    assert one.summary["early_stopping"] == other.summary["early_stopping"]
+    assert same_bits(one.shared, other.shared)
+    assert rows_of(one, seen=True) == other.devices.to_pylist()
+    assert {row["device"] for row in rows_of(one, seen=False, stage="finetuned")} == set(UNSEEN)
+    assert told[-1] == (len(told), len(told))
+
+
 class Killed(Exception):
     """Stands for a kill at a certain moment."""
 
