@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.protocol import Stage
+from partita.report.entries import Entry, Interval
 from partita.report.means import MetricsBySeed
-from partita.report.tables import Entry, Interval
 from partita.studies.results import CellResult, Results, Variant
 from partita.studies.statistics import paired_difference
 
