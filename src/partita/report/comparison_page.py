@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from partita.report.charts import training as training_charts
@@ -10,11 +11,13 @@ from partita.report.comparison_answer import ComparisonAnswer
 from partita.report.comparison_data import ComparisonData, read_comparison
 from partita.report.comparison_devices import DeviceSections
 from partita.report.comparison_tables import comparison_tables
+from partita.report.curve_sections import CurveSections, comparison_curves
+from partita.report.entries import Entry, Rounded
 from partita.report.forest import forest_section
 from partita.report.page import Page, Section
 from partita.report.sections import change_of, chart_section, reproduction
 from partita.report.standings import Standings
-from partita.report.tables import Entry, Rounded, Table
+from partita.report.tables import Table
 from partita.report.tradeoffs import PARAMETERS, TRAFFIC, tradeoff_section
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import Comparison
@@ -24,10 +27,13 @@ _FEW = 3
 """With more models than this, the best one is also the luckiest."""
 _TITLES = {
     "methods": "Methods",
+    "metrics": "All metrics",
     "partial": "Partial personalization",
     "finetuning": "Final fine-tuning",
     "stateless": "Stateful and stateless devices",
     "devices": "Devices helped and hurt",
+    "training": "Costs of training",
+    "unseen": "Unseen devices",
     "tuned": "Tuned settings",
 }
 """The headings of the tables."""
@@ -64,6 +70,7 @@ class _ComparisonPage:
             sections=[
                 *self._models(),
                 *self._tables(),
+                *self._curves.sections,
                 self._training(),
                 *devices.all(),
                 self._costs(),
@@ -73,6 +80,8 @@ class _ComparisonPage:
                 "rounds": self.data.rounds,
                 "models": self.standings.points,
                 "sizes": [{"device": device, "examples": count} for device, count in examples],
+                **self._curves.data,
+                **({"unseen": self.data.unseen} if self.data.unseen else {}),
             },
             metric=f"{self._metric}{self._over_seeds}",
             change=self._change,
@@ -81,6 +90,10 @@ class _ComparisonPage:
             facts=reproduction(folder.values, command) | {"Seeds": ", ".join(map(str, seeds))},
             config=folder.config_text,
         )
+
+    @cached_property
+    def _curves(self) -> CurveSections:
+        return comparison_curves(self.data)
 
     @property
     def _has_seeds(self) -> bool:

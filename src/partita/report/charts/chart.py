@@ -10,7 +10,12 @@ WIDTH = 820
 """The width of a chart in pixels; on a narrow page every part of a chart is scaled down."""
 HEIGHT = 240
 """The height of a chart that has one panel."""
-NAMES = frozenset(("forest", "bytes", "parameters", "curves", "scatter", "violins", "sorted", "examples"))
+NAMES = frozenset(
+    (
+        *("forest", "bytes", "parameters", "metric", "metrics", "curves"),
+        *("scatter", "violins", "sorted", "examples"),
+    )
+)
 """The names of all charts, which are the names of their files."""
 TEXT_SIZE = 14
 """The size of texts in pixels."""
