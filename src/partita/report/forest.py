@@ -118,6 +118,9 @@ def _finding(rows: Sequence[Datum], line: Line | None) -> str:
         return ""
     if counts[UNCLEAR] == judged:
         return f"No other model clearly differs from {line.title}"
+    if judged in (counts[BETTER], counts[WORSE]):
+        every = "The other model is" if judged == 1 else f"All {judged} other models are"
+        return f"{every} {BETTER if counts[BETTER] else WORSE} than {line.title}"
     parts = [f"{counts[verdict]} {verdict}" for verdict in (BETTER, WORSE) if counts[verdict]]
     unclear = f", {counts[UNCLEAR]} without a clear difference" if counts[UNCLEAR] else ""
     return f"{counted(judged, 'other model')}: {' and '.join(parts)} than {line.title}{unclear}"

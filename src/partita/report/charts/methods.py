@@ -20,6 +20,8 @@ _INNER = 0.85
 """The share of the height that points take."""
 _CHEAPER = 0.9
 """The share of a cost below which another is clearly lower."""
+_FEW_POWERS = 1000
+"""An axis whose highest value is less than so many times its lowest has ticks between powers of ten."""
 _DECADE = 10
 """Costs whose largest is so many times the smallest have a logarithmic axis."""
 
@@ -198,8 +200,7 @@ class CostAxis:
             return alt.X("place:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6, format="~s"))
         low = self.zero if 0 in self.costs else min(self._positive)
         ends = low / 1.6, max(self._positive) * 1.6
-        powers = range(math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1])))
-        ticks = [10.0**power for power in powers if 10.0**power > (low * 1.5 if 0 in self.costs else ends[0])]
+        ticks = [tick for tick in _ticks(*ends) if 0 not in self.costs or tick > low * 1.5]
         label = f"datum.value < {self.zero * 1.01} ? '0' : format(datum.value, '~s')"
         axis = alt.Axis(values=[*([low] if 0 in self.costs else []), *ticks], labelExpr=label)
         return alt.X(
@@ -213,3 +214,15 @@ class CostAxis:
 
     def _measure(self, cost: float) -> float:
         return math.log(cost or self.zero) if self.is_log else cost
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return the powers of ten between two costs; with few of them, also twice and five times each.
+
+    >>> _ticks(60, 1200), _ticks(100, 1e6)
+    ([100, 200, 500, 1000], [100, 1000, 10000, 100000, 1000000])
+    """
+    steps = (1, 2, 5) if high < _FEW_POWERS * low else (1,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10**power for power in powers for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
