@@ -26,7 +26,7 @@ def finding(*verdicts: str) -> str:
             "4 other models: 2 clearly better and 1 clearly worse than FedAvg, 1 without a clear difference",
         ),
         (["worse", "unclear"], "2 other models: 1 clearly worse than FedAvg, 1 without a clear difference"),
-        (["better", "better"], "All 2 other models are clearly better than FedAvg"),
+        (["better", "better"], "Both other models are clearly better than FedAvg"),
         (["worse"], "The other model is clearly worse than FedAvg"),
         (["unclear", "unclear"], "No other model clearly differs from FedAvg"),
     ],

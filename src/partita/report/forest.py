@@ -119,7 +119,9 @@ def _finding(rows: Sequence[Datum], line: Line | None) -> str:
     if counts[UNCLEAR] == judged:
         return f"No other model clearly differs from {line.title}"
     if judged in (counts[BETTER], counts[WORSE]):
-        every = "The other model is" if judged == 1 else f"All {judged} other models are"
+        every = {1: "The other model is", 2: "Both other models are"}.get(
+            judged, f"All {judged} other models are"
+        )
         return f"{every} {BETTER if counts[BETTER] else WORSE} than {line.title}"
     parts = [f"{counts[verdict]} {verdict}" for verdict in (BETTER, WORSE) if counts[verdict]]
     unclear = f", {counts[UNCLEAR]} without a clear difference" if counts[UNCLEAR] else ""
