@@ -68,21 +68,25 @@ class Curves:
     def _layers(self, metric: str, axis: str, x: str, row: str) -> list[alt.Chart]:
         of_metric = alt.FieldEqualPredicate(field="metric", equal=metric)
         in_row = alt.FieldOneOfPredicate(field="part", oneOf=list(self.rows[row]))
-        own = from_data("curves").transform_filter(of_metric).transform_filter(in_row)
         scale = alt.Scale(domain=[0, (_ROOM if self.has_labels else _MARGIN) * self.longest[x]], nice=False)
         across = alt.X(f"{x}:Q", title=_AXES[x], axis=COUNTS if x == "round" else alt.Axis(), scale=scale)
         up = alt.Y("mean:Q", title=axis, scale=alt.Scale(domain=list(self.domains[metric]), zero=False))
-        drawn = own.encode(x=across, y=up, color=self._colors, tooltip=self._tips(axis))
-        trained = drawn.transform_filter("datum.is_trained")
+        # One filter for each layer: with several, Vega-Lite gives up on simplifying them and logs a warning.
+        is_trained = alt.FieldEqualPredicate(field="is_trained", equal=True)
+        own, trained, finetuned = (
+            from_data("curves").transform_filter(of_metric, in_row, *more)
+            for more in ((), (is_trained,), (~is_trained,))
+        )
+        drawn = {"x": across, "y": up, "color": self._colors, "tooltip": self._tips(axis)}
         layers = [
-            trained.mark_line(clip=True, point={"size": 26}).encode(detail="model:N"),
-            drawn.transform_filter("!datum.is_trained").mark_point(shape="diamond", size=110, strokeWidth=2),
+            trained.mark_line(clip=True, point={"size": 26}).encode(**drawn, detail="model:N"),
+            finetuned.mark_point(shape="diamond", size=110, strokeWidth=2).encode(**drawn),
         ]
         if self.is_chain:
             chain = own.mark_line(clip=True, strokeWidth=1, opacity=0.6, color="gray")
             layers.insert(0, chain.encode(x=across, y=up))
         if self.has_band:
-            band = trained.mark_area(clip=True, opacity=0.18)
+            band = trained.mark_area(clip=True, opacity=0.18).encode(**drawn)
             layers.insert(0, band.encode(y=alt.Y("low:Q", title=axis), y2="high:Q", detail="model:N"))
         return [*layers, *self._labels(metric, x, row)]
 
@@ -90,13 +94,18 @@ class Curves:
         """Return the labels of lines: right of their ends; of a line that others continue, left of it."""
         if not self.has_labels:
             return []
-        own = from_data("labels").encode(x=f"{x}:Q", y="at:Q", text="method:N", color=self._colors)
-        for name, value in {"metric": metric, "row": row}.items():
-            own = own.transform_filter(alt.FieldEqualPredicate(field=name, equal=value))
-        is_continued = f"datum.part === '{PRETRAINING}'"
+        places = {"metric": metric, "row": row}
+        here = [alt.FieldEqualPredicate(field=name, equal=value) for name, value in places.items()]
+        is_continued = alt.FieldEqualPredicate(field="part", equal=PRETRAINING)
+        own, continued = (
+            from_data("labels")
+            .transform_filter(*here, which)
+            .encode(x=f"{x}:Q", y="at:Q", text="method:N", color=self._colors)
+            for which in (~is_continued, is_continued)
+        )
         return [
-            own.transform_filter(f"!({is_continued})").mark_text(align="left", dx=9, fontSize=_TEXT),
-            own.transform_filter(is_continued).mark_text(align="right", dx=-9, dy=-9, fontSize=_TEXT),
+            own.mark_text(align="left", dx=9, fontSize=_TEXT),
+            continued.mark_text(align="right", dx=-9, dy=-9, fontSize=_TEXT),
         ]
 
     @property
