@@ -11,6 +11,7 @@ from partita.protocol import Stage
 from partita.report.command_tables import trials_table
 from partita.report.references import references
 from partita.report.tables import Cited, Entry, Interval, MeanStd, Rounded, Table, write_tables
+from partita.report.tuned_table import tuned_table
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START
 from partita.studies.comparison import Comparison, first_seed
@@ -55,7 +56,7 @@ def comparison_tables(results: Results) -> list[Table]:
         _finetuning(results),
         _stateless(results),
         _devices(results),
-        _tuned(results),
+        tuned_table(results),
     ]
     return [_with_failures(table, results) for table in tables if table.rows]
 
@@ -217,21 +218,6 @@ def _devices(results: Results) -> Table:
             f"{results.titles[results.reference]} with the same seed. The {percentile} is over devices: 9 of "
             "10 devices reach it."
         ],
-    )
-
-
-def _tuned(results: Results) -> Table:
-    """Return the settings that tuning has chosen for each method."""
-    rows: list[list[Entry]] = [
-        [results.titles[method], partition, key, str(value)]
-        for (method, partition), values in results.tuned.items()
-        for key, value in values.items()
-    ]
-    return Table(
-        name="tuned",
-        title="Settings chosen on the validation split of the first seed",
-        columns=["method", "personal part", "key", "value"],
-        rows=rows,
     )
 
 
