@@ -27,6 +27,7 @@ from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of
+from partita.studies.evaluations import with_evaluations
 from partita.studies.partitions import compared_partitions, merge
 from partita.studies.search import space_of
 from partita.studies.trials import Tuned, trials_from
@@ -291,7 +292,7 @@ def cells_in(values: Mapping[str, Any], beside: Path) -> tuple[list[Cell], list[
         model = build_model(task, seed=config.seed)
     partitions = compared_partitions(config, model)
     cells, notes = merge(cells_of(values, devices=len(task.devices), partitions=partitions), model)
-    return cells, [*partitions.notes, *notes]
+    return with_evaluations(cells, devices=len(task.devices)), [*partitions.notes, *notes]
 
 
 def first_seed(cells: Sequence[Cell]) -> list[Cell]:

@@ -101,4 +101,4 @@ def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int) -> int:
         return evaluated * plan.finetune.epochs if plan.finetune else 0
     every = plan.evaluate.every
     during_training = (training.rounds - 1) // every if training and every else 0
-    return evaluated * (1 + during_training)
+    return evaluated + during_training * len(plan.evaluate.sampled(evaluated, seed=cell.seed))

@@ -262,6 +262,7 @@ def _trial_values(
         "evaluate.split": "validation",
         "evaluate.choose": "",
         "evaluate.every": max(1, rounds // (checks + 1)) if checks else 0,
+        "evaluate.sample": "all",
         "finetune.baseline": False,
     }
     return with_values(own, changes)

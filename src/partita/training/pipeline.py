@@ -62,7 +62,7 @@ class Pipeline:
         self._stages = Stages(task, personalization, plan, seed=seed, devices=devices, journal=journal)
         self._executor = executor
         self._journal = journal
-        self._turns = plan.turns(len(self._stages.evaluated))
+        self._turns = plan.turns(len(self._stages.evaluated), seed=seed)
         self._rounds = Counter(turn.stage for turn in self._turns if turn.work != "evaluate")
         self._unheard = 0
         self._reason = "`rounds.jsonl` says why."

@@ -50,6 +50,8 @@ class Evaluation:
     """Number of devices to evaluate, a fixed sample; or "all"."""
     every: int = 0
     """Rounds between evaluations during training; 0: only at the end of each stage."""
+    sample: int | Literal["all"] = "all"
+    """Number of these devices to evaluate during training, a fixed sample; or "all"."""
     split: Split = "test"
     """Split on which models are evaluated; with `validation`, for tuning, test rows are not read."""
     choose: Literal["", "validation"] = ""
@@ -61,9 +63,10 @@ class Evaluation:
             raise ValueError(f"`split` must be 'test' or 'validation', got {self.split!r}.")
         if self.choose not in ("", "validation"):
             raise ValueError(f"`choose` must be '' or 'validation', got {self.choose!r}.")
-        is_number = isinstance(self.devices, int) and not isinstance(self.devices, bool)
-        if self.devices != "all" and not (is_number and self.devices >= 1):
-            raise ValueError(f"`devices` must be 'all' or a number, at least 1, got {self.devices!r}.")
+        for name, value in (("devices", self.devices), ("sample", self.sample)):
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if value != "all" and not (is_number and value >= 1):
+                raise ValueError(f"`{name}` must be 'all' or a number, at least 1, got {value!r}.")
         if self.every < 0:
             raise ValueError(f"`every` must be 0 or above, got {self.every}.")
 
@@ -92,6 +95,18 @@ class Evaluation:
         sample = random.Random(derive_seed(seed, "evaluate")).sample(range(devices), self.devices)
         return sorted(sample)
 
+    def sampled(self, evaluated: int, *, seed: int) -> Sequence[int]:
+        """Return the positions, among the evaluated devices, of those evaluated during training, in order."""
+        if self.sample == "all":
+            return range(evaluated)
+        if self.sample > evaluated:
+            raise ValueError(
+                f"`evaluate.sample` must be at most the number of evaluated devices, {evaluated}, "
+                f"got {self.sample}."
+            )
+        sample = random.Random(derive_seed(seed, "evaluate", "sample")).sample(range(evaluated), self.sample)
+        return sorted(sample)
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -101,7 +116,7 @@ class Turn:
     work: Literal["update", "finetune", "evaluate"]
     round: int
     """Number of the round in its stage; for an evaluation, the number of training rounds before it."""
-    block: range = range(0)
+    block: Sequence[int] = range(0)
     """Positions of this round's devices among the evaluated ones, if no cohort is drawn."""
     final: bool = False
     """Whether this evaluates the final model of the stage."""
@@ -141,14 +156,15 @@ class Plan:
                     f"`{name}.devices_per_round` must be at most the number of devices, {devices}, "
                     f"got {training.devices_per_round}."
                 )
-        self.evaluate.positions(devices, seed=0)
+        self.evaluate.sampled(len(self.evaluate.positions(devices, seed=0)), seed=0)
 
-    def turns(self, evaluated: int) -> list[Turn]:
-        """Return every round of a run that evaluates a number of devices."""
-        return [replace(turn, number=number) for number, turn in enumerate(self._turns(evaluated))]
+    def turns(self, evaluated: int, *, seed: int = 0) -> list[Turn]:
+        """Return every round of a run that evaluates a number of devices; the seed draws the sample."""
+        turns = self._turns(range(evaluated), self.evaluate.sampled(evaluated, seed=seed))
+        return [replace(turn, number=number) for number, turn in enumerate(turns)]
 
-    def _turns(self, evaluated: int) -> Iterator[Turn]:
-        blocks = list(_blocks(evaluated))
+    def _turns(self, evaluated: Sequence[int], sampled: Sequence[int]) -> Iterator[Turn]:
+        blocks, sample = list(_blocks(evaluated)), list(_blocks(sampled))
         for stage in Stage:
             training = self.training(stage)
             rounds = training.rounds if training else 0
@@ -163,10 +179,10 @@ class Plan:
                     yield Turn(stage, "finetune", round, blocks[round])
                 done = round + 1
                 if training and done < rounds and self.evaluate.every and not done % self.evaluate.every:
-                    yield from (Turn(stage, "evaluate", done, block) for block in blocks)
+                    yield from (Turn(stage, "evaluate", done, block) for block in sample)
             yield from (Turn(stage, "evaluate", rounds, block, final=True) for block in blocks)
 
 
-def _blocks(devices: int) -> Iterator[range]:
-    for begin in range(0, devices, BLOCK):
-        yield range(begin, min(begin + BLOCK, devices))
+def _blocks(positions: Sequence[int]) -> Iterator[Sequence[int]]:
+    for begin in range(0, len(positions), BLOCK):
+        yield positions[begin : begin + BLOCK]

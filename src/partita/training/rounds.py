@@ -7,6 +7,7 @@ from typing import Any
 
 from partita.protocol import Evaluate, Order, Pace, Update, label_of
 from partita.server.round import Outcome, State
+from partita.tasks.task import Task
 from partita.training.evaluation import DeviceRow, rows_of, weighted_mean, without_metric
 from partita.training.journal import Commit, RoundRow
 from partita.training.plan import Turn
@@ -45,7 +46,7 @@ class Round:
         """The round's line of `rounds.jsonl`."""
         return {
             **self._facts(),
-            **_means(self.rows, self.stage.stages.plan.evaluate.split),
+            **_means(self.rows, self.stage.stages.task, self.stage.stages.plan.evaluate.split),
             "seconds": round(self.seconds, 4),
         }
 
@@ -86,12 +87,22 @@ def _rate(pace: Pace) -> float | None:
     return pace.lr if pace.epochs or pace.steps else None
 
 
-def _means(rows: Sequence[DeviceRow], split: str) -> dict[str, float]:
-    """Return the weighted means of the loss and the headline metric over the devices of an evaluation."""
-    means: dict[str, float] = {}
-    for name in ("loss", "metric"):
-        known = [row for row in rows if row["split"] == split and row[name] is not None and row["weight"]]
-        if known:
-            means[name] = weighted_mean((r[name] for r in known), (r["weight"] for r in known))
-            means["weight"] = sum(row["weight"] for row in known)
-    return means
+def _means(rows: Sequence[DeviceRow], task: Task, split: str) -> dict[str, Any]:
+    """Return the weighted means over the devices of an evaluation: of the loss and of all metrics."""
+    own = [row for row in rows if row["split"] == split and row["weight"]]
+    further = [name for name in task.metrics if name != task.headline]
+    known = {name: mean for name in ("loss", "metric", *further) if (mean := _mean(own, name))}
+    means: dict[str, Any] = {name: known[name]["mean"] for name in ("loss", "metric") if name in known}
+    if means:
+        means["weight"] = known["metric" if "metric" in known else "loss"]["weight"]
+    metrics = {name: known[name] for name in further if name in known}
+    return {**means, "metrics": metrics} if metrics else means
+
+
+def _mean(rows: Sequence[DeviceRow], name: str) -> dict[str, float] | None:
+    """Return the weighted mean of a column over the rows that have it, and their weight."""
+    known = [(row[name], row["weight"]) for row in rows if row[name] is not None]
+    if not known:
+        return None
+    values, weights = zip(*known, strict=True)
+    return {"mean": weighted_mean(values, weights), "weight": sum(weights)}

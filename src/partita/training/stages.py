@@ -134,7 +134,7 @@ class ServerStage:
         """Return the devices of a round: a sample in training, otherwise a block of evaluated devices."""
         devices, training = self.stages.devices, self.stages.plan.training(self.stage)
         if turn.work != "update" or training is None:
-            return self.stages.evaluated[turn.block.start : turn.block.stop]
+            return [self.stages.evaluated[position] for position in turn.block]
         size, seed = training.devices_per_round, self.stages.seed
         sample = sample_cohort(len(devices), size, seed=seed, stage=self.stage, round=turn.round)
         return [devices[position] for position in sample]
