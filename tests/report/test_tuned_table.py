@@ -35,7 +35,8 @@ def test_what_each_method_was_tuned_to_is_a_row_with_the_range_tried_and_its_edg
         ["FedAlt", "output", "kind", "b", "", "", "", 0.7, 4, 1],
     ]
     assert table.notes[-1] == (
-        "At an edge of what was tried: FedAlt (output) `rate` = 0.3 (highest); a wider range may be better."
+        "At an edge of what was tried: FedAlt output `rate` = 0.3 (highest). A wider range or more trials may "
+        "be better."
     )
 
 

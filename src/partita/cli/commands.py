@@ -191,13 +191,31 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the report of a finished run or comparison."""
-    page = _write_report(options.folder)
+    """Write the report of a finished run or comparison, or one of several."""
+    from partita.report.write import write_side_by_side
+
+    folders, settings = _folders_of(options.arguments)
+    if unknown := [key for key in settings if key != "out" or len(folders) < 2]:
+        raise ConfigError(f"`partita report` has no option `{unknown[0]}` for {len(folders)} folder(s).")
+    if len(folders) > 1:
+        page = write_side_by_side(folders, settings.get("out", ""))
+    else:
+        page = _write_report(folders[0])
     if options.json:
-        _print_json({"folder": str(options.folder), "page": str(page)})
+        _print_json({"folder": str(page.parent), "page": str(page)})
     else:
         print(f"The report is {page}")
     return 0
+
+
+def _folders_of(arguments: Sequence[str]) -> tuple[list[Path], dict[str, str]]:
+    """Return the folders among arguments, and the values of the others by key."""
+    given = [argument.partition("=") for argument in arguments]
+    settings = {key: text for key, equals, text in given if equals and key.isidentifier()}
+    folders = [Path("".join(parts)) for parts in given if not (parts[1] and parts[0].isidentifier())]
+    if not folders:
+        raise ConfigError("`partita report` needs the folder of a run or a comparison.")
+    return folders, settings
 
 
 @contextlib.contextmanager

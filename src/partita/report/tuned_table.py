@@ -60,10 +60,12 @@ def _range(tried: Sequence[Any]) -> tuple[str, str]:
 
 def _edges(results: Results) -> Iterator[str]:
     """Yield a sentence that lists the chosen values at an end of what was tried, if there are any."""
-    found = [
-        f"{results.titles[method]}{f' ({part})' if part else ''} `{key}` = {tuned.best.choice[key]} ({end})"
-        for (method, part), tuned in results.tuned.items()
-        for key, end in ends_of(tuned.trials, tuned.best).items()
-    ]
+    found: list[str] = []
+    for (method, part), tuned in results.tuned.items():
+        ends = ends_of(tuned.trials, tuned.best)
+        values = [f"`{key}` = {tuned.best.choice[key]} ({end})" for key, end in ends.items()]
+        if values:
+            name = " ".join(filter(None, (results.titles[method], part)))
+            found.append(f"{name} {', '.join(values)}")
     if found:
-        yield f"At an edge of what was tried: {', '.join(found)}; a wider range may be better."
+        yield f"At an edge of what was tried: {'; '.join(found)}. A wider range or more trials may be better."

@@ -1,18 +1,22 @@
 """Writing a report to the folder of a run or a comparison: the page, its figures and its tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from partita.config.schema import Config
 from partita.durable import locked, replace_file
 from partita.errors import ConfigError
 from partita.report.comparison_page import comparison_page
 from partita.report.figures import write_figures
 from partita.report.page import Page, html_of
 from partita.report.run_page import run_page
+from partita.report.side_by_side import side_by_side_page
+from partita.report.sources import Source, names_of, read_source
 from partita.report.tables import write_tables
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import is_comparison, reopen
+from partita.studies.run import claim
 
 
 def write_report(folder: Path) -> Path:
@@ -30,6 +34,24 @@ def write_report(folder: Path) -> Path:
         with _readable(folder):
             page = comparison_page(reopen(folder)) if is_comparison(folder) else run_page(run)
         return _write(page, run)
+
+
+def write_side_by_side(folders: Sequence[Path], out: str = "") -> Path:
+    """Write one report of several runs and comparisons to a new folder; return the page's path.
+
+    Args:
+        folders: the folders of the runs and comparisons.
+        out: the new folder; empty for the next free `runs/report-N`.
+
+    Raises:
+        ConfigError: a folder has no result, or what they measure is not the same.
+    """
+    sources: list[Source] = []
+    for folder, name in zip(folders, names_of(folders), strict=True):
+        with _readable(folder):
+            sources.append(read_source(folder, name))
+    page = side_by_side_page(sources)
+    return _write(page, RunFolder(claim(Config(name="report", out=out))))
 
 
 def _write(page: Page, run: RunFolder) -> Path:

@@ -1,0 +1,244 @@
+"""One page of several runs and comparisons: every model of each, and what can be compared between them."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from partita.config.provenance import COMMAND
+from partita.errors import ConfigError
+from partita.protocol import DeviceId
+from partita.report.charts.side_by_side import side_by_side
+from partita.report.figures import Datum
+from partita.report.page import Page, Section
+from partita.report.sections import change_of, chart_section, counted
+from partita.report.sources import Source, SourceModel, differing_data
+from partita.report.tables import Entry, Interval, MeanStd, Rounded, Table
+
+
+def side_by_side_page(sources: Sequence[Source]) -> Page:
+    """Return the page of several runs and comparisons.
+
+    Raises:
+        ConfigError: one has another metric or split than the first.
+    """
+    for other in sources[1:]:
+        _check_same(sources[0], other)
+    return _SideBySide(sources).page()
+
+
+def _check_same(first: Source, other: Source) -> None:
+    """Raise if two sources do not measure the same."""
+    measured = [(source.split, source.metric, source.direction) for source in (first, other)]
+    if measured[0] != measured[1]:
+        said = [
+            f"`{source.folder.path}` has {source.split} {source.metric} ({_better(source)} is better)"
+            for source in (first, other)
+        ]
+        raise ConfigError(f"{said[0]} and {said[1]}: side by side, both must be the same.")
+
+
+def _better(source: Source) -> str:
+    return "higher" if source.direction == "up" else "lower"
+
+
+@dataclass(frozen=True)
+class _SideBySide:
+    """Builds the page from the sources."""
+
+    sources: Sequence[Source]
+
+    def page(self) -> Page:
+        """Return the page."""
+        first = self.sources[0]
+        return Page(
+            title=" and ".join(source.name for source in self.sources),
+            answer=" ".join([*self._apart, self._best()]),
+            sections=[self._chart(), self._table()],
+            data={"devices": list(self._devices()), "models": [self._datum(*each) for each in self._sorted]},
+            metric=self._metric,
+            change=f"{change_of(first.metric, first.direction)} from {self._reference}",
+            split=first.split,
+            facts=self._facts(),
+            config="\n".join(f"# {source.name}\n\n{source.folder.config_text}" for source in self.sources),
+        )
+
+    @property
+    def _metric(self) -> str:
+        return f"{self.sources[0].split} {self.sources[0].metric}"
+
+    @property
+    def _reference(self) -> str:
+        return _name(self.sources[0], self.sources[0].reference)
+
+    @cached_property
+    def _others(self) -> set[str]:
+        """The sources whose data are not those of the first."""
+        return {other.name for other in self.sources[1:] if differing_data(self.sources[0], other)[0]}
+
+    @cached_property
+    def _sorted(self) -> list[tuple[Source, SourceModel]]:
+        """Every model, the best first."""
+        sign = 1 if self.sources[0].direction == "up" else -1
+        every = [(source, model) for source in self.sources for model in source.models]
+        return sorted(every, key=lambda each: -sign * each[1].mean)
+
+    @property
+    def _apart(self) -> list[str]:
+        """Sentences about what is not the same in all sources."""
+        first, found = self.sources[0], list[str]()
+        for other in self.sources[1:]:
+            is_other, keys = differing_data(first, other)
+            if is_other:
+                found.append(
+                    f"{other.name} and {first.name} have different data ({', '.join(keys)}): they are not "
+                    "comparable device by device, and a difference of their means may be one of the data."
+                )
+                continue
+            if keys:
+                found.append(f"{other.name} and {first.name} differ in {', '.join(keys)}.")
+            found += _apart(first, other, "devices", first.reference.devices, other.reference.devices)
+            found += _apart(first, other, "seeds", first.seeds, other.seeds)
+        return found
+
+    def _best(self) -> str:
+        """Return the best model of all, or of each source where the data differ."""
+        if self._others:
+            best = {source.name: model for source, model in reversed(self._sorted)}
+            each = [
+                f"{source.name}: {best[source.name].name} ({best[source.name].mean:.4f})"
+                for source in self.sources
+            ]
+            return f"The best {self._metric} of each: {'; '.join(each)}."
+        source, model = self._sorted[0]
+        where = counted(len(self._sorted), "model")
+        answer = f"{_name(source, model)} has the best {self._metric} of {where}: {model.mean:.4f}"
+        pair = self._difference(source, model)
+        if pair is None:
+            return f"{answer}."
+        value = f"{pair.value:+.4f}"
+        if pair.low is None or pair.high is None:
+            return f"{answer}, a difference of {value} from {self._reference}."
+        interval = f"{value}, 95 % interval {pair.low:+.4f} to {pair.high:+.4f}"
+        if pair.low <= 0 <= pair.high:
+            return f"{answer}, no clear difference from {self._reference} ({interval})."
+        return f"{answer}, a clear difference from {self._reference} ({interval})."
+
+    def _difference(self, source: Source, model: SourceModel) -> Interval | None:
+        """Return the paired difference from the reference, None for itself and for other data."""
+        first = self.sources[0]
+        if model is first.reference or source.name in self._others:
+            return None
+        pair = model.better_than(first.reference, first.direction)
+        return pair and Interval(pair.value, pair.low, pair.high, seeds=pair.seeds)
+
+    def _chart(self) -> Section:
+        models = [_name(source, model) for source, model in self._sorted]
+        caption = (
+            f"The mean {self._metric} of every model, the best first, with its 95 % confidence interval over "
+            f"devices and seeds ({_better(self.sources[0])} is better). Intervals of models on the same "
+            "devices overlap more than their difference does: the table has the paired differences."
+        )
+        names = [source.name for source in self.sources]
+        return chart_section(side_by_side(self._metric, caption, models, names))
+
+    def _datum(self, source: Source, model: SourceModel) -> Datum:
+        interval = model.estimate
+        return {
+            "source": source.name,
+            "model": _name(source, model),
+            "mean": model.mean,
+            "low": interval and interval.low,
+            "high": interval and interval.high,
+        }
+
+    def _table(self) -> Section:
+        rows: list[list[Entry]] = []
+        for source in self.sources:
+            for model in source.models:
+                means = model.means
+                std = statistics.stdev(means) if len(means) > 1 else None
+                rows.append([
+                    source.name,
+                    model.title,
+                    model.part,
+                    MeanStd(model.mean, std),
+                    self._difference(source, model),
+                    len(model.devices),
+                    len(means),
+                    round(model.rounds),
+                    Rounded(model.sent / 1e6),
+                ])  # fmt: skip
+        table = Table(
+            name="side_by_side",
+            title=f"{self._metric.capitalize()} of every model ({_better(self.sources[0])} is better)",
+            columns=[
+                *("from", "model", "personal part", self.sources[0].metric),
+                f"difference from {self._reference}",
+                *("devices", "seeds", "rounds", "MB up and down"),
+            ],
+            rows=rows,
+            notes=[*self._apart, *self._notes()],
+        )
+        return Section(title="Table", table=table)
+
+    def _notes(self) -> Iterator[str]:
+        yield (
+            "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: "
+            "paired over the devices and seeds that both models have, positive if better, with its 95 % confidence "
+            "interval; none where no seed or device is in common, or the data differ. Rounds and traffic are "
+            "those of training; a run that begins from a file does not count how that file was made."
+        )
+        for source in self.sources:
+            yield from source.notes
+
+    def _devices(self) -> Iterator[Datum]:
+        """Yield the metric of every model on every device, the reference first."""
+        first = self.sources[0]
+        before = _by_device(first.reference)
+        sign = 1 if first.direction == "up" else -1
+        every = sorted(self._sorted, key=lambda each: each[1] is not first.reference)
+        for source, model in every:
+            is_other, is_reference = source.name in self._others, model is first.reference
+            for device, metric in _by_device(model).items():
+                is_paired = device in before and not is_other and not is_reference
+                yield {
+                    "device": f"{source.name}: {device}" if is_other else device,
+                    "model": _name(source, model),
+                    "split": first.split,
+                    "examples": source.examples.get(device),
+                    "metric": metric,
+                    "change": sign * (metric - before[device]) if is_paired else None,
+                }
+
+    def _facts(self) -> dict[str, str]:
+        """Return the folder of each source and the command that made it."""
+        commands = {s.name: s.folder.values["made_with"].get(COMMAND, "") for s in self.sources}
+        return {
+            source.name: " ".join(filter(None, (f"{source.folder.path}", commands[source.name])))
+            for source in self.sources
+        }
+
+
+def _apart(first: Source, other: Source, what: str, *found: frozenset[Any]) -> list[str]:
+    """Return a sentence about devices or seeds that two sources do not have in common, if there are any."""
+    if found[0] == found[1]:
+        return []
+    common = f"the {len(found[0] & found[1]):,} in common" if found[0] & found[1] else "none"
+    return [
+        f"{first.name} and {other.name} have different {what} ({len(found[0]):,} and {len(found[1]):,}): their "
+        f"means are over their own, and paired differences over {common}."
+    ]
+
+
+def _name(source: Source, model: SourceModel) -> str:
+    return f"{source.name}: {model.name}"
+
+
+def _by_device(model: SourceModel) -> Mapping[DeviceId, float]:
+    """Return the mean metric of each device over seeds."""
+    return {
+        device: statistics.fmean(values[device][0] for values in model.by_seed.values() if device in values)
+        for device in sorted(model.devices)
+    }
