@@ -53,12 +53,12 @@ class _SideBySide:
         """Return the page."""
         first = self.sources[0]
         return Page(
-            title=" and ".join(source.name for source in self.sources),
-            answer=" ".join([*self._apart, self._best()]),
+            title=_listed([source.name for source in self.sources]),
+            answer=" ".join([*self._other_data, self._best(), *self._apart]),
             sections=[self._chart(), self._table()],
             data={"devices": list(self._devices()), "models": [self._datum(*each) for each in self._sorted]},
             metric=self._metric,
-            change=f"{change_of(first.metric, first.direction)} from {self._reference}",
+            change=change_of(first.metric, first.direction),
             split=first.split,
             facts=self._facts(),
             config="\n".join(f"# {source.name}\n\n{source.folder.config_text}" for source in self.sources),
@@ -85,21 +85,28 @@ class _SideBySide:
         return sorted(every, key=lambda each: -sign * each[1].mean)
 
     @property
+    def _other_data(self) -> list[str]:
+        """Sentences about sources with other data than the first."""
+        first = self.sources[0]
+        keys = {other.name: differing_data(first, other)[1] for other in self.sources[1:]}
+        return [
+            f"{name} and {first.name} have different data ({', '.join(keys[name])}): they are not comparable "
+            "device by device, and a difference of their means may be one of the data."
+            for name in keys
+            if name in self._others
+        ]
+
+    @property
     def _apart(self) -> list[str]:
-        """Sentences about what is not the same in all sources."""
+        """Sentences about other settings, devices and seeds on the same data as the first source's."""
         first, found = self.sources[0], list[str]()
         for other in self.sources[1:]:
-            is_other, keys = differing_data(first, other)
-            if is_other:
-                found.append(
-                    f"{other.name} and {first.name} have different data ({', '.join(keys)}): they are not "
-                    "comparable device by device, and a difference of their means may be one of the data."
-                )
+            if other.name in self._others:
                 continue
-            if keys:
-                found.append(f"{other.name} and {first.name} differ in {', '.join(keys)}.")
-            found += _apart(first, other, "devices", first.reference.devices, other.reference.devices)
-            found += _apart(first, other, "seeds", first.seeds, other.seeds)
+            if keys := differing_data(first, other)[1]:
+                found.append(f"{first.name} and {other.name} differ in {', '.join(keys)}.")
+            found += _unshared(first, other, "devices", first.reference.devices, other.reference.devices)
+            found += _unshared(first, other, "seeds", first.seeds, other.seeds)
         return found
 
     def _best(self) -> str:
@@ -179,16 +186,16 @@ class _SideBySide:
                 *("devices", "seeds", "rounds", "MB up and down"),
             ],
             rows=rows,
-            notes=[*self._apart, *self._notes()],
+            notes=[*self._other_data, *self._apart, *self._notes()],
         )
-        return Section(title="Table", table=table)
+        changes = f"In the table of all devices, every change is relative to {self._reference}."
+        return Section(title="Metric, difference and costs", table=table, paragraphs=[changes])
 
     def _notes(self) -> Iterator[str]:
         yield (
-            "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: "
-            "paired over the devices and seeds that both models have, positive if better, with its 95 % confidence "
-            "interval; none where no seed or device is in common, or the data differ. Rounds and traffic are "
-            "those of training; a run that begins from a file does not count how that file was made."
+            "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: paired "
+            "over devices and seeds, positive if better, with its 95 % confidence interval. Rounds and "
+            "traffic are those of training; a run that begins from a file does not count how it was made."
         )
         for source in self.sources:
             yield from source.notes
@@ -221,15 +228,25 @@ class _SideBySide:
         }
 
 
-def _apart(first: Source, other: Source, what: str, *found: frozenset[Any]) -> list[str]:
+def _unshared(first: Source, other: Source, what: str, *found: frozenset[Any]) -> list[str]:
     """Return a sentence about devices or seeds that two sources do not have in common, if there are any."""
     if found[0] == found[1]:
         return []
-    common = f"the {len(found[0] & found[1]):,} in common" if found[0] & found[1] else "none"
+    counts = [len(each) for each in (*found, found[0] & found[1])]
+    paired = "paired differences are over those in common" if counts[2] else "no difference can be paired"
     return [
-        f"{first.name} and {other.name} have different {what} ({len(found[0]):,} and {len(found[1]):,}): their "
-        f"means are over their own, and paired differences over {common}."
+        f"{first.name} and {other.name} have different {what} ({counts[0]:,} and {counts[1]:,}, {counts[2]:,} "
+        f"in common): means are over all of their own, and {paired}."
     ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names with commas and "and".
+
+    >>> _listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _name(source: Source, model: SourceModel) -> str:
