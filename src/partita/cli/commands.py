@@ -63,14 +63,15 @@ def _prepare(options: argparse.Namespace) -> "Prepared":
 def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     """Print the result of a finished run, and write its report."""
     from partita.report.command_tables import models_table
+    from partita.report.metrics_table import run_metrics
     from partita.report.models import all_models
     from partita.report.tables import to_terminal
     from partita.runs.warnings import warnings_of
 
     models, warnings = all_models(run), warnings_of(run)
-    table = models_table(run.summary, models, warnings)
+    tables = [models_table(run.summary, models, warnings), run_metrics(run.summary, models)]
     with _reported(run.path):
-        if not options.json:
+        for table in [] if options.json else [table for table in tables if table.rows]:
             _print_table(to_terminal(table))
             _print_notes(table)
     _log(options, "Writing the report")

@@ -9,7 +9,7 @@ from partita.config.schema import Config
 from partita.data.options import TableOptions
 from partita.data.placeholder import COLUMNS, write_placeholder
 
-_LEARNED = {"vocabulary", "tokenizer", "tokens", "derived"}
+_LEARNED = {"vocabulary", "tokenizer", "tokens", "derived", "metrics"}
 """Keys of files and settings that belong to the real data."""
 _CONTENT = {"image", "label", "audio", "text"}
 """Keys that name columns of content: a placeholder table has the default ones."""

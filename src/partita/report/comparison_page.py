@@ -29,6 +29,7 @@ from partita.studies.statistics import count_helped
 
 _TITLES = {
     "methods": "Methods",
+    "metrics": "All metrics",
     "partial": "Partial personalization",
     "finetuning": "Final fine-tuning",
     "stateless": "Stateful and stateless devices",

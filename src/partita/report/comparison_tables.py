@@ -3,14 +3,15 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 
 from partita.durable import locked, replace_file
 from partita.methods import registry
 from partita.protocol import Stage
 from partita.report.command_tables import trials_table
+from partita.report.means import MetricsBySeed, is_complete, marked, mean_std
+from partita.report.metrics_table import comparison_metrics
 from partita.report.references import references
-from partita.report.tables import Cited, Entry, Interval, MeanStd, Rounded, Table, write_tables
+from partita.report.tables import Cited, Entry, Interval, Rounded, Table, write_tables
 from partita.report.tuned_table import tuned_table
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START
@@ -18,15 +19,11 @@ from partita.studies.comparison import Comparison, first_seed
 from partita.studies.results import CellResult, Results, Variant, collect
 from partita.studies.statistics import (
     DeviceCounts,
-    DeviceMetrics,
     count_helped,
-    mean_of,
     paired_difference,
     worst_percentile,
 )
 from partita.studies.variants import STATELESS
-
-MetricsBySeed = Mapping[int, DeviceMetrics]
 
 
 def write_comparison_tables(comparison: Comparison, failed: Mapping[str, str]) -> list[Table]:
@@ -52,6 +49,7 @@ def comparison_tables(results: Results) -> list[Table]:
     """Return all tables that are not empty."""
     tables = [
         _methods(results),
+        comparison_metrics(results),
         _partial(results),
         _finetuning(results),
         _stateless(results),
@@ -70,7 +68,7 @@ def _with_failures(table: Table, results: Results) -> Table:
 def _methods(results: Results) -> Table:
     """Return every method and personal part: its metric, its costs and its gain over the baseline."""
     models = list(_models(results))
-    means = _marked([model.by_seed for model in models], results)
+    means = marked([model.by_seed for model in models], results.direction)
     rows: list[list[Entry]] = []
     for model, mean in zip(models, means, strict=True):
         variant, runs = model.variant, results.outcomes[model.variant]
@@ -121,7 +119,7 @@ def _incomplete(models: Sequence["_Model"]) -> Iterator[str]:
     missing = [
         " ".join(filter(None, (model.title, model.variant[1])))
         for model in models
-        if not _is_complete(model.by_seed, others)
+        if not is_complete(model.by_seed, others)
     ]
     if missing:
         yield f"Not marked, because some devices or seeds have no metric: {', '.join(missing)}."
@@ -143,8 +141,8 @@ def _partial(results: Results) -> Table:
     rows: list[list[Entry]] = []
     for partition in dict.fromkeys(part for method, part in results.outcomes if method in known):
         found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}
-        marked = _marked([_last(runs) for runs in found.values()], results)
-        means = dict(zip(found, marked, strict=True))
+        in_order = marked([_last(runs) for runs in found.values()], results.direction)
+        means = dict(zip(found, in_order, strict=True))
         rows.append([partition, *(means.get(method) for method in known)])
     return Table(
         name="partial",
@@ -160,7 +158,7 @@ def _finetuning(results: Results) -> Table:
     for (method, partition), runs in results.outcomes.items():
         before, after = (_stage(runs, stage) for stage in (Stage.PERSONALIZED, Stage.FINETUNED))
         if before and after and method != START:
-            pair = [_mean_std(before), _mean_std(after), _interval(after, before, results)]
+            pair = [mean_std(before), mean_std(after), _interval(after, before, results)]
             rows.append([results.titles[method], partition, *pair])
     return Table(
         name="finetuning",
@@ -181,7 +179,7 @@ def _stateless(results: Results) -> Table:
         other = results.outcomes.get((method + STATELESS, partition))
         if other:
             kept, without = _last(runs), _last(other)
-            pair = [_mean_std(kept), _mean_std(without), _interval(without, kept, results)]
+            pair = [mean_std(kept), mean_std(without), _interval(without, kept, results)]
             rows.append([results.titles[method], partition, *pair])
     return Table(
         name="stateless",
@@ -254,11 +252,6 @@ def _stage(runs: Mapping[int, CellResult], stage: Stage) -> MetricsBySeed:
     return {seed: outcome.stages[stage] for seed, outcome in runs.items() if outcome.stages.get(stage)}
 
 
-def _mean_std(by_seed: MetricsBySeed) -> MeanStd:
-    means = [mean_of(values) for values in by_seed.values()]
-    return MeanStd(statistics.fmean(means), statistics.stdev(means) if len(means) > 1 else None)
-
-
 def _interval(own: MetricsBySeed, other: MetricsBySeed, results: Results) -> Interval | None:
     common = [seed for seed in own if seed in other]
     pair = (
@@ -280,31 +273,6 @@ def _interval_notes(rows: Sequence[Sequence[Entry]]) -> list[str]:
         3: "An interval over 3 or more seeds covers other devices and other seeds like these.",
     }
     return [notes[seeds] for seeds in sorted({min(seeds, 3) for seeds in found})]
-
-
-def _marked(models: Sequence[MetricsBySeed], results: Results) -> list[MeanStd]:
-    """Return the means with the best one marked, and every one within one standard deviation of it.
-
-    A mean over fewer devices or seeds than another is not marked: those that failed may be the hard ones.
-    """
-    sign = 1 if results.direction == "up" else -1
-    means = [_mean_std(model) for model in models]
-    complete = [_is_complete(model, models) for model in models]
-    best = max(compress(means, complete), key=lambda mean: sign * mean.mean)
-    threshold = sign * best.mean - (best.std or 0.0)
-    return [
-        replace(mean, is_best=is_complete and sign * mean.mean >= threshold)
-        for mean, is_complete in zip(means, complete, strict=True)
-    ]
-
-
-def _is_complete(model: MetricsBySeed, others: Sequence[MetricsBySeed]) -> bool:
-    """Return whether no other model has a metric on more devices and seeds."""
-    return _measured(model) == max(map(_measured, others))
-
-
-def _measured(model: MetricsBySeed) -> int:
-    return sum(map(len, model.values()))
 
 
 def _costs(results: Results, variant: Variant, seed: int, outcome: CellResult) -> tuple[float, float, float]:

@@ -11,6 +11,7 @@ from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
 from partita.report.figures import Data, Datum
+from partita.report.metrics_table import run_metrics
 from partita.report.models import EvaluatedModel, all_models
 from partita.report.page import Page, Section
 from partita.report.run_data import RunData, read_run
@@ -138,6 +139,8 @@ class _RunPage:
 
     def _sections(self) -> Iterator[Section]:
         yield self._models()
+        if (metrics := run_metrics(self.data.run.summary, all_models(self.data.run))).rows:
+            yield Section(title="All metrics", table=metrics)
         yield self._training()
         if self.data.changed:
             yield parameters_section(self._points(), self._change, self._titles)

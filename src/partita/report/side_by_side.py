@@ -193,8 +193,8 @@ class _SideBySide:
 
     def _notes(self) -> Iterator[str]:
         yield (
-            "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: paired "
-            "over devices and seeds, positive if better, with its 95 % confidence interval. Rounds and "
+            "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: "
+            "paired over devices and seeds, positive if better, with its 95 % confidence interval. Rounds and "
             "traffic are those of training; a run that begins from a file does not count how it was made."
         )
         for source in self.sources:
@@ -235,8 +235,8 @@ def _unshared(first: Source, other: Source, what: str, *found: frozenset[Any]) -
     counts = [len(each) for each in (*found, found[0] & found[1])]
     paired = "paired differences are over those in common" if counts[2] else "no difference can be paired"
     return [
-        f"{first.name} and {other.name} have different {what} ({counts[0]:,} and {counts[1]:,}, {counts[2]:,} "
-        f"in common): means are over all of their own, and {paired}."
+        f"{first.name} and {other.name} have different {what} ({counts[0]:,} and {counts[1]:,}, "
+        f"{counts[2]:,} in common): means are over all of their own, and {paired}."
     ]
 
 

@@ -38,11 +38,18 @@ class CellResult:
     """Training time of all devices, one after the other."""
     kept: int
     """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
+    further: Mapping[str, Mapping[str, DeviceMetrics]] = field(default_factory=dict)
+    """The further metrics by name, each as in `stages`."""
+
+    @property
+    def last_stage(self) -> str:
+        """The last stage of training."""
+        return [stage for stage in self.stages if stage != Stage.SERVED][-1]
 
     @property
     def last(self) -> DeviceMetrics:
         """The metrics of the model after the last stage of training."""
-        return self.stages[[stage for stage in self.stages if stage != Stage.SERVED][-1]]
+        return self.stages[self.last_stage]
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class Results:
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    """The direction of every metric, the headline metric's first."""
 
     def before(self, variant: Variant) -> list[Variant]:
         """Return the variants whose training a variant continues, the first one first."""
@@ -147,6 +156,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
             if (tuned := comparison.trials_of(cell)) is not None
         },
         runs=runs,
+        directions=summary.get("directions", {}),
     )
 
 
@@ -162,12 +172,8 @@ def listed(cells: Sequence[str]) -> str:
 
 def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
-    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
-    split, failed = run.summary["split"], run.summary.get("failed", {})
-    table = run.devices.select(["stage", "device", "split", "metric", "weight"])
-    for row in table.to_pylist():
-        if row["split"] == split and row["metric"] is not None and row["stage"] not in failed:
-            stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
+    further = [name for name in run.summary.get("directions", {}) if name != run.summary["metric"]]
+    stages = {line["stage"]: {} for line in lines} | _by_stage(run, "metric")
     training = [line for line in lines if line["work"] != "evaluate"]
     return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
@@ -175,4 +181,15 @@ def _outcome(run: RunFolder) -> CellResult:
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
+        further={name: _by_stage(run, name) for name in further},
     )
+
+
+def _by_stage(run: RunFolder, column: str) -> dict[str, dict[DeviceId, tuple[float, int]]]:
+    """Return a metric and its weight by stage and device, on the split that counts."""
+    split, failed = run.summary["split"], run.summary.get("failed", {})
+    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {}
+    for row in run.devices.select(["stage", "device", "split", column, "weight"]).to_pylist():
+        if row["split"] == split and row[column] is not None and row["stage"] not in failed:
+            stages.setdefault(row["stage"], {})[row["device"]] = row[column], row["weight"]
+    return stages
