@@ -11,10 +11,11 @@ from partita.errors import ConfigError
 from partita.protocol import DeviceId
 from partita.report.charts.side_by_side import side_by_side
 from partita.report.figures import Datum
+from partita.report.means import mean_std
 from partita.report.page import Page, Section
 from partita.report.sections import change_of, chart_section, counted
 from partita.report.sources import Source, SourceModel, differing_data
-from partita.report.tables import Entry, Interval, MeanStd, Rounded, Table
+from partita.report.tables import Entry, Interval, Rounded, Table
 
 
 def side_by_side_page(sources: Sequence[Source]) -> Page:
@@ -161,22 +162,6 @@ class _SideBySide:
         }
 
     def _table(self) -> Section:
-        rows: list[list[Entry]] = []
-        for source in self.sources:
-            for model in source.models:
-                means = model.means
-                std = statistics.stdev(means) if len(means) > 1 else None
-                rows.append([
-                    source.name,
-                    model.title,
-                    model.part,
-                    MeanStd(model.mean, std),
-                    self._difference(source, model),
-                    len(model.devices),
-                    len(means),
-                    round(model.rounds),
-                    Rounded(model.sent / 1e6),
-                ])  # fmt: skip
         table = Table(
             name="side_by_side",
             title=f"{self._metric.capitalize()} of every model ({_better(self.sources[0])} is better)",
@@ -185,17 +170,30 @@ class _SideBySide:
                 f"difference from {self._reference}",
                 *("devices", "seeds", "rounds", "MB up and down"),
             ],
-            rows=rows,
+            rows=[self._row(source, model) for source in self.sources for model in source.models],
             notes=[*self._other_data, *self._apart, *self._notes()],
         )
         changes = f"In the table of all devices, every change is relative to {self._reference}."
         return Section(title="Metric, difference and costs", table=table, paragraphs=[changes])
 
+    def _row(self, source: Source, model: SourceModel) -> list[Entry]:
+        return [
+            source.name,
+            model.title,
+            model.part,
+            mean_std(model.by_seed),
+            self._difference(source, model),
+            len(model.devices),
+            len(model.by_seed),
+            round(model.rounds),
+            Rounded(model.sent / 1e6),
+        ]
+
     def _notes(self) -> Iterator[str]:
         yield (
             "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: "
-            "paired over devices and seeds, positive if better, with its 95 % confidence interval. Rounds and "
-            "traffic are those of training; a run that begins from a file does not count how it was made."
+            "paired over devices and seeds, positive if better, with its 95 % confidence interval. Rounds "
+            "and traffic are those of training; a run that begins from a file does not count how it was made."
         )
         for source in self.sources:
             yield from source.notes

@@ -11,16 +11,16 @@ from typing import Any
 from partita.config.files import KEYS
 from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage
+from partita.report.means import MetricsBySeed, mean_std
 from partita.report.models import EvaluatedModel, evaluated_models
 from partita.report.run_data import training_rounds
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import warnings_of
 from partita.studies.comparison import is_comparison, reopen
 from partita.studies.results import CellResult, Results, Variant, collect
-from partita.studies.statistics import DeviceMetrics, Estimate, mean_of, paired_difference
+from partita.studies.statistics import DeviceMetrics, Estimate, paired_difference
 from partita.tasks.metrics import Direction
 
-MetricsBySeed = Mapping[int, DeviceMetrics]
 _TABLE = "task.data"
 """The key of the table that a task reads; its digest identifies the data."""
 
@@ -46,12 +46,7 @@ class SourceModel:
     @property
     def mean(self) -> float:
         """The weighted mean over devices, averaged over seeds."""
-        return statistics.fmean(self.means)
-
-    @property
-    def means(self) -> list[float]:
-        """The weighted mean over devices of each seed."""
-        return [mean_of(values) for values in self.by_seed.values()]
+        return mean_std(self.by_seed).mean
 
     @property
     def devices(self) -> frozenset[DeviceId]:
