@@ -40,7 +40,8 @@ def _rates(config: Config) -> Iterator[tuple[str, float]]:
     for key in registry.find(own.method).rates:
         if used.get(key, True) and _is_trained(config, key):
             rate = value_at(values, key)
-            yield key, own.shared_lr if rate is None and key == PERSONAL_RATE else rate
+            # Only the personal rate may be missing: it is then the shared one.
+            yield key, own.shared_lr if rate is None else rate
 
 
 def _is_trained(config: Config, key: str) -> bool:
