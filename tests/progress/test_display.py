@@ -15,7 +15,8 @@ from partita.protocol import Stage
 
 
 def line(stage: Stage, work: str, round: int, loss: float | None, rounds: int, **further: Any) -> dict:
-    return {"stage": stage, "work": work, "round": round, "loss": loss, "rounds": rounds, **further}
+    fields = {"stage": stage, "work": work, "round": round, "loss": loss, "rounds": rounds, "final": False}
+    return fields | further
 
 
 def counts(helped: int, hurt: int, same: int) -> dict[str, int]:

@@ -385,6 +385,26 @@ def test_served_models_are_compared(tmp_path: Path) -> None:
     assert order == [f"d{n}" for n in range(6)]
 
 
+def test_runs_that_stop_early_are_named_and_all_of_their_rounds_are_counted(tmp_path: Path) -> None:
+    # A rate of 0 never becomes better than after its first round: 2 rounds of pretraining, and 3 of 6.
+    rounds = {"rounds": 6, "shared_lr": 0.0, "patience": 2}
+    given = values(
+        "fedalt",
+        personalize=rounds,
+        evaluate={"every": 1},
+        task={"validation": 0.3},
+        compare={"seeds": 1},
+    )
+
+    comparison, failed = done(tmp_path / "grid", given)
+
+    assert failed == {}
+    (row,) = [row for row in table(comparison.folder) if row["method"] == "FedAlt"]
+    assert row["rounds"] == "5"
+    note = "Stopped early, with all rounds counted in the costs: fedavg-3, fedalt-output-3 ("
+    assert note in (comparison.folder / "tables/methods.md").read_text()
+
+
 def get(config: Config, key: str) -> Any:
     section, name = key.split(".")
     return getattr(getattr(config, section), name)

@@ -91,6 +91,9 @@ def build(config: Config, folder: Path) -> Built:
         check_task(task, own, seed=config.seed)
         with in_section("evaluate"):
             config.evaluate.check(task)
+        for section, training in plan.trainings.items():
+            with in_section(section):
+                training.check(task)
     with own_code("`personalize.method`"):
         _check_carried(plan, own, task, seed=config.seed)
     return Built(task, own, plan, start, watchers)

@@ -36,6 +36,8 @@ class RunProgress:
     """The folder of an inner run; empty for the run itself."""
     stage: str = ""
     work: str = ""
+    final: bool = False
+    """Whether the final model of the stage is evaluated."""
     round: int = 0
     """Rounds of the stage that are done."""
     rounds: int = 0
@@ -51,11 +53,11 @@ class RunProgress:
         """Return the state after one more round, given the line that watchers receive."""
         run, stage, work = line.get("run", ""), str(line["stage"]), line["work"]
         before = self if (self.run, self.stage) == (run, stage) else RunProgress()
-        state = replace(before, run=run, stage=stage, work=work, rounds=line["rounds"])
+        state = replace(before, run=run, stage=stage, work=work, final=line["final"], rounds=line["rounds"])
         if work != "evaluate":
             return replace(state, round=line["round"] + 1, loss=line["loss"])
         hurt, compared = line.get("hurt", 0), sum(line.get(key, 0) for key in ("helped", "hurt", "same"))
-        if before.work == "evaluate":  # A further block of devices of the same evaluation.
+        if before.work == "evaluate" and before.final == line["final"]:  # A further block of the evaluation.
             hurt, compared = hurt + before.hurt, compared + before.compared
         return replace(state, round=line["round"], hurt=hurt, compared=compared)
 

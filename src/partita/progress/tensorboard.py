@@ -74,7 +74,7 @@ class TensorBoard:
             self._end_evaluation()
         if line["work"] == "evaluate":
             self._evaluation.append(
-                {key: line.get(key) for key in ("stage", "work", "round", "weight", *_MEASURED)}
+                {key: line.get(key) for key in ("stage", "work", "round", "final", "weight", *_MEASURED)}
             )
         else:
             self._write(line, dict(_scalars(line)))
@@ -114,8 +114,8 @@ def _write_event(file: BinaryIO, **fields: Any) -> None:
     RecordWriter(file).write(events.Event(wall_time=time.time(), **fields).SerializeToString())
 
 
-def _key(line: Mapping[str, Any]) -> tuple[str, str, int]:
-    return line["stage"], line["work"], line["round"]
+def _key(line: Mapping[str, Any]) -> tuple[str, str, int, bool]:
+    return line["stage"], line["work"], line["round"], line["final"]
 
 
 def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

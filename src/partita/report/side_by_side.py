@@ -9,7 +9,7 @@ from typing import Any
 from partita.config.provenance import COMMAND
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
-from partita.report.charts.side_by_side import side_by_side
+from partita.report.charts.side_by_side import SideBySide, side_by_side
 from partita.report.figures import Datum
 from partita.report.means import mean_std
 from partita.report.page import Page, Section
@@ -83,7 +83,15 @@ class _SideBySide:
         """Every model, the best first."""
         sign = 1 if self.sources[0].direction == "up" else -1
         every = [(source, model) for source in self.sources for model in source.models]
-        return sorted(every, key=lambda each: -sign * each[1].mean)
+        return sorted(every, key=lambda each: -sign * self._point(*each))
+
+    def _point(self, source: Source, model: SourceModel, gain: float | None = None) -> float:
+        """Return the reference's mean and the paired difference or another gain; unpaired, the own mean."""
+        first, pair = self.sources[0], self._difference(source, model)
+        if pair is None:
+            return model.mean
+        sign = 1 if first.direction == "up" else -1
+        return first.reference.mean + sign * (pair.value if gain is None else gain)
 
     @property
     def _other_data(self) -> list[str]:
@@ -142,23 +150,35 @@ class _SideBySide:
         return pair and Interval(pair.value, pair.low, pair.high, seeds=pair.seeds)
 
     def _chart(self) -> Section:
-        models = [_name(source, model) for source, model in self._sorted]
         caption = (
-            f"The mean {self._metric} of every model, the best first, with its 95 % confidence interval over "
-            f"devices and seeds ({_better(self.sources[0])} is better). Intervals of models on the same "
-            "devices overlap more than their difference does: the table has the paired differences."
+            f"Every model, the best first ({_better(self.sources[0])} is better). A point is the mean of "
+            f"{self._reference}, the dashed line, plus the paired difference from it: all points are over "
+            "the same devices and seeds. A bar is the 95 % interval of that difference; where it reaches the "
+            "line, the two do not clearly differ. A point without a bar is a model's own mean: that of the "
+            "reference, or of a model that cannot be paired with it."
         )
-        names = [source.name for source in self.sources]
-        return chart_section(side_by_side(self._metric, caption, models, names))
+        content = SideBySide(
+            caption=caption,
+            metric=self._metric,
+            models=[_name(source, model) for source, model in self._sorted],
+            sources=[source.name for source in self.sources],
+            points=[self._point(source, model) for source, model in self._sorted],
+            line=self.sources[0].reference.mean,
+        )
+        return chart_section(side_by_side(content))
 
     def _datum(self, source: Source, model: SourceModel) -> Datum:
-        interval = model.estimate
+        pair = self._difference(source, model)
+        ends: list[float | None] = [None, None]
+        if pair and pair.low is not None and pair.high is not None:
+            ends = sorted(self._point(source, model, gain) for gain in (pair.low, pair.high))
         return {
             "source": source.name,
             "model": _name(source, model),
             "mean": model.mean,
-            "low": interval and interval.low,
-            "high": interval and interval.high,
+            "point": self._point(source, model),
+            "low": ends[0],
+            "high": ends[1],
         }
 
     def _table(self) -> Section:

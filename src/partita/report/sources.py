@@ -4,7 +4,6 @@ import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +51,6 @@ class SourceModel:
     def devices(self) -> frozenset[DeviceId]:
         """The devices that it has a metric on."""
         return frozenset(device for values in self.by_seed.values() for device in values)
-
-    @cached_property
-    def estimate(self) -> Estimate | None:
-        """The mean with its confidence interval: the difference from a metric of 0 on every device."""
-        own = list(self.by_seed.values())
-        zeros = [{device: (0.0, weight) for device, (_, weight) in values.items()} for values in own]
-        return paired_difference(own, zeros, "up")
 
     def better_than(self, other: "SourceModel", direction: Direction) -> Estimate | None:
         """Return how much better it is than another, paired over the devices and seeds that both have."""

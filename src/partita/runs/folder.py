@@ -162,6 +162,12 @@ class RunFolder:
         """Yield the lines of `rounds.jsonl`."""
         return _read_lines(self.rounds_file)
 
+    def committed_rounds(self) -> Iterator[RoundRow]:
+        """Yield the lines of `rounds.jsonl` up to the last commit, none before the first."""
+        if (commit := self.commit) is not None:
+            content = self.rounds_file.read_bytes()[: commit["rounds_bytes"]]
+            yield from map(json.loads, content.splitlines())
+
     def rows(self) -> Iterator[DeviceRow]:
         """Yield the measurements that an unfinished run has committed so far."""
         return _read_lines(self.rows_file)

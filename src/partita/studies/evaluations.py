@@ -29,10 +29,12 @@ class Visits:
     """Training rounds, by stage."""
     visits: int
     """Number of visits: training, fine-tuning, and the evaluations at the end of each stage."""
+    stopping: int = 0
+    """Number of stages that may stop early: they are also evaluated after their last round."""
 
     def evaluations(self, every: int) -> int:
         """Return the number of evaluations during training; the end of a stage is evaluated anyway."""
-        return sum((rounds - 1) // every for rounds in self.rounds if rounds)
+        return sum((rounds - 1) // every for rounds in self.rounds if rounds) + self.stopping
 
     def largest_sample(self, every: int) -> float:
         """Return how many devices each evaluation can have at most, to be few enough of all visits."""
@@ -99,7 +101,8 @@ def visits_of(config: Config, devices: int) -> Visits:
     training = (
         rounds[0] * config.pretrain.devices_per_round + rounds[1] * config.personalize.devices_per_round
     )
-    return Visits(rounds, training + stages * evaluated)
+    stopping = sum(bool(each.rounds and each.patience) for each in (config.pretrain, config.personalize))
+    return Visits(rounds, training + stages * evaluated, stopping)
 
 
 def _configs(cells: Sequence[Cell]) -> Iterator[Config]:

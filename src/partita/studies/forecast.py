@@ -88,7 +88,9 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
 
 
 def _short(training: Training | None, probed: int) -> Training | None:
-    return training and replace(training, rounds=min(1, training.rounds), devices_per_round=probed)
+    return training and replace(
+        training, rounds=min(1, training.rounds), devices_per_round=probed, patience=0
+    )
 
 
 def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int) -> int:
@@ -99,6 +101,6 @@ def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int) -> int:
         return training.rounds * training.devices_per_round if training else 0
     if line["work"] == "finetune":
         return evaluated * plan.finetune.epochs if plan.finetune else 0
-    every = plan.evaluate.every
-    during_training = (training.rounds - 1) // every if training and every else 0
-    return evaluated + during_training * len(plan.evaluate.sampled(evaluated, seed=cell.seed))
+    rounds = range(1, training.rounds + 1) if training else ()
+    during_training = [n for n in rounds if training and training.evaluates_after(n, plan.evaluate.every)]
+    return evaluated + len(during_training) * len(plan.evaluate.sampled(evaluated, seed=cell.seed))

@@ -72,6 +72,8 @@ def pipeline(
     plan.check(len(task.devices))
     check_task(task, own, seed=seed)
     plan.evaluate.check(task)
+    for training in plan.trainings.values():
+        training.check(task)
     origin = Origin(task, own, seed)
     if out is None:
         if resume:

@@ -105,6 +105,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     """
     outcomes: dict[Variant, dict[int, CellResult]] = {}
     runs: dict[Variant, dict[int, RunFolder]] = {}
+    finished: dict[str, RunFolder] = {}
     summary: Mapping[str, Any] = {}
     failures = [f"{name} failed: {reason}" for name, reason in failed.items()]
     diverged: list[str] = []
@@ -115,7 +116,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
             continue
         summary = summary or run.summary
         outcome = _outcome(run)
-        runs.setdefault(cell.row, {})[cell.seed] = run
+        finished[cell.name] = runs.setdefault(cell.row, {})[cell.seed] = run
         if outcome.last:
             outcomes.setdefault(cell.row, {})[cell.seed] = outcome
         diverged += [cell.name] if any(divergence(run)) else []
@@ -124,7 +125,11 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         for warning in warnings_of(run):
             if warning not in own:
                 warnings.setdefault(warning, []).append(cell.name)
-    notes = [*failures, *(f"{listed(names)}: {warning}." for warning, names in warnings.items())]
+    notes = [
+        *failures,
+        *_stopping_notes(finished),
+        *(f"{listed(names)}: {warning}." for warning, names in warnings.items()),
+    ]
     if not outcomes:
         resume = f"No run is finished: resume with `partita compare --resume {comparison.folder}`."
         sentences = [note if note.endswith(".") else f"{note}." for note in notes]
@@ -158,6 +163,16 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         runs=runs,
         directions=summary.get("directions", {}),
     )
+
+
+def _stopping_notes(cells: Mapping[str, RunFolder]) -> list[str]:
+    """Return a sentence that names the cells with a stage that stopped early, if there are any."""
+    outcomes = {name: run.summary.get("early_stopping", {}).values() for name, run in cells.items()}
+    early = [name for name, own in outcomes.items() if any(outcome["stopped_early"] for outcome in own)]
+    text = (
+        "Stopped early, with all rounds counted in the costs: {} (`summary.json` has the best round of each)."
+    )
+    return [text.format(listed(early))] if early else []
 
 
 def listed(cells: Sequence[str]) -> str:

@@ -12,13 +12,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from partita.config.building import build
+from partita.config.building import build, build_plan
 from partita.config.changes import value_at, with_values
 from partita.config.files import check_unchanged, contents_of, find_files, relative_to
 from partita.config.provenance import find_own_code, made_with
@@ -242,12 +241,19 @@ def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
     config, folder = config_of(values), tuning.folder.resolve()
     versions = made_with(config, folder) | contents_of(config, tuning.beside)
     changes: dict[str, Any] = {"made_with": versions}
-    if not config.evaluate.choose and config.evaluate.split != "validation":
+    if any(training.patience for training in build_plan(config).trainings.values()):
+        changes["task.validation"] = _validation_of(config)
+    elif not config.evaluate.choose and config.evaluate.split != "validation":
         changes["task.validation"] = None
     values = with_values(values, changes)
     path = tuning.folder / "tuned.toml"
     replace_file(path, tomli_w.dumps(values).encode())
     return path
+
+
+def _validation_of(config: Config) -> float:
+    """Return the share of training rows that a search holds out."""
+    return config.task.options.get("validation") or _VALIDATION
 
 
 def _trial_values(
@@ -258,7 +264,7 @@ def _trial_values(
     config = config_of(own)
     rounds = config.personalize.rounds or config.pretrain.rounds
     changes = {
-        "task.validation": config.task.options.get("validation") or _VALIDATION,
+        "task.validation": _validation_of(config),
         "evaluate.split": "validation",
         "evaluate.choose": "",
         "evaluate.every": max(1, rounds // (checks + 1)) if checks else 0,
@@ -312,9 +318,7 @@ def _finish_trial(
 
 def _committed(tuning: Tuning, number: int) -> Iterator[RoundRow]:
     """Yield the lines of the rounds that a trial has committed."""
-    run = RunFolder(tuning.folder / folder_of(number))
-    if commit := run.commit:
-        yield from islice(run.rounds(), commit["number"] + 1)
+    yield from RunFolder(tuning.folder / folder_of(number)).committed_rounds()
 
 
 def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], watcher: TrialWatcher) -> Trial:

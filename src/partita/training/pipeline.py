@@ -5,13 +5,15 @@ reports progress, ends if no device replies, and ends with a summary.
 """
 
 import logging
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from partita.errors import RunFailed
 from partita.partition import Personalization
-from partita.protocol import Executor, Stage
+from partita.protocol import Executor, Stage, label_of
 from partita.server.round import State
 from partita.tasks.task import Task
 from partita.training.evaluation import DeviceRow, Pretrained, Summary, columns_of, served, summarize
@@ -21,11 +23,13 @@ from partita.training.loop import run_rounds
 from partita.training.plan import Plan, Turn
 from partita.training.rounds import Round
 from partita.training.stages import ServerStage, Stages
+from partita.training.stopping import Stopping
 
 logger = logging.getLogger(__name__)
 
 RoundCallback = Callable[[RoundRow, int, int], None]
-"""Called after every round: its line of `rounds.jsonl`, the number of rounds done, the number of all rounds.
+"""Called after every round: its line of `rounds.jsonl`, the number of rounds done, the number of all rounds
+(smaller once a stage has stopped early).
 
 The line has more than the file: `rounds`, the number of rounds of its stage; and for an evaluation after
 pretraining `helped`, `hurt` and `same`, which count its devices against the pretrained model.
@@ -62,7 +66,7 @@ class Pipeline:
         self._stages = Stages(task, personalization, plan, seed=seed, devices=devices, journal=journal)
         self._executor = executor
         self._journal = journal
-        self._turns = plan.turns(len(self._stages.evaluated), seed=seed)
+        self._turns = self._stages.turns
         self._rounds = Counter(turn.stage for turn in self._turns if turn.work != "evaluate")
         self._unheard = 0
         self._reason = "`rounds.jsonl` says why."
@@ -76,6 +80,7 @@ class Pipeline:
             self._executor.close(last.label, last.counted, last.asked)
         done = -1 if last is None else last.number
         for stage in dict.fromkeys(turn.stage for turn in self._turns):
+            self._leave_out_skipped(self._stages.stopping(stage), stage)
             left = [turn for turn in self._turns if turn.stage is stage and turn.number > done]
             resumed = self._journal.state() if last is not None and last.stage == stage else None
             if left:
@@ -96,13 +101,32 @@ class Pipeline:
         state = resumed or own.start
         for is_final in (False, True):
             if is_final:
-                self._save_result(own, state)
-            some = [turn for turn in turns if turn.final == is_final]
-            for done in run_rounds(own, state, some, self._executor, self._journal):
+                own, state = self._end_training(own, state)
+            some = (turn for turn in turns if turn.final == is_final and not own.stopping.skips(turn))
+            for done in run_rounds(own, state, map(own.at_best, some), self._executor, self._journal):
                 state = done.state
+                self._leave_out_skipped(own.stopping, stage)
                 if on_round is not None:
-                    on_round(self._report(done), done.turn.number + 1, len(self._turns))
+                    on_round(self._report(done), self._count_until(done.turn), len(self._turns))
                 self._check_heard(done)
+
+    def _leave_out_skipped(self, stopping: Stopping, stage: Stage) -> None:
+        """Take the turns before which a stage has stopped out of the run, in place."""
+        if stopping.decision.stops:
+            self._turns = [t for t in self._turns if t.stage is not stage or not stopping.skips(t)]
+
+    def _count_until(self, turn: Turn) -> int:
+        """Return the number of rounds done after a turn."""
+        return bisect_right(self._turns, turn.number, key=lambda each: each.number)
+
+    def _end_training(self, own: ServerStage, state: State) -> tuple[ServerStage, State]:
+        """Go back to the best round of a stage that may stop early, and save the result of its training."""
+        if (best := own.stopping.best) is not None:
+            self._executor.restore(label_of(own.stage, best))
+            own = replace(own, failures=self._stages.failures(own.stage, best))
+            state = replace(state, shared=self._journal.best())
+        self._save_result(own, state)
+        return own, state
 
     def _save_starts(self, stage: Stage) -> None:
         for name, params in self._stages.starts(stage).items():
@@ -156,7 +180,11 @@ class Pipeline:
             if evaluate.choose:
                 yield from served(self._journal.rows, task, devices=devices)
 
-        failures = failures_by_stage(self._journal.rounds())
+        stopping = {stage: self._stages.stopping(stage) for stage in Stage}
+        best: dict[str, int] = {stage: own.best for stage, own in stopping.items() if own.best is not None}
+        failures = failures_by_stage(self._journal.rounds(), best)
         summary = summarize(rows(), task, devices=devices, split=evaluate.split, failures=failures)
+        if outcomes := {str(stage): own.record() for stage, own in stopping.items() if own.patience}:
+            summary["early_stopping"] = outcomes
         self._journal.finish(columns_of(task), rows(), summary)
         return summary

@@ -18,6 +18,10 @@ Split = Literal["test", "validation"]
 
 BLOCK = 100
 """Devices in a round of fine-tuning or evaluation."""
+_NO_VALIDATION = (
+    "validation rows, and no device has any: give devices a split `validation`; with a table, set "
+    "`task.validation`, for example to 0.2."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +38,36 @@ class Training:
     """Schedule of the devices' learning rates over rounds."""
     server: ServerOptimizer = field(default_factory=Averaging)
     """Optimizer of the server."""
+    patience: int = 0
+    """Early stopping: stop after so many rounds without a better metric on the validation split, and go back
+    to the best round; 0: off. The metric is measured after every `evaluate.every` rounds (if that is 0, a
+    fifth of `patience`, at least 1) and after the last round, over the devices that are evaluated during
+    training. Learning rates follow the planned `rounds`."""
 
     def __post_init__(self) -> None:
+        if self.patience < 0:
+            raise ValueError(f"`patience` must be 0 or above, got {self.patience}.")
         if self.rounds < 0:
             raise ValueError(f"`rounds` must be 0 or above, got {self.rounds}.")
         if self.devices_per_round < 1:
             raise ValueError(f"`devices_per_round` must be at least 1, got {self.devices_per_round}.")
+
+    def check(self, task: Task) -> None:
+        """Raise if early stopping needs validation rows and no device has any."""
+        if self.patience and self.rounds and not _has_validation(task):
+            raise ValueError(f"`patience` needs {_NO_VALIDATION}")
+
+    def evaluates_after(self, done: int, every: int) -> bool:
+        """Return whether devices are evaluated during training after `done` rounds.
+
+        Args:
+            done: number of rounds done.
+            every: rounds between evaluations; 0: only where early stopping needs them.
+        """
+        if done == self.rounds:
+            return bool(self.patience)
+        every = every or (max(1, self.patience // 5) if self.patience else 0)
+        return bool(every) and not done % every
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +102,8 @@ class Evaluation:
         """Raise if validation rows are needed and no device has any."""
         if not self.choose and self.split != "validation":
             return
-        for device in task.devices.ids:
-            with contextlib.suppress(CannotDo):
-                splits = task.devices[device]
-                if "validation" in splits and len(examples_of(splits["validation"])):
-                    return
-        raise ValueError(
-            "`choose` and `split` need validation rows, and no device has any: give devices a split "
-            "`validation`; with a table, set `task.validation`, for example to 0.2."
-        )
+        if not _has_validation(task):
+            raise ValueError(f"`choose` and `split` need {_NO_VALIDATION}")
 
     def positions(self, devices: int, *, seed: int) -> Sequence[int]:
         """Return the positions of the evaluated devices among all, in order."""
@@ -147,11 +168,17 @@ class Plan:
         rounds = {Stage.PRETRAINED: self.pretrain, Stage.PERSONALIZED: self.personalize}.get(stage)
         return rounds if rounds and rounds.rounds else None
 
+    @property
+    def trainings(self) -> dict[str, Training]:
+        """The training rounds of the stages that have any, by their section of a config."""
+        stages = {"pretrain": Stage.PRETRAINED, "personalize": Stage.PERSONALIZED}
+        found = {name: self.training(stage) for name, stage in stages.items()}
+        return {name: training for name, training in found.items() if training}
+
     def check(self, devices: int) -> None:
         """Raise if the plan needs more devices than there are."""
-        for name, stage in (("pretrain", Stage.PRETRAINED), ("personalize", Stage.PERSONALIZED)):
-            training = self.training(stage)
-            if training and training.devices_per_round > devices:
+        for name, training in self.trainings.items():
+            if training.devices_per_round > devices:
                 raise ValueError(
                     f"`{name}.devices_per_round` must be at most the number of devices, {devices}, "
                     f"got {training.devices_per_round}."
@@ -178,9 +205,19 @@ class Plan:
                 else:
                     yield Turn(stage, "finetune", round, blocks[round])
                 done = round + 1
-                if training and done < rounds and self.evaluate.every and not done % self.evaluate.every:
+                if training and training.evaluates_after(done, self.evaluate.every):
                     yield from (Turn(stage, "evaluate", done, block) for block in sample)
             yield from (Turn(stage, "evaluate", rounds, block, final=True) for block in blocks)
+
+
+def _has_validation(task: Task) -> bool:
+    """Return whether any device has validation rows."""
+    for device in task.devices.ids:
+        with contextlib.suppress(CannotDo):
+            splits = task.devices[device]
+            if "validation" in splits and len(examples_of(splits["validation"])):
+                return True
+    return False
 
 
 def _blocks(positions: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -39,6 +39,7 @@ class Round:
             counted=self.outcome.heard if moves else [],
             asked=list(self.outcome.asked) if moves else [],
             steps=self.state.steps,
+            best=self.stage.stopping.best,
         )
 
     @cached_property
@@ -47,6 +48,7 @@ class Round:
         return {
             **self._facts(),
             **_means(self.rows, self.stage.stages.task, self.stage.stages.plan.evaluate.split),
+            **self._validation(),
             "seconds": round(self.seconds, 4),
         }
 
@@ -63,6 +65,14 @@ class Round:
                 known = without_metric(row, task, failed[device]) if device in failed else row
                 rows.append({**known, "position": positions[device]})
         return rows
+
+    def _validation(self) -> dict[str, float]:
+        """Return the mean by which training may stop early."""
+        if not self.stage.may_stop_at(self.turn):
+            return {}
+        means = _means(self.rows, self.stage.stages.task, "validation")
+        names = ("metric", "weight") if "metric" in means else ()
+        return {f"validation_{name}": means[name] for name in names}
 
     def _facts(self) -> dict[str, Any]:
         work, start = self.orders[0].work, self.orders[0].start

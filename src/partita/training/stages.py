@@ -1,7 +1,7 @@
 """The server's side of each stage: where u starts, how the server steps, and what devices are asked to do."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from partita.methods.carried import sent_by
 from partita.params import Params, cloned, digest_of
 from partita.partition import Parts, Personalization
-from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update
+from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update, label_of
 from partita.server.optimizers import Averaging
 from partita.server.round import Server, State
 from partita.server.sampling import sample_cohort
@@ -17,8 +17,9 @@ from partita.tasks.build import build_model, split_by_stage
 from partita.tasks.task import Task
 from partita.training.evaluation import MODEL_OF
 from partita.training.failures import TrainingFailures, failures_by_stage
-from partita.training.journal import Journal
+from partita.training.journal import Journal, RoundRow
 from partita.training.plan import Plan, Turn
+from partita.training.stopping import Stopping
 
 
 class Stages:
@@ -53,6 +54,7 @@ class Stages:
         self.start_of = cache(self._start_of)
         positions = plan.evaluate.positions(len(devices), seed=seed)
         self.evaluated = devices if plan.evaluate.devices == "all" else [devices[at] for at in positions]
+        self.turns = plan.turns(len(self.evaluated), seed=seed)
 
     def open(self, stage: Stage) -> "ServerStage":
         """Return the server's side of a stage."""
@@ -67,8 +69,30 @@ class Stages:
             devices=len(self.devices),
         )
         start = server.begin({**shared, **{name: each.tensor for name, each in sent.items()}})
-        failures = failures_by_stage(self.journal.rounds()).get(stage, TrainingFailures())
-        return ServerStage(self, stage, server=server, start=start, frozen=parts.frozen, failures=failures)
+        return ServerStage(
+            self,
+            stage,
+            server=server,
+            start=start,
+            frozen=parts.frozen,
+            failures=self.failures(stage),
+            stopping=self.stopping(stage),
+        )
+
+    def failures(self, stage: Stage, best: int | None = None) -> TrainingFailures:
+        """Return the devices whose last visit failed in the committed rounds of a stage, up to its best."""
+        ends: dict[str, int] = {} if best is None else {stage: best}
+        return failures_by_stage(self.journal.rounds(), ends).get(stage, TrainingFailures())
+
+    def stopping(self, stage: Stage) -> Stopping:
+        """Return the early stopping of a stage after its committed rounds."""
+        training, task = self.plan.training(stage), self.task
+        turns = [turn for turn in self.turns if turn.stage is stage]
+        patience = training.patience if training else 0
+        stopping = Stopping(patience, task.metrics[task.headline].direction, turns)
+        if patience:
+            stopping.replay(line for line in self.journal.rounds() if line["stage"] == stage)
+        return stopping
 
     def starts(self, stage: Stage) -> Mapping[str, Params]:
         """Return the tensors that a stage starts with and that the run keeps, by name.
@@ -117,6 +141,8 @@ class ServerStage:
     frozen: Params
     failures: TrainingFailures
     """The devices whose last visit in this stage failed; grows in place."""
+    stopping: Stopping
+    """The stage's best round so far; grows in place."""
 
     @property
     def failed_models(self) -> Mapping[DeviceId, str]:
@@ -129,6 +155,21 @@ class ServerStage:
         is_kept = training is None or training.method.stateful
         has_own = is_kept and self.stages.splits[self.stage].partition.names("personal")
         return self.failures.reasons if has_own else {}
+
+    def add(self, turn: Turn, line: RoundRow) -> None:
+        """Add a round to the failures and to the early stopping, in place."""
+        self.failures.add(line)
+        self.stopping.add(turn, line)
+
+    def may_stop_at(self, turn: Turn) -> bool:
+        """Return whether a round is an evaluation that early stopping depends on."""
+        return bool(self.stopping.patience) and turn.work == "evaluate" and not turn.final
+
+    def at_best(self, turn: Turn) -> Turn:
+        """Return a round; the final evaluation is one of the best round, where training may stop early."""
+        return (
+            turn if self.stopping.best is None or not turn.final else replace(turn, round=self.stopping.best)
+        )
 
     def cohort(self, turn: Turn) -> Sequence[DeviceId]:
         """Return the devices of a round: a sample in training, otherwise a block of evaluated devices."""
@@ -144,6 +185,7 @@ class ServerStage:
         work = self._work(turn)
         shared = state.shared if isinstance(work, Update) else self.shared_part(state)
         split = self.stages.splits[self.stage]
+        best = self.stopping.best if isinstance(work, Update) else None
         return [
             Order(
                 stage=self.stage,
@@ -152,6 +194,7 @@ class ServerStage:
                 work=work,
                 shared=shared,
                 start=self.stages.start_of(self.stage, split.on(device)),
+                keep=None if best is None else label_of(self.stage, best),
             )
             for device in cohort
         ]
@@ -174,4 +217,6 @@ class ServerStage:
             return plan.finetune.work
         split = plan.evaluate.split
         splits = dict.fromkeys(("train", "validation", split)) if turn.final else (split,)
+        if self.may_stop_at(turn):
+            splits = dict.fromkeys((split, "validation"))
         return Evaluate(model=MODEL_OF[self.stage], splits=tuple(splits))

@@ -1,6 +1,7 @@
-"""Models of several runs and comparisons: a row for each, its mean and its interval."""
+"""Models of several runs and comparisons: a row for each, beside the reference."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import altair as alt
 
@@ -12,27 +13,44 @@ _WIDTH = 520
 """The width without the names of models."""
 
 
-def side_by_side(metric: str, caption: str, models: Sequence[str], sources: Sequence[str]) -> Chart:
-    """Return every model's mean with its interval, one color for each source.
+@dataclass(frozen=True, kw_only=True)
+class SideBySide:
+    """The contents of the chart."""
 
-    Args:
-        metric: the title of the axis.
-        caption: the text below the chart.
-        models: all models, in the order of their rows.
-        sources: all runs and comparisons, in the order of their colors.
-    """
+    caption: str
+    metric: str
+    """The title of the axis."""
+    models: Sequence[str]
+    """All models, in the order of their rows."""
+    sources: Sequence[str]
+    """All runs and comparisons, in the order of their colors."""
+    points: Sequence[float]
+    """The place of every model on the axis."""
+    line: float
+    """The mean of the reference."""
+
+    @property
+    def x(self) -> alt.Scale:
+        """The axis: all points, and as much again on both sides for intervals."""
+        low, high = min(self.points), max(self.points)
+        margin = (high - low) / 2 or abs(high) / 10 or 1.0
+        return alt.Scale(zero=False, domain=[low - margin, high + margin], nice=True)
+
+
+def side_by_side(content: SideBySide) -> Chart:
+    """Return every model's point with the interval of its difference from the reference, a dashed line."""
+    numbers = (alt.Tooltip(f"{field}:Q", format=".4f") for field in ("mean", "low", "high"))
     rows = from_data("models").encode(
-        y=alt.Y("model:N", sort=list(models), title=None, axis=alt.Axis(labelLimit=330)),
-        color=alt.Color("source:N", scale=alt.Scale(domain=list(sources)), title=None),
-        tooltip=[
-            "source:N",
-            "model:N",
-            *(alt.Tooltip(f"{field}:Q", format=".4f") for field in ("mean", "low", "high")),
-        ],
+        y=alt.Y("model:N", sort=list(content.models), title=None, axis=alt.Axis(labelLimit=330)),
+        color=alt.Color("source:N", scale=alt.Scale(domain=list(content.sources)), title=None),
+        tooltip=["source:N", "model:N", *numbers],
     )
-    axis = alt.X("mean:Q", title=metric, scale=alt.Scale(zero=False))
-    bars = rows.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=3)
-    ends = bars.encode(x=alt.X("low:Q", title=metric, scale=alt.Scale(zero=False)), x2="high:Q")
-    means = rows.mark_point(filled=True, size=130, opacity=1).encode(x=axis)
-    drawn = alt.layer(ends, means).properties(width=_WIDTH, height=_ROW * len(models))
-    return chart_of("models", "All models", caption, drawn, "models")
+    bars = rows.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=3, clip=True)
+    ends = bars.encode(x=alt.X("low:Q", title=content.metric, scale=content.x), x2="high:Q")
+    point = alt.X("point:Q", title=content.metric, scale=content.x)
+    points = rows.mark_point(filled=True, size=130, opacity=1).encode(x=point)
+    line = (
+        from_data("models").mark_rule(strokeDash=[6, 4]).encode(x=alt.X(datum=content.line, scale=content.x))
+    )
+    drawn = alt.layer(line, ends, points).properties(width=_WIDTH, height=_ROW * len(content.models))
+    return chart_of("models", "All models", content.caption, drawn, "models")
