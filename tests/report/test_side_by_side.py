@@ -3,6 +3,7 @@
 import csv
 import json
 import statistics
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from compared import ROUNDS, done, values
 from partita.cli import main
 from partita.config.reading import config_of
+from partita.report.comparable import has_other_data
+from partita.report.sources import Source
 from partita.studies import run as runner
 from report.test_run_page import ParsedPage, data_sets
 
@@ -142,6 +145,30 @@ def test_other_data_are_not_paired_and_the_first_sentence_says_so(
     assert "The best test closeness of each: one: " in text
     devices = data_sets(Path("runs/report-1"))["devices"]["device"]
     assert {"d0", "other: d0"} <= set(devices)
+
+
+def source(**data: str) -> Source:
+    """A source of which only the data matter."""
+    keys = {f"task.{key}": text for key, text in data.items()}
+    return Source(**dict.fromkeys((field.name for field in fields(Source)), None) | {"data": keys})
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({"kind": "image", "data": "1 rows, sha256 a"}, False),
+        ({"kind": "image", "data": "1 rows, sha256 a", "size": "28"}, False),
+        ({"kind": "image", "data": "1 rows, sha256 b"}, True),
+        ({"kind": "text", "data": "1 rows, sha256 a"}, True),
+    ],
+)
+def test_a_table_is_known_by_its_digest(other: dict[str, str], expected: bool) -> None:
+    assert has_other_data(source(kind="image", data="1 rows, sha256 a"), source(**other)) is expected
+
+
+def test_without_a_table_every_setting_counts_but_metrics_and_validation() -> None:
+    assert has_other_data(source(kind="synthetic"), source(kind="synthetic", devices="30"))
+    assert not has_other_data(source(kind="synthetic"), source(kind="synthetic", validation="0.2"))
 
 
 @pytest.mark.parametrize(

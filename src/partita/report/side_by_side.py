@@ -4,17 +4,16 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from partita.config.provenance import COMMAND
-from partita.errors import ConfigError
 from partita.protocol import DeviceId
 from partita.report.charts.side_by_side import SideBySide, side_by_side
+from partita.report.comparable import better, check_same, has_other_data, other_data, unshared
 from partita.report.figures import Datum
 from partita.report.means import mean_std
 from partita.report.page import Page, Section
 from partita.report.sections import change_of, chart_section, counted
-from partita.report.sources import Source, SourceModel, differing_data
+from partita.report.sources import Source, SourceModel
 from partita.report.tables import Entry, Interval, Rounded, Table
 
 
@@ -25,23 +24,8 @@ def side_by_side_page(sources: Sequence[Source]) -> Page:
         ConfigError: one has another metric or split than the first.
     """
     for other in sources[1:]:
-        _check_same(sources[0], other)
+        check_same(sources[0], other)
     return _SideBySide(sources).page()
-
-
-def _check_same(first: Source, other: Source) -> None:
-    """Raise if two sources do not measure the same."""
-    measured = [(source.split, source.metric, source.direction) for source in (first, other)]
-    if measured[0] != measured[1]:
-        said = [
-            f"`{source.folder.path}` has {source.split} {source.metric} ({_better(source)} is better)"
-            for source in (first, other)
-        ]
-        raise ConfigError(f"{said[0]} and {said[1]}: side by side, both must be the same.")
-
-
-def _better(source: Source) -> str:
-    return "higher" if source.direction == "up" else "lower"
 
 
 @dataclass(frozen=True)
@@ -55,7 +39,7 @@ class _SideBySide:
         first = self.sources[0]
         return Page(
             title=_listed([source.name for source in self.sources]),
-            answer=" ".join([*self._other_data, self._best(), *self._apart]),
+            answer=" ".join([*other_data(self.sources), self._best(), *unshared(self.sources)]),
             sections=[self._chart(), self._table()],
             data={"devices": list(self._devices()), "models": [self._datum(*each) for each in self._sorted]},
             metric=self._metric,
@@ -76,7 +60,7 @@ class _SideBySide:
     @cached_property
     def _others(self) -> set[str]:
         """The sources whose data are not those of the first."""
-        return {other.name for other in self.sources[1:] if differing_data(self.sources[0], other)[0]}
+        return {other.name for other in self.sources[1:] if has_other_data(self.sources[0], other)}
 
     @cached_property
     def _sorted(self) -> list[tuple[Source, SourceModel]]:
@@ -92,31 +76,6 @@ class _SideBySide:
             return model.mean
         sign = 1 if first.direction == "up" else -1
         return first.reference.mean + sign * (pair.value if gain is None else gain)
-
-    @property
-    def _other_data(self) -> list[str]:
-        """Sentences about sources with other data than the first."""
-        first = self.sources[0]
-        keys = {other.name: differing_data(first, other)[1] for other in self.sources[1:]}
-        return [
-            f"{name} and {first.name} have different data ({', '.join(keys[name])}): they are not comparable "
-            "device by device, and a difference of their means may be one of the data."
-            for name in keys
-            if name in self._others
-        ]
-
-    @property
-    def _apart(self) -> list[str]:
-        """Sentences about other settings, devices and seeds on the same data as the first source's."""
-        first, found = self.sources[0], list[str]()
-        for other in self.sources[1:]:
-            if other.name in self._others:
-                continue
-            if keys := differing_data(first, other)[1]:
-                found.append(f"{first.name} and {other.name} differ in {', '.join(keys)}.")
-            found += _unshared(first, other, "devices", first.reference.devices, other.reference.devices)
-            found += _unshared(first, other, "seeds", first.seeds, other.seeds)
-        return found
 
     def _best(self) -> str:
         """Return the best model of all, or of each source where the data differ."""
@@ -151,7 +110,7 @@ class _SideBySide:
 
     def _chart(self) -> Section:
         caption = (
-            f"Every model, the best first ({_better(self.sources[0])} is better). A point is the mean of "
+            f"Every model, the best first ({better(self.sources[0])} is better). A point is the mean of "
             f"{self._reference}, the dashed line, plus the paired difference from it: all points are over "
             "the same devices and seeds. A bar is the 95 % interval of that difference; where it reaches the "
             "line, the two do not clearly differ. A point without a bar is a model's own mean: that of the "
@@ -169,7 +128,7 @@ class _SideBySide:
 
     def _datum(self, source: Source, model: SourceModel) -> Datum:
         pair = self._difference(source, model)
-        ends: list[float | None] = [None, None]
+        ends: Sequence[float | None] = (None, None)
         if pair and pair.low is not None and pair.high is not None:
             ends = sorted(self._point(source, model, gain) for gain in (pair.low, pair.high))
         return {
@@ -184,14 +143,14 @@ class _SideBySide:
     def _table(self) -> Section:
         table = Table(
             name="side_by_side",
-            title=f"{self._metric.capitalize()} of every model ({_better(self.sources[0])} is better)",
+            title=f"{self._metric.capitalize()} of every model ({better(self.sources[0])} is better)",
             columns=[
                 *("from", "model", "personal part", self.sources[0].metric),
                 f"difference from {self._reference}",
                 *("devices", "seeds", "rounds", "MB up and down"),
             ],
             rows=[self._row(source, model) for source in self.sources for model in source.models],
-            notes=[*self._other_data, *self._apart, *self._notes()],
+            notes=[*other_data(self.sources), *unshared(self.sources), *self._notes()],
         )
         changes = f"In the table of all devices, every change is relative to {self._reference}."
         return Section(title="Metric, difference and costs", table=table, paragraphs=[changes])
@@ -244,18 +203,6 @@ class _SideBySide:
             source.name: " ".join(filter(None, (f"{source.folder.path}", commands[source.name])))
             for source in self.sources
         }
-
-
-def _unshared(first: Source, other: Source, what: str, *found: frozenset[Any]) -> list[str]:
-    """Return a sentence about devices or seeds that two sources do not have in common, if there are any."""
-    if found[0] == found[1]:
-        return []
-    counts = [len(each) for each in (*found, found[0] & found[1])]
-    paired = "paired differences are over those in common" if counts[2] else "no difference can be paired"
-    return [
-        f"{first.name} and {other.name} have different {what} ({counts[0]:,} and {counts[1]:,}, "
-        f"{counts[2]:,} in common): means are over all of their own, and {paired}."
-    ]
 
 
 def _listed(names: Sequence[str]) -> str:

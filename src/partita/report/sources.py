@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita.config.files import KEYS
+from partita.config.files import KEYS, TABLE
 from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage
 from partita.report.means import MetricsBySeed, mean_std
@@ -19,9 +19,6 @@ from partita.studies.comparison import is_comparison, reopen
 from partita.studies.results import CellResult, Results, Variant, collect
 from partita.studies.statistics import DeviceMetrics, Estimate, paired_difference
 from partita.tasks.metrics import Direction
-
-_TABLE = "task.data"
-"""The key of the table that a task reads; its digest identifies the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +206,7 @@ def _data_of(run: RunFolder) -> dict[str, Any]:
     digests = {key: text for key, text in run.values["made_with"].items() if key in KEYS}
     settings = {f"task.{key}": value for key, value in run.values["task"].items()}
     known = {key: json.dumps(value, sort_keys=True) for key, value in settings.items() if key not in KEYS}
-    return known | {key: text for key, text in digests.items() if key == _TABLE}
+    return known | {key: text for key, text in digests.items() if key == TABLE}
 
 
 def _examples(runs: Iterable[RunFolder]) -> dict[DeviceId, int]:
@@ -218,14 +215,3 @@ def _examples(runs: Iterable[RunFolder]) -> dict[DeviceId, int]:
         rows = run.devices.select(["device", "split", "examples"]).to_pylist()
         found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
     return found
-
-
-def differing_data(first: Source, other: Source) -> tuple[bool, list[str]]:
-    """Return whether two sources have other data, and the keys of the task's settings that differ.
-
-    A table is identified by its digest; without one, all settings of the task must be the same.
-    """
-    keys = sorted({*first.data, *other.data})
-    differing = [key for key in keys if first.data.get(key) != other.data.get(key)]
-    same_table = _TABLE in first.data and _TABLE not in differing and "task.kind" not in differing
-    return bool(differing) and not same_table, differing
