@@ -193,15 +193,11 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
 
 def report(options: argparse.Namespace) -> int:
     """Write the report of a finished run or comparison, or one of several."""
-    from partita.report.write import write_side_by_side
+    from partita.report.write import check_settings, write_side_by_side
 
     folders, settings = _folders_of(options.arguments)
-    if unknown := [key for key in settings if key != "out" or len(folders) < 2]:
-        raise ConfigError(f"`partita report` has no option `{unknown[0]}` for {len(folders)} folder(s).")
-    if len(folders) > 1:
-        page = write_side_by_side(folders, settings.get("out", ""))
-    else:
-        page = _write_report(folders[0])
+    check_settings(settings, folders=len(folders))
+    page = write_side_by_side(folders, **settings) if len(folders) > 1 else _write_report(folders[0])
     if options.json:
         _print_json({"folder": str(page.parent), "page": str(page)})
     else:

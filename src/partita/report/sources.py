@@ -123,7 +123,7 @@ def _run(run: RunFolder, name: str) -> Source:
         folder=run,
         metric=run.summary["metric"],
         direction=run.summary["direction"],
-        split=run.summary["split"],
+        split=run.summary.get("split", "test"),
         models=models,
         reference=reference,
         data=_data_of(run),
@@ -134,7 +134,7 @@ def _run(run: RunFolder, name: str) -> Source:
 
 def _metrics(model: EvaluatedModel) -> DeviceMetrics:
     rows = model.run.devices.select(["stage", "device", "split", "metric", "weight"]).to_pylist()
-    place = model.stage, model.run.summary["split"]
+    place = model.stage, model.run.summary.get("split", "test")
     own = [row for row in rows if (row["stage"], row["split"]) == place and row["metric"] is not None]
     return {row["device"]: (row["metric"], row["weight"]) for row in own}
 

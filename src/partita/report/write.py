@@ -1,9 +1,10 @@
 """Writing a report to the folder of a run or a comparison: the page, its figures and its tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from partita.config.reading import unknown_key
 from partita.config.schema import Config
 from partita.durable import locked, replace_file
 from partita.errors import ConfigError
@@ -34,6 +35,15 @@ def write_report(folder: Path) -> Path:
         with _readable(folder):
             page = comparison_page(reopen(folder)) if is_comparison(folder) else run_page(run)
         return _write(page, run)
+
+
+def check_settings(settings: Mapping[str, str], *, folders: int) -> None:
+    """Raise if `partita report` of so many folders does not have a setting."""
+    known = ["out"] if folders > 1 else []
+    for key in settings:
+        if key not in known:
+            of = "`partita report` of several folders" if folders > 1 else "`partita report` of one folder"
+            raise unknown_key("", key, known, of=of)
 
 
 def write_side_by_side(folders: Sequence[Path], out: str = "") -> Path:
