@@ -14,7 +14,7 @@ from compared import ROUNDS, done, values
 from partita.cli import main
 from partita.config.reading import config_of
 from partita.report.comparable import has_other_data
-from partita.report.sources import Source
+from partita.report.sources import Source, SourceModel
 from partita.studies import run as runner
 from report.test_run_page import ParsedPage, data_sets
 
@@ -147,10 +147,12 @@ def test_other_data_are_not_paired_and_the_first_sentence_says_so(
     assert {"d0", "other: d0"} <= set(devices)
 
 
-def source(**data: str) -> Source:
+def source(weight: int = 3, **data: str) -> Source:
     """A source of which only the data matter."""
     keys = {f"task.{key}": text for key, text in data.items()}
-    return Source(**dict.fromkeys((field.name for field in fields(Source)), None) | {"data": keys})
+    model = SourceModel(title="", part="", by_seed={1: {"d0": (0.5, weight)}}, rounds=0, sent=0)
+    given = dict.fromkeys((field.name for field in fields(Source)), None)
+    return Source(**given | {"data": keys, "reference": model})
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,10 @@ def test_a_table_is_known_by_its_digest(other: dict[str, str], expected: bool) -
 def test_without_a_table_every_setting_counts_but_metrics_and_validation() -> None:
     assert has_other_data(source(kind="synthetic"), source(kind="synthetic", devices="30"))
     assert not has_other_data(source(kind="synthetic"), source(kind="synthetic", validation="0.2"))
+
+
+def test_a_device_with_another_number_of_examples_is_another_one() -> None:
+    assert has_other_data(source(kind="python"), source(kind="python", weight=4))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.config.files import TABLE
+from partita.config.recording import is_from_python
 from partita.errors import ConfigError
 from partita.report.sources import Source
 
 _SAME_ROWS = frozenset(("task.metrics", "task.validation"))
 """Settings of a task that leave its test rows as they are."""
+_WEIGHTS = "examples of devices"
 
 
 def check_same(first: Source, other: Source) -> None:
@@ -30,17 +32,21 @@ def better(source: Source) -> str:
 def has_other_data(first: Source, other: Source) -> bool:
     """Return whether two sources have different data.
 
-    A table is identified by its digest; without one, all settings of the task must be the same.
+    A table is identified by its digest; without one, all settings of the task must be the same. In any case
+    the devices that both have must have the same weights, which are those of their rows.
     """
     differing = set(_differing(first, other)) - _SAME_ROWS
-    has_same_table = TABLE in first.data and not differing & {TABLE, "task.kind"}
+    has_same_table = TABLE in first.data and not differing & {TABLE, "task.kind", _WEIGHTS}
     return bool(differing) and not has_same_table
 
 
 def _differing(first: Source, other: Source) -> list[str]:
-    """Return the keys of the task's settings that differ."""
+    """Return the keys of the task's settings that differ, and whether the weights of devices do."""
     keys = sorted({*first.data, *other.data})
-    return [key for key in keys if first.data.get(key) != other.data.get(key)]
+    settings = [key for key in keys if first.data.get(key) != other.data.get(key)]
+    weights, others = first.reference.weights, other.reference.weights
+    same = all(weights[device] == others[device] for device in weights.keys() & others.keys())
+    return settings if same else [*settings, _WEIGHTS]
 
 
 def other_data(sources: Sequence[Source]) -> list[str]:
@@ -57,6 +63,8 @@ def other_data(sources: Sequence[Source]) -> list[str]:
 def unshared(sources: Sequence[Source]) -> list[str]:
     """Return sentences about settings, devices and seeds that sources with the same data do not share."""
     first, found = sources[0], list[str]()
+    if any(is_from_python(source.folder.values) for source in sources):
+        found.append("The data of a run from Python are not recorded: equal ids are taken for one device.")
     for other in sources[1:]:
         if has_other_data(first, other):
             continue

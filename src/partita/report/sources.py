@@ -47,7 +47,12 @@ class SourceModel:
     @property
     def devices(self) -> frozenset[DeviceId]:
         """The devices that it has a metric on."""
-        return frozenset(device for values in self.by_seed.values() for device in values)
+        return frozenset(self.weights)
+
+    @property
+    def weights(self) -> dict[DeviceId, int]:
+        """The weight of each device."""
+        return {d: weight for values in self.by_seed.values() for d, (_, weight) in values.items()}
 
     def better_than(self, other: "SourceModel", direction: Direction) -> Estimate | None:
         """Return how much better it is than another, paired over the devices and seeds that both have."""
