@@ -101,6 +101,18 @@ def test_max_examples_keeps_the_first_training_rows(tmp_path: Path) -> None:
     assert len(found["d0", "test"]) == 2
 
 
+def test_the_largest_device_is_known_without_reading_a_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", texts(split=split_of))
+    most = max(len(rows) for (_, split), rows in contents(open_table(path)).items() if split == "train")
+
+    def fail(rows: object) -> None:
+        raise AssertionError("A row was read.")
+
+    counts = [open_table(path, max_examples=limit).devices(fail).largest for limit in (0, 2)]
+
+    assert [largest and largest() for largest in counts] == [most, 2]
+
+
 def test_an_ungrouped_table_is_an_error_with_the_command_that_sorts_it(tmp_path: Path) -> None:
     rows = texts(split=split_of)
     path = write(tmp_path / "t.parquet", [*rows[6:], *rows[:6], rows[-1]])

@@ -60,7 +60,7 @@ def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
 
     assert {"Methods", "Final fine-tuning", "Devices helped and hurt"} <= set(page.texts["h2"])
     assert {path.stem for path in (comparison / "figures").iterdir()} == {
-        *("curves", "parameters", "scatter", "violins", "sorted", "examples"),
+        *("curves", "metric", "parameters", "scatter", "violins", "sorted", "examples"),
     }
     captions = [a["data-caption"] for _, a in page.tags if a.get("data-caption")]
     assert any("The band is the range over seeds." in (caption or "") for caption in captions)

@@ -1,14 +1,16 @@
 """Evaluations during training in a comparison: few enough of all visits, and the same devices in every cell."""
 
+import re
 from itertools import count, product
 from pathlib import Path
 
 import pytest
 
-from compared import ROUNDS, values
+from compared import ROUNDS, started, values
 from partita.config.changes import value_at, with_values
 from partita.protocol import Stage
 from partita.studies.cells import START
+from partita.studies.compare import finish
 from partita.studies.comparison import cells_in, check_cell
 from partita.studies.evaluations import Visits, default_evaluations
 from partita.studies.forecast import forecast
@@ -59,7 +61,8 @@ def test_all_cells_evaluate_the_same_sample_every_few_rounds_unless_the_config_s
     # START has the fewest visits, 30 * 5 + 6 = 156: every 8 rounds, 3 times, 155 // (9 * 3) = 5 devices.
     assert keys == {(8, 5)}
     own, _ = cells_in(with_values(LONG, {"evaluate.every": 0}), Path())
-    assert {value_at(cell.values, "evaluate.sample") for cell in own} == {None}
+    patient, _ = cells_in(with_values(LONG, {"personalize.patience": 5, "task.validation": 0.2}), Path())
+    assert {value_at(cell.values, "evaluate.sample") for cell in (*own, *patient)} == {None}
 
 
 def test_the_visits_of_every_cell_are_counted_from_its_plan() -> None:
@@ -89,3 +92,22 @@ def test_the_forecast_counts_evaluations_during_training(monkeypatch: pytest.Mon
     # in fine-tuning, 3 * 6 at the end of stages, and 4 * 5.
     assert seconds[START] == pytest.approx(171 / 3)
     assert seconds["fedalt"] == pytest.approx(284 / 3)
+
+
+def test_evaluations_during_training_are_shown_and_change_no_result_of_a_cell(tmp_path: Path) -> None:
+    short = values("fedalt", compare={"seeds": 1})
+    finished, texts = {}, list[str]()
+    for name, changes in {"default": {}, "never": {"evaluate.every": 0}}.items():
+        finished[name] = started(tmp_path / name, with_values(short, changes))
+        assert not finish(finished[name], lambda done, total, text: texts.append(text))
+
+    assert any(re.fullmatch(r"fedalt-output-3, \d+ %, closeness -\d\.\d{4}", text) for text in texts)
+    for cell, other in zip(*(each.cells for each in finished.values()), strict=True):
+        own, plain = finished["default"].run_of(cell), finished["never"].run_of(other)
+        evaluated = [line for line in own.rounds() if line["work"] == "evaluate" and not line["final"]]
+        assert [len(line["asked"]) for line in evaluated] == ([1] if cell.method != "local" else [])
+        assert own.devices.equals(plain.devices)
+        assert own.summary == plain.summary
+        for folder in ("shared", "personal"):
+            files = {file.name: file.read_bytes() for file in (own.path / folder).glob("*")}
+            assert files == {file.name: file.read_bytes() for file in (plain.path / folder).glob("*")}

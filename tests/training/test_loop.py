@@ -565,7 +565,7 @@ def test_a_watcher_is_told_how_many_rounds_there_are_and_who_was_hurt(
     assert all(sum(line[key] for key in ("helped", "hurt", "same")) == len(line["heard"]) for line in counted)
     # The file has nothing of this.
     written = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
-    more = {"rounds", "helped", "hurt", "same"}
+    more = {"rounds", "headline", "helped", "hurt", "same"}
     assert written == [{key: value for key, value in line.items() if key not in more} for line in lines]
 
 

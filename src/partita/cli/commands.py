@@ -193,11 +193,11 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
 
 def report(options: argparse.Namespace) -> int:
     """Write the report of a finished run or comparison, or one of several."""
-    from partita.report.write import check_settings, write_side_by_side
+    from partita.report.write import read_choices, write_side_by_side
 
     folders, settings = _folders_of(options.arguments)
-    check_settings(settings, folders=len(folders))
-    page = write_side_by_side(folders, **settings) if len(folders) > 1 else _write_report(folders[0])
+    chosen = read_choices(settings, several=len(folders) > 1)
+    page = write_side_by_side(folders, **chosen) if len(folders) > 1 else _write_report(folders[0], **chosen)
     if options.json:
         _print_json({"folder": str(page.parent), "page": str(page)})
     else:
@@ -205,11 +205,12 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _folders_of(arguments: Sequence[str]) -> tuple[list[Path], dict[str, str]]:
-    """Return the folders among arguments, and the values of the others by key."""
-    given = [argument.partition("=") for argument in arguments]
-    settings = {key: text for key, equals, text in given if equals and key.isidentifier()}
-    folders = [Path("".join(parts)) for parts in given if not (parts[1] and parts[0].isidentifier())]
+def _folders_of(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Return the folders among arguments, and the others, which have the form `key=value`."""
+    settings = [
+        argument for argument in arguments if argument.partition("=")[0].isidentifier() and "=" in argument
+    ]
+    folders = [Path(argument) for argument in arguments if argument not in settings]
     if not folders:
         raise ConfigError("`partita report` needs the folder of a run or a comparison.")
     return folders, settings
@@ -226,12 +227,12 @@ def _reported(folder: Path) -> Iterator[None]:
         raise
 
 
-def _write_report(folder: Path) -> Path:
+def _write_report(folder: Path, **shown: Any) -> Path:
     """Write the report of the run or comparison in a folder and return the page's path."""
     from partita.report.write import write_report
 
     try:
-        return write_report(folder)
+        return write_report(folder, **shown)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"Only the report is missing: write it with `partita report {folder}`."

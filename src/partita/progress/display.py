@@ -16,6 +16,7 @@ from rich.text import Text
 
 from partita.progress.bar import PeriodicPrinter
 from partita.protocol import Stage
+from partita.runs.curves import Mean, combined_mean, mean_in
 
 _WINDOW = 30
 """The number of most recent rounds that the speed is measured over."""
@@ -44,6 +45,10 @@ class RunProgress:
     """Rounds of the stage in total."""
     loss: float | None = None
     """The loss of the stage's last training round."""
+    headline: str = ""
+    """The name of the headline metric."""
+    mean: Mean | None = None
+    """The mean of the headline metric with its weight, by the stage's last evaluation so far."""
     hurt: int = 0
     """Devices that are hurt, by the stage's last evaluation so far."""
     compared: int = 0
@@ -56,10 +61,21 @@ class RunProgress:
         state = replace(before, run=run, stage=stage, work=work, final=line["final"], rounds=line["rounds"])
         if work != "evaluate":
             return replace(state, round=line["round"] + 1, loss=line["loss"])
-        hurt, compared = line.get("hurt", 0), sum(line.get(key, 0) for key in ("helped", "hurt", "same"))
-        if before.work == "evaluate" and before.final == line["final"]:  # A further block of the evaluation.
-            hurt, compared = hurt + before.hurt, compared + before.compared
-        return replace(state, round=line["round"], hurt=hurt, compared=compared)
+        is_further = before.work == "evaluate" and before.final == line["final"]
+        known = before if is_further else RunProgress()  # Earlier blocks of this evaluation.
+        return replace(
+            state,
+            round=line["round"],
+            headline=line["headline"],
+            mean=combined_mean(filter(None, (known.mean, mean_in(line, "metric")))),
+            hurt=known.hurt + line.get("hurt", 0),
+            compared=known.compared + sum(line.get(key, 0) for key in ("helped", "hurt", "same")),
+        )
+
+    @property
+    def evaluation(self) -> str:
+        """The headline metric in words, empty before the stage's first evaluation."""
+        return "" if self.mean is None else f"{self.headline} {self.mean[0]:.4f}"
 
     def __str__(self) -> str:
         """Return everything that is known, in words."""
@@ -70,7 +86,8 @@ class RunProgress:
             else ACTIVITIES[Stage(self.stage)],
             f"round {self.round} of {self.rounds}" if self.rounds else "",
             f"loss {self.loss:.4f}" if self.loss is not None else "",
-            f"{self.hurt} of {self.compared} devices hurt" if self.compared else "",
+            self.evaluation,
+            f"{self.hurt} of {self.compared} hurt" if self.compared else "",
         ]
         return ", ".join(filter(None, facts))
 
@@ -120,7 +137,7 @@ class Speed:
 
 
 class Display:
-    """Shows a run's stage, round, loss, devices hurt, speed and the time left."""
+    """Shows a run's stage, round, loss, metric, devices hurt, speed and the time left."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_live = console.is_terminal and not console.is_dumb_terminal and not console.quiet

@@ -3,18 +3,20 @@
 import json
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from partita.errors import needed
+from partita.runs.curves import combined_mean, mean_in
 from partita.runs.folder import RunFolder
-from partita.training.evaluation import weighted_mean
 
 _VERSION = "brain.Event:2"
 """The content of the first record of an event file."""
 _MEASURED = ("loss", "metric")
+_KEPT = ("stage", "work", "round", "final", "weight", *_MEASURED)
+"""Of the line of an evaluation, what its event needs besides further metrics."""
 
 
 def check_tensorboard() -> None:
@@ -74,7 +76,7 @@ class TensorBoard:
             self._end_evaluation()
         if line["work"] == "evaluate":
             self._evaluation.append(
-                {key: line.get(key) for key in ("stage", "work", "round", "final", "weight", *_MEASURED)}
+                {key: line.get(key) for key in _KEPT} | {"metrics": line.get("metrics", {})}
             )
         else:
             self._write(line, dict(_scalars(line)))
@@ -83,12 +85,7 @@ class TensorBoard:
         """Write the means of an evaluation once all of its blocks are there."""
         if not self._evaluation:
             return
-        means: dict[str, float] = {}
-        for name in _MEASURED:
-            known = [line for line in self._evaluation if line[name] is not None]
-            if known:
-                mean = weighted_mean((line[name] for line in known), (line["weight"] for line in known))
-                means[f"evaluation/{name}"] = mean
+        means = {f"evaluation/{name}": mean for name, mean in _means(self._evaluation)}
         self._write(self._evaluation[0], means)
         self._evaluation.clear()
 
@@ -112,6 +109,17 @@ def _write_event(file: BinaryIO, **fields: Any) -> None:
 
     events: Any = event_pb2
     RecordWriter(file).write(events.Event(wall_time=time.time(), **fields).SerializeToString())
+
+
+def _means(blocks: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    """Yield the means over the blocks of an evaluation: of the loss and of all metrics."""
+    for name in _MEASURED:
+        known = [(line[name], line["weight"]) for line in blocks if line[name] is not None]
+        if mean := combined_mean(known):
+            yield name, mean[0]
+    for name in dict.fromkeys(name for line in blocks for name in line["metrics"]):
+        if mean := combined_mean(filter(None, (mean_in(line, name) for line in blocks))):
+            yield name, mean[0]
 
 
 def _key(line: Mapping[str, Any]) -> tuple[str, str, int, bool]:

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from partita.report.charts import devices as device_charts
@@ -10,6 +11,7 @@ from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.comparison_data import WHOLE, ComparisonData, read_comparison
 from partita.report.comparison_tables import comparison_tables
+from partita.report.curve_sections import CurveSections, comparison_curves
 from partita.report.page import Page, Section
 from partita.report.sections import (
     change_of,
@@ -34,6 +36,7 @@ _TITLES = {
     "finetuning": "Final fine-tuning",
     "stateless": "Stateful and stateless devices",
     "devices": "Devices helped and hurt",
+    "training": "Costs of training",
     "tuned": "Tuned settings",
 }
 """The headings of the tables."""
@@ -63,12 +66,19 @@ class _ComparisonPage:
         return Page(
             title=f"{folder.values['name']}: comparison",
             answer=self._answer(),
-            sections=[*self._tables(), self._training(), *self._charts(), self._costs()],
+            sections=[
+                *self._tables(),
+                *self._curves.sections,
+                self._training(),
+                *self._charts(),
+                self._costs(),
+            ],
             data={
                 "devices": self.data.devices,
                 "rounds": self.data.rounds,
                 "models": self.data.points,
                 "sizes": [{"device": device, "examples": count} for device, count in examples],
+                **self._curves.data,
             },
             metric=f"{self._results.split} {self._results.metric}{self._over_seeds}",
             change=self._change,
@@ -76,6 +86,10 @@ class _ComparisonPage:
             facts=reproduction(folder.values, command) | {"Seeds": ", ".join(map(str, seeds))},
             config=folder.config_text,
         )
+
+    @cached_property
+    def _curves(self) -> CurveSections:
+        return comparison_curves(self.data)
 
     @property
     def _has_seeds(self) -> bool:

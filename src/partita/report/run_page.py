@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from partita.config.recording import is_from_python
 from partita.errors import ConfigError
@@ -10,6 +11,7 @@ from partita.report.charts import devices as device_charts
 from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
+from partita.report.curve_sections import CurveSections, run_curves
 from partita.report.figures import Data, Datum
 from partita.report.metrics_table import run_metrics
 from partita.report.models import EvaluatedModel, all_models
@@ -80,6 +82,10 @@ class _RunPage:
         command = "" if is_from_python(run.values) else f"partita run {run.config_file.name} out=FOLDER"
         return reproduction(run.values, command) | {"Seed": str(run.values["seed"])}
 
+    @cached_property
+    def _curves(self) -> CurveSections:
+        return run_curves(self.data.run)
+
     @property
     def _metric(self) -> str:
         return f"{self.data.split} {self.data.run.summary['metric']}"
@@ -101,6 +107,7 @@ class _RunPage:
             "models": self._points(),
             "sizes": [{"device": device, "examples": count} for device, count in examples],
             "visits": self.data.visits,
+            **self._curves.data,
         }
 
     def _answer(self) -> str:
@@ -141,6 +148,7 @@ class _RunPage:
         yield self._models()
         if (metrics := run_metrics(self.data.run.summary, all_models(self.data.run))).rows:
             yield Section(title="All metrics", table=metrics)
+        yield from self._curves.sections
         yield self._training()
         if self.data.changed:
             yield parameters_section(self._points(), self._change, self._titles)

@@ -1,9 +1,11 @@
 """Writing a report to the folder of a run or a comparison: the page, its figures and its tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from partita.config.changes import parse_overrides
 from partita.config.reading import unknown_key
 from partita.config.schema import Config
 from partita.durable import locked, replace_file
@@ -18,32 +20,40 @@ from partita.report.tables import write_tables
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import is_comparison, reopen
 from partita.studies.run import claim
+from partita.studies.variants import in_full
+
+_CHOICES = ("baseline", "columns")
+"""Settings of a comparison that its report may change."""
+_OUT = "out"
+"""The setting of a report of several folders: its own folder."""
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, *, baseline: str = "", columns: Sequence[str] = ()) -> Path:
     """Write the report of the finished run or of the comparison in a folder; return the page's path.
 
     Everything is read from the folder: no task, model or code of the user's is loaded.
 
+    Args:
+        folder: the folder.
+        baseline: the method that a comparison's others are paired with; empty: the comparison's own.
+        columns: the columns of its table `methods`; none: the comparison's own.
+
     Raises:
-        ConfigError: there is neither, or nothing in it is finished, or its files are damaged.
+        ConfigError: there is neither, or nothing in it is finished, or its files are damaged; or the
+            comparison does not have the baseline or the columns.
     """
     run = RunFolder(folder)
     if not run.exists:
         raise ConfigError(f"`{folder}` is not the folder of a run or a comparison: it has no `config.toml`.")
+    if (baseline or columns) and not is_comparison(folder):
+        raise ConfigError(f"`baseline` and `columns` are for comparisons, and `{folder}` holds a run.")
     with locked(folder, wait=True):
         with _readable(folder):
-            page = comparison_page(reopen(folder)) if is_comparison(folder) else run_page(run)
+            if is_comparison(folder):
+                page = comparison_page(reopen(folder).showing(baseline=baseline, columns=columns))
+            else:
+                page = run_page(run)
         return _write(page, run)
-
-
-def check_settings(settings: Mapping[str, str], *, folders: int) -> None:
-    """Raise if `partita report` of so many folders does not have a setting."""
-    known = ["out"] if folders > 1 else []
-    for key in settings:
-        if key not in known:
-            of = "`partita report` of several folders" if folders > 1 else "`partita report` of one folder"
-            raise unknown_key("", key, known, of=of)
 
 
 def write_side_by_side(folders: Sequence[Path], out: str = "") -> Path:
@@ -62,6 +72,25 @@ def write_side_by_side(folders: Sequence[Path], out: str = "") -> Path:
             sources.append(read_source(folder, name))
     page = side_by_side_page(sources)
     return _write(page, RunFolder(claim(Config(name="report", out=out))))
+
+
+def read_choices(arguments: Sequence[str], *, several: bool = False) -> dict[str, Any]:
+    """Return what arguments of `partita report` choose, as for `write_report` or `write_side_by_side`.
+
+    >>> read_choices(["baseline=fedavg", "columns=metric,memory"])
+    {'baseline': 'fedavg', 'columns': ['metric', 'memory']}
+    >>> read_choices(["out=there"], several=True)
+    {'out': 'there'}
+    """
+    known = [_OUT] if several else _CHOICES
+    for argument in arguments:
+        key = argument.partition("=")[0]
+        if key not in known:
+            of = "`partita report` of several folders" if several else "`partita report`"
+            raise unknown_key("", key, known, of=of)
+    if several:
+        return dict(argument.split("=", 1) for argument in arguments)
+    return {key.removeprefix("compare."): value for key, value in parse_overrides(in_full(arguments)).items()}
 
 
 def _write(page: Page, run: RunFolder) -> Path:

@@ -1,8 +1,10 @@
 """The curve of a run: a metric over a fixed sample of devices, by training rounds and by bytes."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from partita.protocol import DeviceId
@@ -43,38 +45,34 @@ def curve_of(
         sample: the devices; None is `sample_of(run)`. A run that does not evaluate during training, in a
             comparison for example, can be given the sample of another run.
     """
-    column = "metric" if metric in (None, run.summary["metric"]) else metric
+    summary = run.summary
+    column = "metric" if metric in (None, summary["metric"]) else metric
     final = _final_means(run, column, sample_of(run) if sample is None else sample)
     points: list[CurvePoint] = []
-    rounds = sent = 0
-    for (work, stage, _, is_final), group in groupby(run.rounds(), key=_evaluation):
-        lines = list(group)
-        if work != "evaluate":
-            rounds += sum(line["work"] == "update" for line in lines)
-            sent += sum(sum(line["bytes"].values()) for line in lines)
-            continue
-        mean, devices = final.get(stage, (None, 0)) if is_final else _combined(lines, column)
-        if mean is not None and stage not in run.summary.get("failed", {}):
-            points.append(CurvePoint(stage=stage, round=rounds, sent=sent, mean=mean, devices=devices))
+    for each in _evaluations(run):
+        mean, devices = final.get(each.stage, (None, 0)) if each.is_final else _combined(each.lines, column)
+        if mean is not None and each.stage not in summary.get("failed", {}):
+            own = {"stage": each.stage, "round": each.round, "sent": each.sent}
+            points.append(CurvePoint(**own, mean=mean, devices=devices))
     return points
 
 
 def sample_of(run: RunFolder) -> frozenset[DeviceId]:
     """Return the devices that a run evaluates during training; all evaluated devices where it does not."""
-    evaluations = [line for line in run.rounds() if line["work"] == "evaluate"]
-    during = [line for line in evaluations if not line["final"]]
-    return frozenset(device for line in during or evaluations for device in line["asked"])
+    during = [each for each in _evaluations(run) if not each.is_final]
+    lines = [line for each in during or _evaluations(run) for line in each.lines]
+    return frozenset(device for line in lines for device in line["asked"])
 
 
 def has_curve(run: RunFolder) -> bool:
     """Return whether a run was evaluated during training."""
-    return any(line["work"] == "evaluate" and not line["final"] for line in run.rounds())
+    return not all(each.is_final for each in _evaluations(run))
 
 
 def metrics_of(run: RunFolder) -> list[str]:
     """Return the names of the metrics that a run's evaluations have, the headline metric first."""
-    further = {name: None for line in run.rounds() for name in line.get("metrics", {})}
-    return [run.summary["metric"], *further]
+    lines = [line for each in _evaluations(run) for line in each.lines]
+    return [run.summary["metric"], *dict.fromkeys(name for line in lines for name in line.get("metrics", {}))]
 
 
 def combined_mean(means: Iterable[Mean]) -> Mean | None:
@@ -103,7 +101,38 @@ def mean_in(line: RoundRow, column: str) -> Mean | None:
     return (found["mean"], found["weight"]) if found else None
 
 
-def _evaluation(line: RoundRow) -> tuple[str, str, int, bool]:
+@dataclass(frozen=True)
+class _Evaluation:
+    """One evaluation of all devices, in blocks, and the training before it."""
+
+    stage: str
+    is_final: bool
+    round: int
+    sent: int
+    lines: Sequence[RoundRow]
+
+
+def _evaluations(run: RunFolder) -> Sequence[_Evaluation]:
+    """Return the evaluations of a run; a file that is unchanged is read once."""
+    stat = run.rounds_file.stat()
+    return _read(run.rounds_file, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, changed: int, size: int) -> Sequence[_Evaluation]:
+    found: list[_Evaluation] = []
+    rounds = sent = 0
+    for (work, stage, _, is_final), group in groupby(RunFolder(path.parent).rounds(), key=_key):
+        lines = list(group)
+        if work == "evaluate":
+            found.append(_Evaluation(stage, is_final, rounds, sent, lines))
+        else:
+            rounds += sum(line["work"] == "update" for line in lines)
+            sent += sum(sum(line["bytes"].values()) for line in lines)
+    return found
+
+
+def _key(line: RoundRow) -> tuple[str, str, int, bool]:
     """Return the key that all blocks of one evaluation have in common."""
     return line["work"], line["stage"], line["round"], line["final"]
 

@@ -18,6 +18,7 @@ from partita.config.provenance import find_own_code
 from partita.durable import locked, make_folder, replace_file
 from partita.errors import InUse
 from partita.progress.bar import OnProgress
+from partita.progress.display import RunProgress
 from partita.progress.watchers import ignore, labeled
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
@@ -209,9 +210,14 @@ class _Progress:
         """Return a callback for the rounds of one cell."""
         folder = self.comparison.folder_of(cell).relative_to(self.comparison.folder)
         on_progress, on_round = self.part(cell.name), labeled(self.on_round, str(folder))
+        progress = RunProgress()
 
         def watch(line: RoundRow, done: int, total: int) -> None:
+            nonlocal progress
+            progress = progress.after(line)
             on_round(line, done, total)
-            on_progress(done, total, f"{100 * done // total} %")
+            on_progress(
+                done, total, ", ".join(filter(None, (f"{100 * done // total} %", progress.evaluation)))
+            )
 
         return watch

@@ -15,7 +15,7 @@ from partita.config.changes import with_values
 from partita.config.files import contents_of, find_files, relative_to
 from partita.config.loading import own_code
 from partita.config.provenance import COMMAND, find_own_code, made_with
-from partita.config.reading import config_of, read_values
+from partita.config.reading import config_of, did_you_mean, read_values
 from partita.config.tasks import build_task
 from partita.durable import locked, make_folder, replace_file
 from partita.errors import ConfigError, RunFailed, described
@@ -27,6 +27,7 @@ from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of
+from partita.studies.columns import chosen
 from partita.studies.evaluations import with_evaluations
 from partita.studies.partitions import compared_partitions, merge
 from partita.studies.search import space_of
@@ -72,6 +73,21 @@ class Comparison:
     """By the name that cells give them."""
     notes: Sequence[str] = ()
     """The personal parts that are left out or the same as others."""
+
+    def showing(self, *, baseline: str = "", columns: Sequence[str] = ()) -> "Comparison":
+        """Return the comparison with another baseline, and other columns shown; its files stay as they are.
+
+        Raises:
+            ConfigError: it does not compare the baseline, or there is no such column.
+        """
+        known = [method for method in self.methods if method != START]
+        if baseline and baseline not in known:
+            raise ConfigError(
+                f"`baseline` must be one of the methods compared, {', '.join(known)}, got {baseline!r}."
+                f"{did_you_mean(baseline, known)}"
+            )
+        given = {"compare.baseline": baseline, "compare.columns": list(chosen(columns)) if columns else []}
+        return replace(self, values=with_values(self.values, {k: v for k, v in given.items() if v}))
 
     @property
     def trials(self) -> int:

@@ -73,20 +73,24 @@ def default_evaluations(
 def with_evaluations(cells: Sequence[Cell], *, devices: int) -> list[Cell]:
     """Return the cells, evaluated during training where their config does not say how often.
 
+    With early stopping in any cell they are returned as they are: its measurements are curves already, and
+    their number and devices decide when training stops.
+
     Args:
         cells: the cells.
         devices: number of all devices.
     """
-    counted: list[Visits] = []
-    evaluated = devices
-    for config in _configs(cells):
-        evaluated = min(evaluated, _evaluated(config, devices))
-        counted.append(visits_of(config, devices))
+    configs = list(_configs(cells))
+    if any(config.pretrain.patience or config.personalize.patience for config in configs):
+        return list(cells)
+    counted = [visits_of(config, devices) for config in configs]
+    evaluated = min((_evaluated(config, devices) for config in configs), default=devices)
     given = value_at(cells[0].values, "evaluate.sample")
     chosen = default_evaluations(counted, evaluated, evaluated if given == "all" else given)
     if chosen is None:
         return list(cells)
-    changes = dict(zip(("evaluate.every", "evaluate.sample"), chosen, strict=True))
+    every, sample = chosen
+    changes = {"evaluate.every": every, "evaluate.sample": sample}
     return [
         replace(cell, values=with_values(cell.values, changes)) if _is_open(cell) else cell for cell in cells
     ]

@@ -11,6 +11,7 @@ from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
 from partita.studies.cells import START, base_of
+from partita.studies.columns import DEFAULT, chosen
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
 from partita.studies.trials import Tuned
@@ -38,6 +39,8 @@ class CellResult:
     """Training time of all devices, one after the other."""
     kept: int
     """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
+    examples: Mapping[DeviceId, int] = field(default_factory=dict)
+    """Number of training examples of each evaluated device."""
     further: Mapping[str, Mapping[str, DeviceMetrics]] = field(default_factory=dict)
     """The further metrics by name, each as in `stages`."""
 
@@ -85,6 +88,17 @@ class Results:
     """The finished runs, by variant and seed; also those without a metric."""
     directions: Mapping[str, Direction] = field(default_factory=dict)
     """The direction of every metric, the headline metric's first."""
+    alone: str = START
+    """The method with which devices train alone."""
+    columns: Sequence[str] = DEFAULT
+    """The names of the columns that the table `methods` shows."""
+
+    def examples(self, seed: int) -> dict[DeviceId, int]:
+        """Return the number of training examples of every device that any run with a seed has evaluated."""
+        found: dict[DeviceId, int] = {}
+        for runs in self.outcomes.values():
+            found |= runs[seed].examples if seed in runs else {}
+        return found
 
     def before(self, variant: Variant) -> list[Variant]:
         """Return the variants whose training a variant continues, the first one first."""
@@ -162,6 +176,8 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         },
         runs=runs,
         directions=summary.get("directions", {}),
+        alone=next(name for name, method in methods.items() if method.trains_alone),
+        columns=chosen(config.compare.columns),
     )
 
 
@@ -196,6 +212,7 @@ def _outcome(run: RunFolder) -> CellResult:
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
+        examples=_examples(run),
         further={name: _by_stage(run, name) for name in further},
     )
 
@@ -208,3 +225,13 @@ def _by_stage(run: RunFolder, column: str) -> dict[str, dict[DeviceId, tuple[flo
         if row["split"] == split and row[column] is not None and row["stage"] not in failed:
             stages.setdefault(row["stage"], {})[row["device"]] = row[column], row["weight"]
     return stages
+
+
+def _examples(run: RunFolder) -> dict[DeviceId, int]:
+    """Return the number of training examples of each evaluated device."""
+    found: dict[DeviceId, int] = {}
+    for row in run.devices.select(["device", "split", "examples"]).to_pylist():
+        found.setdefault(row["device"], 0)
+        if row["split"] == "train":
+            found[row["device"]] = row["examples"]
+    return found

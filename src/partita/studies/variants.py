@@ -11,6 +11,7 @@ from partita.config.schema import CompareConfig, Config
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.named import NamedMethod
+from partita.studies.columns import chosen
 
 STATELESS = "-stateless"
 """The suffix of a method whose devices keep nothing between rounds."""
@@ -36,7 +37,7 @@ def _in_full(key: str, equals: str, text: str) -> str:
     name = key.removeprefix("compare.")
     if equals and key.isidentifier() and key not in (*_SHORT, *_PLAIN) and not text.startswith("{"):
         raise unknown_key("", key, [*_SHORT, *_PLAIN], of="`partita compare` outside of sections")
-    if name in ("methods", "partitions") and not text.startswith("["):
+    if name in ("methods", "partitions", "columns") and not text.startswith("["):
         return f"compare.{name}{equals}{json.dumps([part for part in text.split(',') if part])}"
     return f"{key if key not in _SHORT else f'compare.{key}'}{equals}{text}"
 
@@ -113,6 +114,7 @@ def check(base: Config) -> None:
         raise ConfigError(f"`seeds` must be at least 1, got {compare.seeds}.")
     if compare.tune < 0:
         raise ConfigError(f"`tune` must be 0 (no tuning) or above, got {compare.tune}.")
+    chosen(compare.columns)
     for method in (*listed(compare), *compare.settings):
         _check_method(method)
     for method, settings in compare.settings.items():

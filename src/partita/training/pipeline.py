@@ -31,8 +31,9 @@ RoundCallback = Callable[[RoundRow, int, int], None]
 """Called after every round: its line of `rounds.jsonl`, the number of rounds done, the number of all rounds
 (smaller once a stage has stopped early).
 
-The line has more than the file: `rounds`, the number of rounds of its stage; and for an evaluation after
-pretraining `helped`, `hurt` and `same`, which count its devices against the pretrained model.
+The line has more than the file: `rounds`, the number of rounds of its stage; for an evaluation `headline`,
+the name of `metric`; and for an evaluation after pretraining `helped`, `hurt` and `same`, which count its
+devices against the pretrained model.
 """
 
 _MAX_UNHEARD = 10
@@ -142,9 +143,10 @@ class Pipeline:
     def _report(self, done: Round) -> RoundRow:
         """Return the line that the callback receives for a round."""
         line = {**done.line, "rounds": self._rounds[done.turn.stage]}
-        if done.turn.work == "evaluate" and done.turn.stage is not Stage.PRETRAINED:
-            line |= self._pretrained.against(done.rows)
-        return line
+        if done.turn.work != "evaluate":
+            return line
+        line["headline"] = self._stages.task.headline
+        return line if done.turn.stage is Stage.PRETRAINED else line | self._pretrained.against(done.rows)
 
     @cached_property
     def _pretrained(self) -> Pretrained:

@@ -92,8 +92,8 @@ class Evaluation:
         if self.choose not in ("", "validation"):
             raise ValueError(f"`choose` must be '' or 'validation', got {self.choose!r}.")
         for name, value in (("devices", self.devices), ("sample", self.sample)):
-            is_number = isinstance(value, int) and not isinstance(value, bool)
-            if value != "all" and not (is_number and value >= 1):
+            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if value != "all" and not is_count:
                 raise ValueError(f"`{name}` must be 'all' or a number, at least 1, got {value!r}.")
         if self.every < 0:
             raise ValueError(f"`every` must be 0 or above, got {self.every}.")
