@@ -87,7 +87,7 @@ def _finetuning(results: Results) -> Table:
     for (method, partition), runs in results.outcomes.items():
         before, after = (at_stage(runs, stage) for stage in (Stage.PERSONALIZED, Stage.FINETUNED))
         if before and after and method != START:
-            pair = [mean_std(before), mean_std(after), interval(after, before, results)]
+            pair = [mean_std(before), mean_std(after), interval(after, before, results.direction)]
             rows.append([results.titles[method], partition, *pair])
     return Table(
         name="finetuning",
@@ -108,7 +108,7 @@ def _stateless(results: Results) -> Table:
         other = results.outcomes.get((method + STATELESS, partition))
         if other:
             kept, without = last(runs), last(other)
-            pair = [mean_std(kept), mean_std(without), interval(without, kept, results)]
+            pair = [mean_std(kept), mean_std(without), interval(without, kept, results.direction)]
             rows.append([results.titles[method], partition, *pair])
     return Table(
         name="stateless",

@@ -9,12 +9,20 @@ from partita.config.provenance import COMMAND
 from partita.protocol import DeviceId
 from partita.report.charts.side_by_side import SideBySide, side_by_side
 from partita.report.comparable import better, check_same, has_other_data, other_data, unshared
+from partita.report.compared_models import interval, interval_notes
 from partita.report.figures import Datum
 from partita.report.means import mean_std
 from partita.report.page import Page, Section
 from partita.report.sections import change_of, chart_section, counted
 from partita.report.sources import Source, SourceModel
 from partita.report.tables import Entry, Interval, Rounded, Table
+
+_EXPLANATION = (
+    "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: paired over "
+    "devices and seeds, positive if better, with its 95 % confidence interval. Rounds and traffic are those "
+    "of training; a run that begins from a file does not count how it was made."
+)
+"""The note on the columns of the table."""
 
 
 def side_by_side_page(sources: Sequence[Source]) -> Page:
@@ -105,8 +113,7 @@ class _SideBySide:
         first = self.sources[0]
         if model is first.reference or source.name in self._others:
             return None
-        pair = model.better_than(first.reference, first.direction)
-        return pair and Interval(pair.value, pair.low, pair.high, seeds=pair.seeds)
+        return interval(model.by_seed, first.reference.by_seed, first.direction)
 
     def _chart(self) -> Section:
         caption = (
@@ -141,6 +148,7 @@ class _SideBySide:
         }
 
     def _table(self) -> Section:
+        rows = [self._row(source, model) for source in self.sources for model in source.models]
         table = Table(
             name="side_by_side",
             title=f"{self._metric.capitalize()} of every model ({better(self.sources[0])} is better)",
@@ -149,8 +157,11 @@ class _SideBySide:
                 f"difference from {self._reference}",
                 *("devices", "seeds", "rounds", "MB up and down"),
             ],
-            rows=[self._row(source, model) for source in self.sources for model in source.models],
-            notes=[*other_data(self.sources), *unshared(self.sources), *self._notes()],
+            rows=rows,
+            notes=[
+                *(*other_data(self.sources), *unshared(self.sources), _EXPLANATION, *interval_notes(rows)),
+                *(note for source in self.sources for note in source.notes),
+            ],
         )
         changes = f"In the table of all devices, every change is relative to {self._reference}."
         return Section(title="Metric, difference and costs", table=table, paragraphs=[changes])
@@ -167,15 +178,6 @@ class _SideBySide:
             round(model.rounds),
             Rounded(model.sent / 1e6),
         ]
-
-    def _notes(self) -> Iterator[str]:
-        yield (
-            "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: "
-            "paired over devices and seeds, positive if better, with its 95 % confidence interval. Rounds "
-            "and traffic are those of training; a run that begins from a file does not count how it was made."
-        )
-        for source in self.sources:
-            yield from source.notes
 
     def _devices(self) -> Iterator[Datum]:
         """Yield the metric of every model on every device, the reference first."""

@@ -1,7 +1,6 @@
 """Runs and comparisons in one form, so that their models can be put side by side."""
 
 import json
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,15 @@ from typing import Any
 from partita.config.files import KEYS, TABLE
 from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage
+from partita.report.compared_models import cost_of, models_of
 from partita.report.means import MetricsBySeed, mean_std
 from partita.report.models import EvaluatedModel, evaluated_models
 from partita.report.run_data import training_rounds
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import warnings_of
 from partita.studies.comparison import is_comparison, reopen
-from partita.studies.results import CellResult, Results, Variant, collect
-from partita.studies.statistics import DeviceMetrics, Estimate, paired_difference
+from partita.studies.results import collect
+from partita.studies.statistics import DeviceMetrics
 from partita.tasks.metrics import Direction
 
 
@@ -53,12 +53,6 @@ class SourceModel:
     def weights(self) -> dict[DeviceId, int]:
         """The weight of each device."""
         return {d: weight for values in self.by_seed.values() for d, (_, weight) in values.items()}
-
-    def better_than(self, other: "SourceModel", direction: Direction) -> Estimate | None:
-        """Return how much better it is than another, paired over the devices and seeds that both have."""
-        seeds = [seed for seed in self.by_seed if seed in other.by_seed]
-        own, others = ([model.by_seed[seed] for seed in seeds] for model in (self, other))
-        return paired_difference(own, others, direction) if seeds else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +163,16 @@ def _comparison(folder: Path, name: str) -> Source:
     comparison = reopen(folder)
     results = collect(comparison, comparison.failed())
     runs = [run for own in results.runs.values() for run in own.values()]
-    models = [model for variant in results.outcomes for model in _models(results, variant)]
+    models = [
+        SourceModel(
+            title=model.title,
+            part=model.variant[1],
+            by_seed=model.by_seed,
+            rounds=cost_of(results, model.variant, "rounds"),
+            sent=cost_of(results, model.variant, "sent"),
+        )
+        for model in models_of(results)
+    ]
     baseline = results.titles[results.baseline]
     return Source(
         name=name,
@@ -183,27 +186,6 @@ def _comparison(folder: Path, name: str) -> Source:
         examples=_examples(runs),
         notes=[f"{name}: {note}" for note in results.notes],
     )
-
-
-def _models(results: Results, variant: Variant) -> Iterator[SourceModel]:
-    """Yield a variant's last model, and the one that each device serves if it chooses one."""
-    runs, title = results.outcomes[variant], results.titles[variant[0]]
-    last = {seed: outcome.last for seed, outcome in runs.items()}
-    served = {seed: own for seed, outcome in runs.items() if (own := outcome.stages.get(Stage.SERVED))}
-    whole = [[outcome, *_before(results, variant, seed)] for seed, outcome in runs.items()]
-    rounds = statistics.fmean(sum(outcome.rounds for outcome in each) for each in whole)
-    sent = statistics.fmean(sum(outcome.sent for outcome in each) for each in whole)
-    for by_seed, suffix in ((last, ""), (served, ", chosen on validation")):
-        if by_seed:
-            yield SourceModel(
-                title=f"{title}{suffix}", part=variant[1], by_seed=by_seed, rounds=rounds, sent=sent
-            )
-
-
-def _before(results: Results, variant: Variant, seed: int) -> list[CellResult]:
-    """Return the results of the training that a variant continues."""
-    earlier = [results.outcomes.get(one, {}).get(seed) for one in results.before(variant)]
-    return [outcome for outcome in earlier if outcome is not None]
 
 
 def _data_of(run: RunFolder) -> dict[str, Any]:
