@@ -115,7 +115,7 @@ def test_the_quickstart_ends_with_a_table(here: Path, capsys: pytest.CaptureFixt
         *("devices", "failed", "helped", "hurt", "same", "metrics"),
     }
     assert pq.read_table(folder / "devices.parquet").column_names == [
-        *("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "reason"),
+        *("stage", "model", "device", "seen", "split", "examples", "weight", "loss", "metric", "reason"),
     ]
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from partita.methods import registry
 from partita.report.comparison_tables import comparison_tables
-from partita.report.tables import Cited, Interval, MeanStd, Rounded, Share, Table
+from partita.report.entries import Cited, Interval, MeanStd, Rounded, Share
+from partita.report.tables import Table
 from partita.studies.columns import COLUMNS
 from partita.studies.results import CellResult, Results, Variant
 

@@ -9,9 +9,9 @@ import pytest
 
 from compared import ROUNDS, done, table, values
 from partita.cli import main
+from partita.report.entries import MeanStd
 from partita.report.metrics_table import comparison_metrics, run_metrics
 from partita.report.models import all_models
-from partita.report.tables import MeanStd
 from partita.report.write import write_report
 from partita.runs.folder import RunFolder
 from partita.studies.results import CellResult

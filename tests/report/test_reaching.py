@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from partita.data.arrow import write_table
+from partita.report.entries import Reached
 from partita.report.reaching import Reaching
-from partita.report.tables import Reached
 from partita.runs.folder import RunFolder
 from partita.studies.results import Results
 from report.test_comparison_tables import outcome, results

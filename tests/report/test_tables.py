@@ -8,21 +8,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from partita.methods import registry
+from partita.report.entries import Cited, Interval, MeanStd, Reached, Rounded, Share
 from partita.report.references import references
-from partita.report.tables import (
-    Cited,
-    Interval,
-    MeanStd,
-    Reached,
-    Rounded,
-    Share,
-    Table,
-    to_csv,
-    to_latex,
-    to_markdown,
-    to_terminal,
-    to_values,
-)
+from partita.report.tables import Table, to_csv, to_latex, to_markdown, to_terminal, to_values
 
 THIRD = 1 / 3
 TABLE = Table(

@@ -81,7 +81,8 @@ def test_the_headline_is_in_the_column_metric_and_others_by_name() -> None:
     assert made["metric"] == 1.0
     assert made["second"] == 2.0
     assert list(columns_of(task)) == [
-        *("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "second", "reason"),
+        *("stage", "model", "device", "seen", "split", "examples", "weight", "loss", "metric", "second"),
+        "reason",
     ]
     assert set(made) == set(columns_of(task))
 

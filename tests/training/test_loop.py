@@ -472,7 +472,7 @@ def test_a_sample_of_more_devices_than_are_evaluated_is_refused() -> None:
     with pytest.raises(
         ValueError, match="`evaluate.sample` must be at most the number of evaluated devices, 4"
     ):
-        plan(evaluate=Evaluation(devices=4, sample=5)).check(6)
+        plan(evaluate=Evaluation(devices=4, sample=5)).check([*"abcdef"])
     with pytest.raises(ValueError, match="`sample` must be 'all' or a number, at least 1, got 0"):
         Evaluation(sample=0)
 

@@ -66,10 +66,15 @@ def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     from partita.report.metrics_table import run_metrics
     from partita.report.models import all_models
     from partita.report.tables import to_terminal
+    from partita.report.unseen_tables import run_unseen_table
     from partita.runs.warnings import warnings_of
 
     models, warnings = all_models(run), warnings_of(run)
-    tables = [models_table(run.summary, models, warnings), run_metrics(run.summary, models)]
+    tables = [
+        models_table(run.summary, models, warnings),
+        run_metrics(run.summary, models),
+        run_unseen_table(run),
+    ]
     with _reported(run.path):
         for table in [] if options.json else [table for table in tables if table.rows]:
             _print_table(to_terminal(table))

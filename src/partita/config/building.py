@@ -86,7 +86,7 @@ def build(config: Config, folder: Path) -> Built:
     with own_code("`partition.adapter_width`"):
         own.kinds(task.devices.ids)
     with own_code("The task"):
-        plan.check(len(task.devices))
+        plan.check(task.devices.ids)
         split_by_stage(task, own, seed=config.seed, pretrains=plan.training(Stage.PRETRAINED) is not None)
         check_task(task, own, seed=config.seed)
         with in_section("evaluate"):

@@ -36,6 +36,8 @@ class RunProgress:
     run: str = ""
     """The folder of an inner run; empty for the run itself."""
     stage: str = ""
+    seen: bool = True
+    """Whether the round's devices are in training; unseen ones come last."""
     work: str = ""
     final: bool = False
     """Whether the final model of the stage is evaluated."""
@@ -57,8 +59,11 @@ class RunProgress:
     def after(self, line: Mapping[str, Any]) -> "RunProgress":
         """Return the state after one more round, given the line that watchers receive."""
         run, stage, work = line.get("run", ""), str(line["stage"]), line["work"]
-        before = self if (self.run, self.stage) == (run, stage) else RunProgress()
-        state = replace(before, run=run, stage=stage, work=work, final=line["final"], rounds=line["rounds"])
+        seen = line.get("seen", True)
+        before = self if (self.run, self.stage, self.seen) == (run, stage, seen) else RunProgress()
+        state = replace(
+            before, run=run, stage=stage, seen=seen, work=work, final=line["final"], rounds=line["rounds"]
+        )
         if work != "evaluate":
             return replace(state, round=line["round"] + 1, loss=line["loss"])
         is_further = before.work == "evaluate" and before.final == line["final"]
@@ -81,6 +86,7 @@ class RunProgress:
         """Return everything that is known, in words."""
         facts = [
             f"{self.run} baseline" if self.run else "",
+            "" if self.seen else "unseen devices",
             f"evaluating the {self.stage} model"
             if self.work == "evaluate"
             else ACTIVITIES[Stage(self.stage)],

@@ -72,6 +72,8 @@ class TensorBoard:
             self._position = lines.tell()
 
     def _write_line(self, line: Mapping[str, Any]) -> None:
+        if not line.get("seen", True):  # The report has the unseen devices.
+            return
         if self._evaluation and _key(self._evaluation[-1]) != _key(line):
             self._end_evaluation()
         if line["work"] == "evaluate":

@@ -7,7 +7,8 @@ from rich import table as rich_table
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 
-from partita.report.tables import Entry, MeanStd, Rounded, Table
+from partita.report.entries import Entry, MeanStd, Rounded
+from partita.report.tables import Table
 from partita.studies.forecast import Forecast
 from partita.studies.trials import Tuned
 from partita.training.evaluation import Summary

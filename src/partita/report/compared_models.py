@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from partita.protocol import Stage
+from partita.report.entries import Entry, Interval
 from partita.report.means import MetricsBySeed
-from partita.report.tables import Entry, Interval
 from partita.studies.results import CellResult, Results, Variant
 from partita.studies.statistics import paired_difference
 from partita.tasks.metrics import Direction

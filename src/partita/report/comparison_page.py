@@ -12,6 +12,7 @@ from partita.report.charts.chart import Legend
 from partita.report.comparison_data import WHOLE, ComparisonData, read_comparison
 from partita.report.comparison_tables import comparison_tables
 from partita.report.curve_sections import CurveSections, comparison_curves
+from partita.report.entries import Entry, Rounded
 from partita.report.page import Page, Section
 from partita.report.sections import (
     change_of,
@@ -23,7 +24,7 @@ from partita.report.sections import (
     reproduction,
     scatter_section,
 )
-from partita.report.tables import Entry, Rounded, Table
+from partita.report.tables import Table
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant, listed
@@ -37,6 +38,7 @@ _TITLES = {
     "stateless": "Stateful and stateless devices",
     "devices": "Devices helped and hurt",
     "training": "Costs of training",
+    "unseen": "Unseen devices",
     "tuned": "Tuned settings",
 }
 """The headings of the tables."""
@@ -79,6 +81,7 @@ class _ComparisonPage:
                 "models": self.data.points,
                 "sizes": [{"device": device, "examples": count} for device, count in examples],
                 **self._curves.data,
+                **({"unseen": self.data.unseen} if self.data.unseen else {}),
             },
             metric=f"{self._results.split} {self._results.metric}{self._over_seeds}",
             change=self._change,

@@ -8,12 +8,14 @@ from partita.methods import registry
 from partita.protocol import Stage
 from partita.report.command_tables import trials_table
 from partita.report.compared_models import at_stage, interval, interval_notes, last
+from partita.report.entries import Entry
 from partita.report.means import marked, mean_std
 from partita.report.method_tables import method_tables
 from partita.report.metrics_table import comparison_metrics
 from partita.report.references import references
-from partita.report.tables import Entry, Table, write_tables
+from partita.report.tables import Table, write_tables
 from partita.report.tuned_table import tuned_table
+from partita.report.unseen_tables import comparison_unseen_table
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START
 from partita.studies.comparison import Comparison, first_seed
@@ -50,6 +52,7 @@ def comparison_tables(results: Results) -> list[Table]:
         _finetuning(results),
         _stateless(results),
         *others,
+        comparison_unseen_table(results),
         tuned_table(results),
     ]
     return [_with_failures(table, results) for table in tables if table.rows]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 
-from partita.report.tables import MeanStd
+from partita.report.entries import MeanStd
 from partita.studies.statistics import DeviceMetrics, mean_of
 from partita.tasks.metrics import Direction
 

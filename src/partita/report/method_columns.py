@@ -7,9 +7,9 @@ from functools import cached_property, partial
 
 from partita.protocol import DeviceId
 from partita.report.compared_models import Model, cost_of, interval, last, models_of
+from partita.report.entries import Cited, Entry, Interval, MeanStd, Reached, Rounded, Share
 from partita.report.means import MetricsBySeed, marked
 from partita.report.reaching import MATCHED, Reaching
-from partita.report.tables import Cited, Entry, Interval, MeanStd, Reached, Rounded, Share
 from partita.studies.columns import COLUMNS
 from partita.studies.results import Results, Variant
 from partita.studies.statistics import count_better, count_helped, mean_of, quartiles_of, worst_percentile

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from partita.protocol import Stage
+from partita.report.entries import Cited, Entry, MeanStd
 from partita.report.means import MetricsBySeed, marked, measured
-from partita.report.tables import Cited, Entry, MeanStd, Table
+from partita.report.tables import Table
 from partita.studies.results import Results, Variant
 from partita.studies.statistics import DeviceMetrics
 from partita.tasks.metrics import Direction

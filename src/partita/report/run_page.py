@@ -12,6 +12,7 @@ from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
 from partita.report.curve_sections import CurveSections, run_curves
+from partita.report.entries import Entry, Rounded
 from partita.report.figures import Data, Datum
 from partita.report.metrics_table import run_metrics
 from partita.report.models import EvaluatedModel, all_models
@@ -27,7 +28,8 @@ from partita.report.sections import (
     reproduction,
     scatter_section,
 )
-from partita.report.tables import Entry, Rounded, Table
+from partita.report.tables import Table
+from partita.report.unseen_tables import run_unseen_table
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
 
@@ -108,6 +110,7 @@ class _RunPage:
             "sizes": [{"device": device, "examples": count} for device, count in examples],
             "visits": self.data.visits,
             **self._curves.data,
+            **({"unseen": self.data.unseen} if self.data.unseen else {}),
         }
 
     def _answer(self) -> str:
@@ -149,6 +152,8 @@ class _RunPage:
         if (metrics := run_metrics(self.data.run.summary, all_models(self.data.run))).rows:
             yield Section(title="All metrics", table=metrics)
         yield from self._curves.sections
+        if (unseen := run_unseen_table(self.data.run)).rows:
+            yield Section(title="Unseen devices", table=unseen)
         yield self._training()
         if self.data.changed:
             yield parameters_section(self._points(), self._change, self._titles)

@@ -10,12 +10,13 @@ from partita.protocol import DeviceId
 from partita.report.charts.side_by_side import SideBySide, side_by_side
 from partita.report.comparable import better, check_same, has_other_data, other_data, unshared
 from partita.report.compared_models import interval, interval_notes
+from partita.report.entries import Entry, Interval, Rounded
 from partita.report.figures import Datum
 from partita.report.means import mean_std
 from partita.report.page import Page, Section
 from partita.report.sections import change_of, chart_section, counted
 from partita.report.sources import Source, SourceModel
-from partita.report.tables import Entry, Interval, Rounded, Table
+from partita.report.tables import Table
 
 _EXPLANATION = (
     "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: paired over "

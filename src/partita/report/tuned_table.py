@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from partita.report.tables import Entry, Table
+from partita.report.entries import Entry
+from partita.report.tables import Table
 from partita.studies.results import Results, Variant
 from partita.studies.trials import Tuned, ends_of
 

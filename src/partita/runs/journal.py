@@ -127,8 +127,12 @@ class FolderJournal:
         return self.folder.shared(name)
 
     def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of all committed rounds, none in a new run."""
+        """Yield the lines of all committed rounds but those of unseen devices, none in a new run."""
         return self.folder.rounds() if self._committed else iter(())
+
+    def onboarding(self) -> Iterator[RoundRow]:
+        """Yield the lines of the committed rounds of unseen devices, none in a new run."""
+        return self.folder.onboarding() if self._committed else iter(())
 
     def rows(self) -> Iterator[DeviceRow]:
         """Yield the committed measurements by device."""
@@ -290,11 +294,15 @@ class MemoryJournal:
         return self._summary
 
     def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of all rounds."""
-        yield from self._lines
+        """Yield the lines of all rounds but those of unseen devices."""
+        yield from (line for line in self._lines if line.get("seen", True))
+
+    def onboarding(self) -> Iterator[RoundRow]:
+        """Yield the lines of the rounds of unseen devices."""
+        yield from (line for line in self._lines if not line.get("seen", True))
 
     @property
-    def devices(self) -> Table:
+    def measurements(self) -> Table:
         """The measurements as a table."""
         return table_of(self._rows, self._columns)
 

@@ -95,7 +95,7 @@ def cells_of(values: Mapping[str, Any], *, devices: int, partitions: Compared) -
 
     Args:
         values: the config, as values.
-        devices: the number of devices.
+        devices: the number of devices that train.
         partitions: the personal parts to compare.
     """
     base = base_of(values)

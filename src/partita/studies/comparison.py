@@ -307,8 +307,10 @@ def cells_in(values: Mapping[str, Any], beside: Path) -> tuple[list[Cell], list[
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
     partitions = compared_partitions(config, model)
-    cells, notes = merge(cells_of(values, devices=len(task.devices), partitions=partitions), model)
-    return with_evaluations(cells, devices=len(task.devices)), [*partitions.notes, *notes]
+    with own_code("`evaluate.unseen`"):
+        seen, _ = config.evaluate.divide(task.devices.ids)
+    cells, notes = merge(cells_of(values, devices=len(seen), partitions=partitions), model)
+    return with_evaluations(cells, devices=len(seen)), [*partitions.notes, *notes]
 
 
 def first_seed(cells: Sequence[Cell]) -> list[Cell]:

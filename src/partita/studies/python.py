@@ -70,7 +70,7 @@ def pipeline(
         executor: where devices run; without it in this process, one after the other.
     """
     own = personalization_of(partition)
-    plan.check(len(task.devices))
+    plan.check(task.devices.ids)
     check_task(task, own, seed=seed)
     plan.evaluate.check(task)
     for training in plan.trainings.values():

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from partita.data.arrow import Table
 from partita.errors import RunFailed
 from partita.methods import registry
 from partita.methods.named import Citation
@@ -17,6 +18,7 @@ from partita.studies.statistics import DeviceMetrics
 from partita.studies.trials import Tuned
 from partita.studies.variants import baseline_of
 from partita.tasks.metrics import Direction
+from partita.training.evaluation import Summary
 
 Variant = tuple[str, str]
 """A method with a personal part: one row of the tables."""
@@ -43,6 +45,8 @@ class CellResult:
     """Number of training examples of each evaluated device."""
     further: Mapping[str, Mapping[str, DeviceMetrics]] = field(default_factory=dict)
     """The further metrics by name, each as in `stages`."""
+    unseen: Mapping[str, DeviceMetrics] = field(default_factory=dict)
+    """The same as `stages`, of the devices that training has not seen."""
 
     @property
     def last_stage(self) -> str:
@@ -53,6 +57,11 @@ class CellResult:
     def last(self) -> DeviceMetrics:
         """The metrics of the model after the last stage of training."""
         return self.stages[self.last_stage]
+
+    @property
+    def last_unseen(self) -> DeviceMetrics:
+        """The metrics of the same model on the devices that training has not seen."""
+        return self.unseen.get(self.last_stage, {})
 
 
 @dataclass(frozen=True)
@@ -203,8 +212,10 @@ def listed(cells: Sequence[str]) -> str:
 
 def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
-    further = [name for name in run.summary.get("directions", {}) if name != run.summary["metric"]]
-    stages = {line["stage"]: {} for line in lines} | _by_stage(run, "metric")
+    summary = run.summary
+    further = [name for name in summary.get("directions", {}) if name != summary["metric"]]
+    stages = {line["stage"]: {} for line in lines} | _by_stage(run.devices, "metric", summary)
+    onboarded = {"split": summary["split"], "failed": _failed_unseen(summary)}
     training = [line for line in lines if line["work"] != "evaluate"]
     return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
@@ -213,15 +224,23 @@ def _outcome(run: RunFolder) -> CellResult:
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
         examples=_examples(run),
-        further={name: _by_stage(run, name) for name in further},
+        further={name: _by_stage(run.devices, name, summary) for name in further},
+        unseen=_by_stage(run.unseen, "metric", onboarded),
     )
 
 
-def _by_stage(run: RunFolder, column: str) -> dict[str, dict[DeviceId, tuple[float, int]]]:
+def _failed_unseen(summary: Summary) -> list[str]:
+    """Return the stages in which most unseen devices failed."""
+    return [stage for stage, own in summary.get("unseen", {}).items() if "gap" not in own]
+
+
+def _by_stage(
+    table: Table, column: str, summary: Mapping[str, Any]
+) -> dict[str, dict[DeviceId, tuple[float, int]]]:
     """Return a metric and its weight by stage and device, on the split that counts."""
-    split, failed = run.summary["split"], run.summary.get("failed", {})
+    split, failed = summary["split"], summary.get("failed", {})
     stages: dict[str, dict[DeviceId, tuple[float, int]]] = {}
-    for row in run.devices.select(["stage", "device", "split", column, "weight"]).to_pylist():
+    for row in table.select(["stage", "device", "split", column, "weight"]).to_pylist():
         if row["split"] == split and row[column] is not None and row["stage"] not in failed:
             stages.setdefault(row["stage"], {})[row["device"]] = row[column], row["weight"]
     return stages

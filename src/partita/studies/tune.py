@@ -164,7 +164,7 @@ def _tune(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback) -> T
     config, space = config_of(_trial_values(tuning.values)), tuning.space
     check_unchanged(config, tuning.beside, "search")
     task, _ = build_task(config, tuning.beside)
-    _warn_of_unseen(task, config)
+    _warn_of_unmeasured(task, config)
     direction = task.metrics[task.headline].direction
     own = {key: _value_in(config, key) for key in space}
     sampler = Sampler(space, own=own, direction=direction, seed=config.seed, trials=tuning.trials)
@@ -217,15 +217,16 @@ def _metrics(tuning: Tuning, trial: Trial) -> DeviceMetrics:
     return {row["device"]: (row["metric"], row["weight"]) for row in own if row["metric"] is not None}
 
 
-def _warn_of_unseen(task: Task, config: Config) -> None:
+def _warn_of_unmeasured(task: Task, config: Config) -> None:
     """Log the evaluated devices that have no validation rows: only the final run evaluates them."""
-    positions = config.evaluate.positions(len(task.devices), seed=config.seed)
-    if unseen := without_validation(task, (task.devices.ids[position] for position in positions)):
+    seen, _ = config.evaluate.divide(task.devices.ids)
+    positions = config.evaluate.positions(len(seen), seed=config.seed)
+    if lacking := without_validation(task, (seen[position] for position in positions)):
         logger.warning(
             "%d of %d devices have no validation rows, so the search does not evaluate them: %s.",
-            len(unseen),
+            len(lacking),
             len(positions),
-            ", ".join([*unseen[:_SHOWN], *(["..."] if len(unseen) > _SHOWN else [])]),
+            ", ".join([*lacking[:_SHOWN], *(["..."] if len(lacking) > _SHOWN else [])]),
         )
 
 

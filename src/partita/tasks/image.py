@@ -43,6 +43,7 @@ def image(
     label: str = "label",
     metrics: Sequence[str] = ("accuracy",),
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of image classification.
@@ -62,6 +63,7 @@ def image(
         metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
             balanced_accuracy, auroc, log_loss, calibration_error.
         derived: the file `derived.json` of a run, to use its number of classes.
+        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if channels not in _MODES:
@@ -73,7 +75,7 @@ def image(
     pixels = {name: _per_channel(name, own, channels) for name, own in (("mean", mean), ("std", std))}
     if not (pixels["std"] > 0).all():
         raise ValueError(f"`std` must be above 0, got {std!r}.")
-    source = DeviceTable(Path(data), options_of(table, _KEYS), (image, label))
+    source = DeviceTable(Path(data), options_of(table, _KEYS), (image, label), unseen=unseen)
     values = read_derived("image", derived) or {"kind": "image", "classes": classes or source.classes(label)}
     check_agrees("classes", classes, values)
     classes = values["classes"]

@@ -38,6 +38,7 @@ def speech(
     text: str = "text",
     metrics: Sequence[str] = ("wer",),
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of speech recognition.
@@ -54,6 +55,7 @@ def speech(
         metrics: the names of metrics, the first being the headline metric: wer, cer (word and character error
             rate).
         derived: the file `derived.json` of a run, to use its tokenizer.
+        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if features < 1 or not max_seconds > 0 or tokens < 0:
@@ -61,7 +63,7 @@ def speech(
             "`features` and `max_seconds` must be above 0 and `tokens` at least 0, got "
             f"{features}, {max_seconds} and {tokens}."
         )
-    source = DeviceTable(Path(data), options_of(table, keys_of(speech)), (audio, text))
+    source = DeviceTable(Path(data), options_of(table, keys_of(speech)), (audio, text), unseen=unseen)
     if derived and tokenizer:
         raise ValueError("`derived` and `tokenizer` exclude each other: leave out one of them.")
     if values := read_derived("speech", derived):
@@ -117,7 +119,7 @@ _METRICS = {
 def _train_tokenizer(source: DeviceTable, column: str, tokens: int) -> Tokenizer:
     """Return a tokenizer for all training transcripts."""
     texts: list[str] = []
-    for device in source.ids:
+    for device in source.seen_ids:
         rows = source.rows_of(device, columns=(column,)).get("train")
         texts += rows.parse(partial(_text, column=column)) if rows else []
     return train_subwords(texts, tokens) if tokens else characters(texts)

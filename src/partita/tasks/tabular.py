@@ -32,6 +32,7 @@ def tabular(
     standardize: bool = True,
     metrics: Sequence[str] | None = None,
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of predicting one column from others.
@@ -49,6 +50,7 @@ def tabular(
             accuracy, with `regression` mae.
         derived: the file `derived.json` of a run, to use its columns, classes and standardization instead of
             computing them.
+        unseen: the share of devices that no derived value depends on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if isinstance(columns, str):
@@ -60,7 +62,7 @@ def tabular(
     options = options_of(table, keys_of(tabular))
     given = read_derived("tabular", derived)
     names = given["columns"] if given else columns or numeric_columns(Path(data), options, label=label)
-    source = DeviceTable(Path(data), options, (*names, label))
+    source = DeviceTable(Path(data), options, (*names, label), unseen=unseen)
     values = given or {
         "kind": "tabular",
         "columns": list(names),

@@ -34,6 +34,7 @@ def text(
     text: str = "text",
     metrics: Sequence[str] = ("accuracy",),
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of next-word prediction.
@@ -50,13 +51,14 @@ def text(
         text: the column of texts.
         metrics: the names of metrics, the first being the headline metric: accuracy, perplexity.
         derived: the file `derived.json` of a run, to use its vocabulary.
+        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if vocabulary_size < 1 or max_length < 1:
         raise ValueError(
             f"`vocabulary_size` and `max_length` must be at least 1, got {vocabulary_size} and {max_length}."
         )
-    source = DeviceTable(Path(data), options_of(table, _KEYS), (text,))
+    source = DeviceTable(Path(data), options_of(table, _KEYS), (text,), unseen=unseen)
     parse = partial(_words, column=text, lowercase=lowercase)
     if derived and vocabulary:
         raise ValueError("`derived` and `vocabulary` exclude each other: leave out one of them.")
@@ -135,7 +137,7 @@ def _words(row: Mapping[str, Any], *, column: str, lowercase: bool) -> list[str]
 def _count_words(source: DeviceTable, parse: Callable[[Mapping[str, Any]], list[str]]) -> list[str]:
     """Return the words of all training texts, the most frequent first, ties in alphabetical order."""
     counts: Counter[str] = Counter()
-    for device in source.ids:
+    for device in source.seen_ids:
         rows = source.rows_of(device).get("train")
         for words in rows.parse(parse) if rows else ():
             counts.update(words)

@@ -28,7 +28,7 @@ MODEL_OF: Mapping[Stage, Literal["global", "personal"]] = {
 
 def columns_of(task: Task) -> dict[str, type]:
     """Return the columns of `devices.parquet`, with their types."""
-    kinds = {"examples": int, "weight": int, "loss": float, "metric": float}
+    kinds = {"seen": bool, "examples": int, "weight": int, "loss": float, "metric": float}
     *measured, reason = COLUMNS
     further = dict.fromkeys(further_metrics(task), float)
     return {name: kinds.get(name, str) for name in measured} | further | {reason: str}
@@ -40,13 +40,14 @@ def further_metrics(task: Task) -> list[str]:
 
 
 def rows_of(
-    task: Task, stage: Stage, device: DeviceId, metrics: Mapping[str, Measures]
+    task: Task, stage: Stage, device: DeviceId, metrics: Mapping[str, Measures], *, seen: bool = True
 ) -> Iterator[DeviceRow]:
     """Yield a row for each split that a device measured, with the headline metric in the column `metric`."""
     for split, measures in metrics.items():
         values = dict(measures)
         values["metric"] = values.pop(task.headline)
-        yield {"stage": stage, "model": MODEL_OF[stage], "device": device, "split": split, **values}
+        about = {"stage": stage, "model": MODEL_OF[stage], "device": device, "seen": seen, "split": split}
+        yield {**about, **values}
 
 
 def without_metric(row: DeviceRow, task: Task, reason: str) -> DeviceRow:

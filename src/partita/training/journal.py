@@ -63,7 +63,11 @@ class Journal(Protocol):
         ...
 
     def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of all committed rounds."""
+        """Yield the lines of all committed rounds, without those of unseen devices."""
+        ...
+
+    def onboarding(self) -> Iterator[RoundRow]:
+        """Yield the lines of the committed rounds of unseen devices."""
         ...
 
     def rows(self) -> Iterator[DeviceRow]:

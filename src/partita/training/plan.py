@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from partita.data.examples import examples_of
+from partita.data.unseen import divide
 from partita.errors import CannotDo
 from partita.methods.method import Finetuning, Method
-from partita.protocol import Stage, derive_seed
+from partita.protocol import DeviceId, Stage, derive_seed
 from partita.server.optimizers import Averaging, ServerOptimizer
 from partita.server.schedules import Schedule, constant
 from partita.tasks.task import Task
@@ -75,16 +76,20 @@ class Evaluation:
     """Evaluation: on which devices (only these are fine-tuned), how often, and on which split."""
 
     devices: int | Literal["all"] = "all"
-    """Number of devices to evaluate, a fixed sample; or "all"."""
+    """Number of devices to evaluate, a fixed sample; or "all". Unseen devices are evaluated besides."""
     every: int = 0
     """Rounds between evaluations during training; 0: only at the end of each stage."""
     sample: int | Literal["all"] = "all"
     """Number of these devices to evaluate during training, a fixed sample; or "all"."""
     split: Split = "test"
-    """Split on which models are evaluated; with `validation`, for tuning, test rows are not read."""
+    """Split on which models are evaluated; with `validation`, for tuning, test rows are not read and unseen
+    devices not visited."""
     choose: Literal["", "validation"] = ""
     """If `choose` is "validation", each device uses the pretrained model or its own, whichever is better on
     its validation rows (see `task.validation`); reported as the stage `served`. Empty: no such choice."""
+    unseen: float = 0.0
+    """Share of devices, by a hash of their ids, that no training sees and no derived value depends on; all of
+    them are fine-tuned and evaluated at the end, from the start of v, and reported beside the others."""
 
     def __post_init__(self) -> None:
         if self.split not in get_args(Split):
@@ -97,6 +102,8 @@ class Evaluation:
                 raise ValueError(f"`{name}` must be 'all' or a number, at least 1, got {value!r}.")
         if self.every < 0:
             raise ValueError(f"`every` must be 0 or above, got {self.every}.")
+        if not 0 <= self.unseen < 1:
+            raise ValueError(f"`unseen` must be at least 0 and below 1, got {self.unseen!r}.")
 
     def check(self, task: Task) -> None:
         """Raise if validation rows are needed and no device has any."""
@@ -105,8 +112,17 @@ class Evaluation:
         if not _has_validation(task):
             raise ValueError(f"`choose` and `split` need {_NO_VALIDATION}")
 
+    @property
+    def onboards(self) -> bool:
+        """Whether unseen devices are fine-tuned and evaluated at the end."""
+        return self.unseen > 0 and self.split == "test"
+
+    def divide(self, devices: Sequence[DeviceId]) -> tuple[Sequence[DeviceId], Sequence[DeviceId]]:
+        """Return the devices that training sees, and the unseen ones."""
+        return divide(devices, self.unseen)
+
     def positions(self, devices: int, *, seed: int) -> Sequence[int]:
-        """Return the positions of the evaluated devices among all, in order."""
+        """Return the positions of the evaluated devices among all seen ones, in order."""
         if self.devices == "all":
             return range(devices)
         if self.devices > devices:
@@ -175,15 +191,16 @@ class Plan:
         found = {name: self.training(stage) for name, stage in stages.items()}
         return {name: training for name, training in found.items() if training}
 
-    def check(self, devices: int) -> None:
-        """Raise if the plan needs more devices than there are."""
+    def check(self, devices: Sequence[DeviceId]) -> None:
+        """Raise if the plan needs more devices than there are, or none are seen or unseen."""
+        seen = len(self.evaluate.divide(devices)[0])
         for name, training in self.trainings.items():
-            if training.devices_per_round > devices:
+            if training.devices_per_round > seen:
                 raise ValueError(
-                    f"`{name}.devices_per_round` must be at most the number of devices, {devices}, "
+                    f"`{name}.devices_per_round` must be at most the number of devices, {seen}, "
                     f"got {training.devices_per_round}."
                 )
-        self.evaluate.sampled(len(self.evaluate.positions(devices, seed=0)), seed=0)
+        self.evaluate.sampled(len(self.evaluate.positions(seen, seed=0)), seed=0)
 
     def turns(self, evaluated: int, *, seed: int = 0) -> list[Turn]:
         """Return every round of a run that evaluates a number of devices; the seed draws the sample."""

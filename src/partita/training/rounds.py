@@ -61,7 +61,7 @@ class Round:
         task, failed = self.stage.stages.task, self.stage.failed_models
         rows: list[DeviceRow] = []
         for device, metrics in self.outcome.metrics():
-            for row in rows_of(task, self.turn.stage, device, metrics):
+            for row in rows_of(task, self.turn.stage, device, metrics, seen=self.stage.seen):
                 known = without_metric(row, task, failed[device]) if device in failed else row
                 rows.append({**known, "position": positions[device]})
         return rows
@@ -90,6 +90,7 @@ class Round:
             "heard": self.outcome.heard,
             "failed": self.outcome.failed,
             "bytes": {"down": self.outcome.bytes_down, "up": self.outcome.bytes_up},
+            **({} if self.stage.seen else {"seen": False}),
         }
 
 

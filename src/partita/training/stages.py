@@ -30,7 +30,7 @@ class Stages:
         personalization: how the model is split after pretraining.
         plan: the rounds of every stage.
         seed: the run's seed.
-        devices: all devices that can be asked.
+        devices: all devices that can be asked, the unseen ones too.
         journal: holds what earlier stages have left.
     """
 
@@ -47,13 +47,16 @@ class Stages:
         self.task = task
         self.plan = plan
         self.seed = seed
-        self.devices = devices
+        self.all_devices = devices
+        self.devices, unseen = plan.evaluate.divide(devices)
+        self.unseen = unseen if plan.evaluate.onboards else ()
         self.journal = journal
         pretrains = plan.training(Stage.PRETRAINED) is not None
         self.splits = split_by_stage(task, personalization, seed=seed, pretrains=pretrains)
         self.start_of = cache(self._start_of)
-        positions = plan.evaluate.positions(len(devices), seed=seed)
-        self.evaluated = devices if plan.evaluate.devices == "all" else [devices[at] for at in positions]
+        positions = plan.evaluate.positions(len(self.devices), seed=seed)
+        is_sample = plan.evaluate.devices != "all"
+        self.evaluated = [self.devices[at] for at in positions] if is_sample else self.devices
         self.turns = plan.turns(len(self.evaluated), seed=seed)
 
     def open(self, stage: Stage) -> "ServerStage":
@@ -77,6 +80,24 @@ class Stages:
             frozen=parts.frozen,
             failures=self.failures(stage),
             stopping=self.stopping(stage),
+            visited=self.evaluated,
+        )
+
+    def trained(self, stage: Stage, devices: Sequence[DeviceId]) -> "ServerStage":
+        """Return the server's side of a stage whose training is over, for devices that it has not seen."""
+        partition = self.splits[stage].partition
+        saved = self.journal.shared(Stage.PRETRAINED if stage is Stage.PRETRAINED else Stage.PERSONALIZED)
+        server = Server(optimizer=Averaging())
+        return ServerStage(
+            self,
+            stage,
+            server=server,
+            start=server.begin({name: saved[name] for name in partition.names("shared")}),
+            frozen={},
+            failures=failures_by_stage(self.journal.onboarding()).get(stage, TrainingFailures()),
+            stopping=self.stopping(stage),
+            visited=devices,
+            seen=False,
         )
 
     def failures(self, stage: Stage, best: int | None = None) -> TrainingFailures:
@@ -104,7 +125,7 @@ class Stages:
             return {}
         own = self.splits[stage]
         found: dict[str, Params] = {}
-        for kind, _, _ in own.kinds(self.devices):
+        for kind, _, _ in own.kinds(self.all_devices):
             start = self.start_of(stage, kind)
             found["start" if own.by_device is None else f"start-{start.digest[:8]}"] = start.personal or {}
         if self.plan.training(Stage.PERSONALIZED) is None:
@@ -143,6 +164,10 @@ class ServerStage:
     """The devices whose last visit in this stage failed; grows in place."""
     stopping: Stopping
     """The stage's best round so far; grows in place."""
+    visited: Sequence[DeviceId]
+    """The devices that are fine-tuned and evaluated."""
+    seen: bool = True
+    """Whether training has seen them."""
 
     @property
     def failed_models(self) -> Mapping[DeviceId, str]:
@@ -175,7 +200,7 @@ class ServerStage:
         """Return the devices of a round: a sample in training, otherwise a block of evaluated devices."""
         devices, training = self.stages.devices, self.stages.plan.training(self.stage)
         if turn.work != "update" or training is None:
-            return [self.stages.evaluated[position] for position in turn.block]
+            return [self.visited[position] for position in turn.block]
         size, seed = training.devices_per_round, self.stages.seed
         sample = sample_cohort(len(devices), size, seed=seed, stage=self.stage, round=turn.round)
         return [devices[position] for position in sample]
