@@ -11,6 +11,8 @@ import pytest
 from compared import done, quiet, table, values
 from partita import Devices, Task
 from partita.cli import main
+from partita.config.building import build
+from partita.config.reading import changed
 from partita.data.unseen import is_unseen
 from partita.protocol import Stage
 from partita.report.comparison_page import comparison_page
@@ -103,7 +105,7 @@ def test_local_training_trains_an_unseen_device_like_any_other(comparison: Compa
     alone = comparison.run_of(cell)
     plain = runner.prepare(cell.config(out=comparison.folder.parent / "plain"), comparison.folder)
     assert plain.config.evaluate.unseen == 0.3
-    others = runner.changed(plain.config, {"evaluate.unseen": 0.0, "out": str(alone.path.parent / "all")})
+    others = changed(plain.config, {"evaluate.unseen": 0.0, "out": str(alone.path.parent / "all")})
     whole = runner.prepare(others, comparison.folder)
     runner.finish(whole)
 
@@ -149,7 +151,7 @@ def test_a_search_reads_no_unseen_device(tmp_path: Path) -> None:
 
 def test_a_forecast_counts_the_visits_of_seen_and_unseen_devices() -> None:
     cells = forecast(values(evaluate={"unseen": 0.3}), Path()).cells
-    plan = runner.build(cells[1].cell.config(out=Path()), Path()).plan
+    plan = build(cells[1].cell.config(out=Path()), Path()).plan
 
     passes = plan.finetune.epochs if plan.finetune else 0
     line = {"stage": "finetuned", "work": "finetune"}

@@ -91,9 +91,11 @@ class DeviceTable:
         The examples of recently visited devices are cached in memory.
         """
         cache = ExampleCache()
-        return Devices(self.ids, lambda device: _DeviceSplits(self, device, examples, cache), self._largest)
+        return Devices(
+            self.ids, lambda device: _DeviceSplits(self, device, examples, cache), self._max_examples
+        )
 
-    def _largest(self) -> int:
+    def _max_examples(self) -> int:
         """Return the number of training rows of the largest device."""
         rows = int(self._index.counts_in("train").max())
         return min(rows, self.options.max_examples) if self.options.max_examples else rows
