@@ -7,14 +7,15 @@ from functools import cached_property
 
 from partita.config.provenance import COMMAND
 from partita.protocol import DeviceId
-from partita.report.charts.side_by_side import SideBySide, side_by_side
 from partita.report.comparable import better, check_same, has_other_data, other_data, unshared
-from partita.report.compared_models import interval, interval_notes
+from partita.report.compared_models import interval_notes
+from partita.report.differences import Difference, difference
 from partita.report.entries import Entry, Interval, Rounded
 from partita.report.figures import Datum
+from partita.report.forest import Line, forest_row, forest_section
 from partita.report.means import mean_std
 from partita.report.page import Page, Section
-from partita.report.sections import change_of, chart_section, counted
+from partita.report.sections import change_of, counted
 from partita.report.sources import Source, SourceModel
 from partita.report.tables import Table
 
@@ -48,7 +49,8 @@ class _SideBySide:
         first = self.sources[0]
         return Page(
             title=_listed([source.name for source in self.sources]),
-            answer=" ".join([*other_data(self.sources), self._best(), *unshared(self.sources)]),
+            answer=" ".join([*other_data(self.sources), self._best()]),
+            details=unshared(self.sources),
             sections=[self._chart(), self._table()],
             data={"devices": list(self._devices()), "models": [self._datum(*each) for each in self._sorted]},
             metric=self._metric,
@@ -72,81 +74,47 @@ class _SideBySide:
         return {other.name for other in self.sources[1:] if has_other_data(self.sources[0], other)}
 
     @cached_property
+    def _line(self) -> Line:
+        """The reference: the first source's own."""
+        first = self.sources[0]
+        return Line(title=self._reference, mean=first.reference.mean, direction=first.direction)
+
+    @cached_property
     def _sorted(self) -> list[tuple[Source, SourceModel]]:
-        """Every model, the best first."""
+        """Every model, the best first: on the devices and seeds of the reference where it has them."""
         sign = 1 if self.sources[0].direction == "up" else -1
         every = [(source, model) for source in self.sources for model in source.models]
-        return sorted(every, key=lambda each: -sign * self._point(*each))
-
-    def _point(self, source: Source, model: SourceModel, gain: float | None = None) -> float:
-        """Return the reference's mean and the paired difference or another gain; unpaired, the own mean."""
-        first, pair = self.sources[0], self._difference(source, model)
-        if pair is None:
-            return model.mean
-        sign = 1 if first.direction == "up" else -1
-        return first.reference.mean + sign * (pair.value if gain is None else gain)
+        return sorted(every, key=lambda each: -sign * self._datum(*each)["point"])
 
     def _best(self) -> str:
         """Return the best model of all, or of each source where the data differ."""
         if self._others:
             best = {source.name: model for source, model in reversed(self._sorted)}
-            each = [
-                f"{source.name}: {best[source.name].name} ({best[source.name].mean:.4f})"
-                for source in self.sources
-            ]
+            names = [source.name for source in self.sources]
+            each = [f"{name}: {best[name].name} ({best[name].mean:.4f})" for name in names]
             return f"The best {self._metric} of each: {'; '.join(each)}."
         source, model = self._sorted[0]
         where = counted(len(self._sorted), "model")
         answer = f"{_name(source, model)} has the best {self._metric} of {where}: {model.mean:.4f}"
-        pair = self._difference(source, model)
-        if pair is None:
-            return f"{answer}."
-        value = f"{pair.value:+.4f}"
-        if pair.low is None or pair.high is None:
-            return f"{answer}, a difference of {value} from {self._reference}."
-        interval = f"{value}, 95 % interval {pair.low:+.4f} to {pair.high:+.4f}"
-        if pair.low <= 0 <= pair.high:
-            return f"{answer}, no clear difference from {self._reference} ({interval})."
-        return f"{answer}, a clear difference from {self._reference} ({interval})."
+        found = self._difference(source, model)
+        return f"{answer}, {found.compared_with(self._reference)}." if found else f"{answer}."
 
-    def _difference(self, source: Source, model: SourceModel) -> Interval | None:
+    def _difference(self, source: Source, model: SourceModel) -> Difference | None:
         """Return the paired difference from the reference, None for itself and for other data."""
         first = self.sources[0]
         if model is first.reference or source.name in self._others:
             return None
-        return interval(model.by_seed, first.reference.by_seed, first.direction)
-
-    def _chart(self) -> Section:
-        caption = (
-            f"Every model, the best first ({better(self.sources[0])} is better). A point is the mean of "
-            f"{self._reference}, the dashed line, plus the paired difference from it: all points are over "
-            "the same devices and seeds. A bar is the 95 % interval of that difference; where it reaches the "
-            "line, the two do not clearly differ. A point without a bar is a model's own mean: that of the "
-            "reference, or of a model that cannot be paired with it."
-        )
-        content = SideBySide(
-            caption=caption,
-            metric=self._metric,
-            models=[_name(source, model) for source, model in self._sorted],
-            sources=[source.name for source in self.sources],
-            points=[self._point(source, model) for source, model in self._sorted],
-            line=self.sources[0].reference.mean,
-        )
-        return chart_section(side_by_side(content))
+        return difference(model.by_seed, first.reference.by_seed, first.direction)
 
     def _datum(self, source: Source, model: SourceModel) -> Datum:
-        pair = self._difference(source, model)
-        ends: Sequence[float | None] = (None, None)
-        if pair and pair.low is not None and pair.high is not None:
-            ends = sorted(self._point(source, model, gain) for gain in (pair.low, pair.high))
-        return {
-            "source": source.name,
-            "model": _name(source, model),
-            "mean": model.mean,
-            "point": self._point(source, model),
-            "low": ends[0],
-            "high": ends[1],
-        }
+        found = self._difference(source, model)
+        return {"source": source.name, **forest_row(_name(source, model), model.mean, found, self._line)}
+
+    def _chart(self) -> Section:
+        rows = [self._datum(source, model) for source, model in self._sorted]
+        return forest_section(
+            rows, self._line, self._metric, title="All models", notes=unshared(self.sources)
+        )
 
     def _table(self) -> Section:
         rows = [self._row(source, model) for source in self.sources for model in source.models]
@@ -168,12 +136,13 @@ class _SideBySide:
         return Section(title="Metric, difference and costs", table=table, paragraphs=[changes])
 
     def _row(self, source: Source, model: SourceModel) -> list[Entry]:
+        found = self._difference(source, model)
         return [
             source.name,
             model.title,
             model.part,
             mean_std(model.by_seed),
-            self._difference(source, model),
+            found and Interval(found.value, found.low, found.high, seeds=found.seeds),
             len(model.devices),
             len(model.by_seed),
             round(model.rounds),
