@@ -83,6 +83,13 @@ def test_an_interval_that_holds_zero_is_no_clear_difference() -> None:
     )
 
 
+def test_models_that_do_not_clearly_differ_from_the_best_are_named() -> None:
+    found = standings(start=[0.69, 0.81, 0.56, 0.7], fedavg=FLAT, fedalt=CLEAR, local=[0.1, 0.3, 0.1, 0.3])
+
+    # The start is 0.09 and 0.01 above FedAlt and 0.04 and 0.1 below it; training alone 0.5 below it on all.
+    assert "Not clearly different from FedAlt: FedAvg." in ComparisonAnswer(found).details()
+
+
 def test_a_lower_error_is_better() -> None:
     answer = ComparisonAnswer(standings("down", fedavg=CLEAR, fedalt=FLAT))
 

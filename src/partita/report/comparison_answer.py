@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from partita.report.differences import Difference, counted
+from partita.report.differences import UNCLEAR, Difference, counted
 from partita.report.standings import Standing, Standings
 from partita.studies.results import Results, listed
 from partita.studies.statistics import count_helped
@@ -61,10 +61,22 @@ class ComparisonAnswer:
             yield f"Next is {compared.title}, {compared.mean:.4f}: {found.compared_with(best.title)}."
         else:
             yield self._devices(best, reference, found)
+            yield from self._about_as_good()
         if best.trains_alone:
             yield from self._best_federated()
         if found.seeds == 1 and found.low is not None:
             yield "Over 1 seed, an interval covers other devices, not other seeds, which may differ by more."
+
+    def _about_as_good(self) -> Iterator[str]:
+        """Yield the models that do not clearly differ from the best one, the reference aside."""
+        found = {
+            one.title: self.standings.between(self._best.variant, one.variant)
+            for one in self.standings.complete
+            if one not in (self._best, self.standings.of_reference)
+        }
+        titles = [title for title, own in found.items() if own and own.verdict == UNCLEAR]
+        if titles:
+            yield f"Not clearly different from {self._best.title}: {listed(titles)}."
 
     def _best_federated(self) -> Iterator[str]:
         others = [one for one in self.standings.complete if not one.trains_alone]

@@ -28,7 +28,7 @@ class DeviceSections:
 
     standings: Standings
     over_seeds: str
-    """What the changes are means over, if anything."""
+    """The words that say that changes are means over seeds; empty with one seed."""
 
     @property
     def _data(self) -> ComparisonData:

@@ -10,6 +10,7 @@ import altair as alt
 from partita.report.charts.chart import LETTER, TEXT_SIZE, WIDTH, Chart, Legend, chart_of, from_data
 from partita.tasks.metrics import Direction
 
+_Align = Literal["left", "right", "center"]
 _HEIGHT = 340
 _LEFT = 0.5
 """Labels of points in this share of the axis extend to the right, those of others to the left."""
@@ -51,7 +52,7 @@ def tradeoff(content: Tradeoff) -> Chart:
     return replace(wide, narrow=narrow.spec)
 
 
-def _drawn(content: Tradeoff, room: int) -> alt.LayerChart:
+def _drawn(content: Tradeoff, room: int) -> Any:
     """Return the chart with as many names as fit into a width in pixels."""
     cost, drawn = content.cost, [point["model"] for point in content.points]
     axis = CostAxis([point[cost] for point in content.points])
@@ -99,7 +100,7 @@ class _Label:
     model: str
     x: float
     y: float
-    align: Literal["left", "right", "center"]
+    align: _Align
     dy: int
 
     @property
@@ -146,10 +147,12 @@ def _labels(content: Tradeoff, axis: "CostAxis", room: int) -> list[_Label]:
 
 def _candidates(content: Tradeoff, share: float, room: int, point: Mapping[str, Any]) -> Iterator[_Label]:
     """Yield the places for a name: no point can be above and left of a model on the front."""
-    side = "left" if share < _LEFT else "right"
+    side: _Align = "left" if share < _LEFT else "right"
     below = 19 if content.direction == "up" else -19
     is_front = point[f"{content.cost}_front"]
-    places = [(side, -below + 4), (side, below)] if is_front else [("center", below), (side, below)]
+    places: list[tuple[_Align, int]] = (
+        [(side, -below + 4), (side, below)] if is_front else [("center", below), (side, below)]
+    )
     heights = [_down(content, one) for one in content.points]
     extent = max(heights) - min(heights) or 1.0
     y = (_down(content, point) - min(heights)) / extent * _HEIGHT * _INNER
