@@ -9,13 +9,13 @@ from partita.config.provenance import COMMAND
 from partita.protocol import DeviceId
 from partita.report.comparable import better, check_same, has_other_data, other_data, unshared
 from partita.report.compared_models import interval_notes
-from partita.report.differences import Difference, difference
+from partita.report.differences import Difference, counted, difference
 from partita.report.entries import Entry, Interval, Rounded
 from partita.report.figures import Datum
 from partita.report.forest import Line, forest_row, forest_section
 from partita.report.means import mean_std
 from partita.report.page import Page, Section
-from partita.report.sections import change_of, counted
+from partita.report.sections import change_of
 from partita.report.sources import Source, SourceModel
 from partita.report.tables import Table
 
