@@ -18,7 +18,7 @@ from partita.report.sections import (
 from partita.report.standings import Standings
 from partita.studies.results import Variant
 
-_BEST = 5
+BEST = 5
 """The number of models in charts of devices, besides the reference."""
 
 
@@ -65,7 +65,7 @@ class DeviceSections:
     def _shown(self) -> list[Variant]:
         """Return the best models and the reference, the best first."""
         order = [one.variant for one in self.standings.all if one.variant in self._data.drawn]
-        return [v for place, v in enumerate(order) if place < _BEST or v == self.standings.reference]
+        return [v for place, v in enumerate(order) if place < BEST or v == self.standings.reference]
 
     def _omitted(self) -> str:
         """Return which models are not drawn: those below the best, and those that would dwarf the others."""
@@ -75,7 +75,7 @@ class DeviceSections:
         sentences = ""
         if others:
             more = counted(len(others), "other model")
-            sentences = f" Shown: the {_BEST} best models and the reference. A device's details have {more}."
+            sentences = f" Shown: the {BEST} best models and the reference. A device's details have {more}."
         if far:
             changes = "; ".join(f"{data.name(variant)}: {data.change(variant):+.4f}" for variant in far)
             sentences += f" Not drawn, far below the others: {changes}."

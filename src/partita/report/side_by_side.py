@@ -9,6 +9,7 @@ from partita.config.provenance import COMMAND
 from partita.protocol import DeviceId
 from partita.report.comparable import better, check_same, has_other_data, other_data, unshared
 from partita.report.compared_models import interval_notes
+from partita.report.comparison_devices import BEST
 from partita.report.differences import Difference, counted, difference
 from partita.report.entries import Entry, Interval, Rounded
 from partita.report.figures import Datum
@@ -56,9 +57,16 @@ class _SideBySide:
             metric=self._metric,
             change=change_of(first.metric, first.direction),
             split=first.split,
+            listed=self._listed_models(),
             facts=self._facts(),
             config="\n".join(f"# {source.name}\n\n{source.folder.config_text}" for source in self.sources),
         )
+
+    def _listed_models(self) -> list[str]:
+        """Return the models in the table of all devices, none if it has room for all of them."""
+        names = [_name(source, model) for source, model in self._sorted]
+        few = [name for place, name in enumerate(names) if place < BEST or name == self._reference]
+        return few if len(names) > BEST + 1 else []
 
     @property
     def _metric(self) -> str:
