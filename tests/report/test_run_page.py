@@ -16,7 +16,9 @@ import pytest
 
 from partita.cli import main
 from partita.config.reading import config_of
-from partita.report import charts, write
+from partita.report import write
+from partita.report.charts.chart import Legend
+from partita.report.charts.devices import scatter
 from partita.report.page import columns_of
 from partita.report.run_data import RunData, ranked, read_run, visits_of
 from partita.report.sections import distribution_section, examples_section, scatter_section
@@ -348,7 +350,7 @@ def test_violins_show_models_whose_changes_vary_and_name_the_others() -> None:
 
 
 def test_equal_numbers_of_examples_are_a_sentence_instead_of_a_chart() -> None:
-    chart = charts.scatter("change", "", charts.Legend(methods=["m"], shown=["m"]))
+    chart = scatter("change", "", Legend(methods=["m"], shown=["m"]))
     (same,) = scatter_section(devices("m", [0, 1]), chart).paragraphs
 
     assert same == "Every device has 3 training examples: nothing to draw."

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from partita.report import charts
+from partita.report.charts import devices as device_charts
+from partita.report.charts import training as training_charts
+from partita.report.charts.chart import Legend
 from partita.report.comparison_data import WHOLE, ComparisonData, read_comparison
 from partita.report.comparison_tables import comparison_tables
 from partita.report.page import Page, Section
@@ -138,8 +140,8 @@ class _ComparisonPage:
             "traffic and seconds by round are on the page of each run, which “partita report "
             "FOLDER/cells/NAME” writes."
         )
-        legend = charts.Legend(methods=self.data.methods, shown=methods, parts=parts)
-        return chart_section(charts.losses(caption, legend))
+        legend = Legend(methods=self.data.methods, shown=methods, parts=parts)
+        return chart_section(training_charts.losses(caption, legend))
 
     def _charts(self) -> Iterator[Section]:
         data, reference = self.data, self.data.name(self.data.reference)
@@ -153,15 +155,17 @@ class _ComparisonPage:
             return
         names = [data.name(variant) for variant in data.drawn]
         parts = list(dict.fromkeys(part or WHOLE for _, part in data.drawn))
-        legend = charts.Legend(methods=data.methods, shown=data.titles(data.drawn), parts=parts)
+        legend = Legend(methods=data.methods, shown=data.titles(data.drawn), parts=parts)
         relative = f"relative to {reference}{self._over_seeds}"
         caption = f"Each point is one device under one method: its change {relative}, by training examples."
-        scatter = charts.scatter(self._change, f"{caption}{self._omitted()}", legend)
+        scatter = device_charts.scatter(self._change, f"{caption}{self._omitted()}", legend)
         yield scatter_section(data.devices, scatter)
         yield distribution_section(data.devices, self._change, names)
         band = " The band is the range over seeds." if self._has_seeds else ""
         caption = f"The change of every device {relative}, lowest first.{band}{self._omitted()}"
-        yield chart_section(charts.sorted_changes(self._change, caption, names, has_band=self._has_seeds))
+        yield chart_section(
+            device_charts.sorted_changes(self._change, caption, names, has_band=self._has_seeds)
+        )
         yield examples_section(list(data.training_examples.values()))
 
     def _without_parameters(self) -> str:

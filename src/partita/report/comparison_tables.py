@@ -321,10 +321,10 @@ def _measured(model: MetricsBySeed) -> int:
 
 
 def _costs(results: Results, variant: Variant, seed: int, outcome: CellResult) -> tuple[float, float, float]:
-    """Return rounds, bytes and seconds of a run, including those of the pretraining that it begins from."""
-    start = results.of(START).get(seed)
-    both = [outcome, start] if variant in results.begin_pretrained and start else [outcome]
-    return sum(o.rounds for o in both), sum(o.sent for o in both), sum(o.seconds for o in both)
+    """Return rounds, bytes and seconds of a run, including those of the training that it continues."""
+    before = [results.outcomes.get(earlier, {}).get(seed) for earlier in results.before(variant)]
+    every = [outcome, *filter(None, before)]
+    return sum(o.rounds for o in every), sum(o.sent for o in every), sum(o.seconds for o in every)
 
 
 def _metric(results: Results) -> str:

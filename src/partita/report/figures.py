@@ -13,7 +13,7 @@ import vl_convert
 
 from partita.data.cache import cache_folder
 from partita.durable import replace_file
-from partita.report.charts import NAMES, Chart
+from partita.report.charts.chart import NAMES, Chart
 
 Datum = dict[str, Any]
 """One row of a chart's data, by field."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment
 
-from partita.report.charts import Chart
+from partita.report.charts.chart import Chart
 from partita.report.figures import PALETTES, Data, Datum, libraries
 from partita.report.tables import Table, plain, text_columns
 

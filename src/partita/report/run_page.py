@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from partita.config.recording import is_from_python
 from partita.errors import ConfigError
 from partita.protocol import Stage
-from partita.report import charts
+from partita.report.charts import devices as device_charts
+from partita.report.charts import training as training_charts
+from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
 from partita.report.figures import Data, Datum
 from partita.report.models import EvaluatedModel, all_models
@@ -186,7 +188,8 @@ class _RunPage:
         if any(row["work"] == "finetune" for row in self.data.rounds):
             caption += " Fine-tuning, once for each device, is not drawn."
         return Section(
-            title="Training", chart=charts.curves({field: _QUANTITIES[field][0] for field in known}, caption)
+            title="Training",
+            chart=training_charts.curves({field: _QUANTITIES[field][0] for field in known}, caption),
         )
 
     def _devices(self) -> Iterator[Section]:
@@ -198,12 +201,12 @@ class _RunPage:
                 reason = "No model changes the metric of any device: nothing to draw."
             yield Section(title="Devices", paragraphs=[reason])
             return
-        legend = charts.Legend(methods=self._titles, shown=self._titles)
-        scatter = charts.scatter(self._change, self._scatter_caption(), legend)
+        legend = Legend(methods=self._titles, shown=self._titles)
+        scatter = device_charts.scatter(self._change, self._scatter_caption(), legend)
         yield scatter_section(self.data.devices, scatter)
         yield distribution_section(self.data.devices, self._change, self._titles)
         caption = f"The change of every device on the {self.data.split} split, lowest first."
-        yield chart_section(charts.sorted_changes(self._change, caption, self._titles, has_band=False))
+        yield chart_section(device_charts.sorted_changes(self._change, caption, self._titles, has_band=False))
 
     def _scatter_caption(self) -> str:
         title = self.data.last.title if self.data.last else self._titles[-1]

@@ -5,7 +5,9 @@ from statistics import median
 from typing import Any
 
 from partita.config.provenance import COMMAND
-from partita.report import charts
+from partita.report.charts import devices as device_charts
+from partita.report.charts import methods as method_charts
+from partita.report.charts.chart import Chart, Legend
 from partita.report.figures import Datum
 from partita.report.page import Section
 
@@ -41,12 +43,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def chart_section(chart: charts.Chart) -> Section:
+def chart_section(chart: Chart) -> Section:
     """Return a section with a chart."""
     return Section(title=chart.title, chart=chart)
 
 
-def scatter_section(devices: Sequence[Datum], chart: charts.Chart) -> Section:
+def scatter_section(devices: Sequence[Datum], chart: Chart) -> Section:
     """Return the chart of changes by number of training examples, unless all devices have the same."""
     sizes = {datum["examples"] for datum in devices if datum["change"] is not None} - {None}
     if len(sizes) > 1:
@@ -68,11 +70,11 @@ def distribution_section(devices: Sequence[Datum], change: str, models: Sequence
     needs = f"fewer than {_MIN_DEVICES} devices, or the same change on all of them"
     omitted = f"Not drawn ({needs}): {missing}." if missing else ""
     if not drawn:
-        return Section(title=charts.DISTRIBUTION, paragraphs=[omitted])
+        return Section(title=device_charts.DISTRIBUTION, paragraphs=[omitted])
     values = [value for model in drawn for own in changes[model].values() for value in own]
     low, high = min(values), max(values)
     caption = f"Distribution of the {change} over devices, from {low:+.4f} to {high:+.4f}. {omitted}".strip()
-    return chart_section(charts.violins(change, caption, drawn, extent=(low, high)))
+    return chart_section(device_charts.violins(change, caption, drawn, extent=(low, high)))
 
 
 def _varies(changes: Sequence[float]) -> bool:
@@ -91,27 +93,30 @@ def parameters_section(
         note: further sentences of the caption.
     """
     if not points:
-        return Section(title=charts.PARAMETERS, paragraphs=["No model has personal parameters."])
+        return Section(title=method_charts.PARAMETERS, paragraphs=["No model has personal parameters."])
     listed = "; ".join(f"{p['model']}: {p['kept']:,} values, {p['change']:+.4f}" for p in points)
     shown = list(dict.fromkeys(point["method"] for point in points))
     parts = list(dict.fromkeys(point["part"] for point in points if "part" in point))
-    legend = charts.Legend(methods=methods, shown=shown, parts=parts)
+    legend = Legend(methods=methods, shown=shown, parts=parts)
     caption = f"Values that a device keeps, and the mean {change}. {listed}.{note}"
-    return chart_section(charts.parameters(change, caption, legend))
+    return chart_section(method_charts.parameters(change, caption, legend))
 
 
 def examples_section(examples: Sequence[int]) -> Section:
     """Return the histogram of training examples per device, unless all devices have the same number."""
     if not examples:
-        return Section(title=charts.EXAMPLES, paragraphs=["No device was evaluated."])
+        return Section(title=device_charts.EXAMPLES, paragraphs=["No device was evaluated."])
     low, high = min(examples), max(examples)
     devices = counted(len(examples), "device")
     if low == high:
         return Section(
-            title=charts.EXAMPLES, paragraphs=[f"{devices} with {counted(low, 'training example')} each."]
+            title=device_charts.EXAMPLES,
+            paragraphs=[f"{devices} with {counted(low, 'training example')} each."],
         )
     middle = _median_text(examples)
-    return chart_section(charts.histogram(f"{devices} with {low:,} to {high:,} training examples, {middle}."))
+    return chart_section(
+        device_charts.histogram(f"{devices} with {low:,} to {high:,} training examples, {middle}.")
+    )
 
 
 def _median_text(examples: Sequence[int]) -> str:

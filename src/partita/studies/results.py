@@ -73,6 +73,10 @@ class Results:
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
 
+    def before(self, variant: Variant) -> list[Variant]:
+        """Return the variants whose training a variant continues, the first one first."""
+        return [(START, "")] if variant in self.begin_pretrained else []
+
     def of(self, method: str, partition: str = "") -> Mapping[int, CellResult]:
         """Return the results of a method, by seed."""
         return self.outcomes.get((method, partition), {})

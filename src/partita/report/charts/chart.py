@@ -1,0 +1,74 @@
+"""A chart without its data, how it encodes models, and the pieces that all charts are made of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+WIDTH = 820
+"""The width of a chart in pixels; on a narrow page every part of a chart is scaled down."""
+HEIGHT = 240
+"""The height of a chart that has one panel."""
+NAMES = frozenset(("curves", "parameters", "scatter", "violins", "sorted", "examples"))
+"""The names of all charts, which are the names of their files."""
+_GAP = 24
+"""Pixels between two charts side by side."""
+COUNTS = alt.Axis(tickMinStep=1, labelOverlap=True, format=",d")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart without its data."""
+
+    name: str
+    """The name of its files."""
+    title: str
+    caption: str
+    """Description: the text below the chart, and the alternative text for screen readers."""
+    spec: Mapping[str, Any]
+    """The Vega-Lite specification."""
+    data: Sequence[str]
+    """The names of the datasets that it draws."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Legend:
+    """How a chart encodes its models: methods by color, personal parts by shape."""
+
+    methods: Sequence[str]
+    """The methods of all charts on the page, in the order of their colors: a method keeps its color."""
+    shown: Sequence[str]
+    """The methods that this chart shows."""
+    parts: Sequence[str] = ()
+    """The personal parts, if there are several."""
+
+    @property
+    def colors(self) -> alt.Color:
+        """The color of each method."""
+        scale, legend = alt.Scale(domain=list(self.methods)), alt.Legend(values=list(self.shown))
+        title = "method" if self.parts else "model"
+        return alt.Color("method:N", scale=scale, title=title, legend=legend)
+
+    @property
+    def shapes(self) -> Any:
+        """The shape of each personal part; undefined if there are none."""
+        if not self.parts:
+            return alt.Undefined
+        return alt.Shape("part:N", sort=list(self.parts), title="personal part")
+
+
+def chart_of(name: str, title: str, caption: str, drawn: Any, *data: str) -> Chart:
+    """Return a drawn chart with its name, its texts and the names of its datasets."""
+    spec = drawn.to_dict() | {"description": caption}
+    return Chart(name=name, title=title, caption=caption, spec=spec, data=data)
+
+
+def from_data(data: str) -> alt.Chart:
+    """Return an empty chart of a dataset, by name."""
+    return alt.Chart(alt.NamedData(name=data))
+
+
+def width_of(columns: int) -> int:
+    """Return the width of one of several charts side by side."""
+    return max(60, WIDTH // columns - _GAP)

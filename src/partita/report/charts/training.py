@@ -1,0 +1,47 @@
+"""Charts of training: a run's curves by round, and the losses of a comparison."""
+
+from collections.abc import Mapping
+
+import altair as alt
+
+from partita.report.charts.chart import COUNTS, HEIGHT, WIDTH, Chart, Legend, chart_of, from_data, width_of
+
+_SMALL_HEIGHT = 90
+
+
+def curves(quantities: Mapping[str, str], caption: str) -> Chart:
+    """Return a run's training curves: one panel for each quantity, a title by its column in `rounds`."""
+    panels = [
+        from_data("rounds")
+        .mark_line(point={"size": 12})
+        .encode(
+            x=alt.X("number:Q", title="round, all stages" if is_last else None, axis=COUNTS),
+            y=alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=column != "loss")),
+            color=alt.Color("stage:N", title="stage", sort=None),
+            tooltip=["stage:N", "round:Q", alt.Tooltip(f"{column}:Q", title=title, format=".4~g")],
+        )
+        .transform_filter(f"isValid(datum['{column}'])")
+        .properties(width=WIDTH, height=_SMALL_HEIGHT)
+        for column, title in quantities.items()
+        for is_last in [column == list(quantities)[-1]]
+    ]
+    return chart_of("curves", "Training", caption, alt.vconcat(*panels).resolve_scale(x="shared"), "rounds")
+
+
+def losses(caption: str, legend: Legend) -> Chart:
+    """Return a comparison's training loss by round: a line for each method, a panel for each part."""
+    columns = min(len(legend.parts), 2)
+    drawn = (
+        from_data("rounds")
+        .mark_line()
+        .encode(
+            x=alt.X("round:Q", axis=COUNTS),
+            y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(zero=False)),
+            color=legend.colors,
+            tooltip=["model:N", "round:Q", alt.Tooltip("loss:Q", format=".4~g")],
+        )
+        .properties(width=width_of(columns), height=HEIGHT)
+        .facet(alt.Facet("part:N", title=None, sort=list(legend.parts)), columns=columns)
+        .resolve_scale(x="independent", y="independent")
+    )
+    return chart_of("curves", "Training", caption, drawn, "rounds")
