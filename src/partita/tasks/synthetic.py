@@ -14,13 +14,15 @@ from partita.data.options import keys_of, unknown_key
 from partita.protocol import DeviceId, derive_seed
 from partita.tasks.metrics import Metric, accuracy
 from partita.tasks.task import Task
+from partita.tasks.validation import hold_out_validation
 
 
-def synthetic(*, form: str = "quadratic", **settings: Any) -> Task:
+def synthetic(*, form: str = "quadratic", validation: float = 0.0, **settings: Any) -> Task:
     """Return a synthetic task with a known optimum.
 
     Args:
         form: `quadratic` or `mixture`.
+        validation: the share of training examples held out for validation.
         settings: the keys of that form.
     """
     if form not in FORMS:
@@ -29,7 +31,8 @@ def synthetic(*, form: str = "quadratic", **settings: Any) -> Task:
     for name in settings:
         if name not in keys:
             raise unknown_key(name, [*keys, "validation"])
-    return FORMS[form](**settings)
+    task = FORMS[form](**settings)
+    return hold_out_validation(task, validation) if validation else task
 
 
 def quadratic(
