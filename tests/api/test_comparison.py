@@ -184,7 +184,7 @@ def test_a_comparison_shows_its_best_rows_on_one_line_and_its_table_in_a_noteboo
     )
     page = mine._repr_html_()
     assert page.count("<tr>") == 1 + len(mine.tables["methods"].rows)
-    assert '<td style="text-align: left">FedAlt</td>' in page
+    assert '<td style="text-align: left; padding: 0.1em 0.6em">FedAlt</td>' in page
 
 
 @pytest.mark.usefixtures("reports", "no_figures")

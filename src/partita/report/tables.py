@@ -175,7 +175,7 @@ def to_html(table: Table) -> str:
     def line(entries: Sequence[Entry], tag: str) -> str:
         cells = zip(map(plain, entries), sides, strict=True)
         return "".join(
-            f'<{tag} style="text-align: {side}">{html.escape(text)}</{tag}>' for text, side in cells
+            f'<{tag} style="text-align: {side}; padding: 0.1em 0.6em">{html.escape(text)}</{tag}>' for text, side in cells
         )
 
     rows = "".join(f"<tr>{line(row, 'td')}</tr>" for row in table.rows)
