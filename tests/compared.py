@@ -54,6 +54,21 @@ def low_rank(fixed: bool = True) -> Task:
     return affine_task(model=LowRank if fixed else lambda: LowRank().requires_grad_(True))
 
 
+class Normalized(nn.Module):
+    """A linear layer, BatchNorm and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.norm(self.stem(inputs))).squeeze(1)
+
+
+def normalized() -> Task:
+    return affine_task(model=Normalized)
+
+
 def one_device() -> Task:
     return affine_task(devices={"alone": affine_devices()["d3"]})
 

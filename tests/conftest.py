@@ -30,7 +30,9 @@ def reports() -> None:
 def _no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no report after a run, because charts take seconds, unless a test uses `reports`."""
     if "reports" not in request.fixturenames:
-        monkeypatch.setattr("partita.report.write.write_report", lambda folder: Path(folder) / "report.html")
+        monkeypatch.setattr(
+            "partita.report.write.write_report", lambda folder, **_: Path(folder) / "report.html"
+        )
 
 
 @pytest.fixture

@@ -103,6 +103,19 @@ def affine_task(**changes: Any) -> Task:
     return Task(**(settings | changes))
 
 
+def passing_devices() -> dict[str, dict[str, tuple[Tensor, Tensor]]]:
+    """Devices whose validation targets lie half way to those of training: training passes them by."""
+    devices = affine_devices()
+    for splits in devices.values():
+        inputs, targets = splits["test"]
+        splits["validation"] = inputs, 0.5 * targets
+    return devices
+
+
+def passing_task(**changes: Any) -> Task:
+    return affine_task(**({"devices": passing_devices()} | changes))
+
+
 def float64_task(**shifts: float) -> Task:
     """The affine task in float64, some devices with a shift of their training targets."""
     devices = {

@@ -117,6 +117,9 @@ class Order:
     start: Start
     counted: str | None = None
     """Label of the last round in which this device's personal part was counted."""
+    keep: str | None = None
+    """Label of the best round so far, where training may stop early: the device preserves what it has had
+    since that round beside what it saves now."""
 
     @property
     def label(self) -> str:
@@ -170,6 +173,10 @@ class Executor(Protocol):
 
     def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
         """End the round `label`: of the devices `asked`, only the `counted` keep their new personal part."""
+        ...
+
+    def restore(self, label: str) -> None:
+        """Let every device go back to what it has preserved for `label`; to do so again does no harm."""
         ...
 
 

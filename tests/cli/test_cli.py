@@ -109,13 +109,13 @@ def test_the_quickstart_ends_with_a_table(here: Path, capsys: pytest.CaptureFixt
         *("commit.json", "costs.json", "finetune"),
     }
     summary = json.loads((folder / "summary.json").read_text())
-    assert set(summary) == {"metric", "direction", "split", "stages", "failed"}
+    assert set(summary) == {"metric", "direction", "split", "directions", "stages", "failed"}
     assert set(summary["stages"]["finetuned"]) == {
         *("weighted_mean", "mean", "std", "min", "q10", "q50", "q90", "max"),
-        *("devices", "failed", "helped", "hurt", "same"),
+        *("devices", "failed", "helped", "hurt", "same", "metrics"),
     }
     assert pq.read_table(folder / "devices.parquet").column_names == [
-        *("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "reason"),
+        *("stage", "model", "device", "seen", "split", "examples", "weight", "loss", "metric", "reason"),
     ]
 
 

@@ -158,6 +158,7 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.
     ("arguments", "words"),
     [
         (["methods=fedatl"], "There is no method 'fedatl'. Known: "),
+        (["columns=metric,memry"], "There is no column 'memry'. Known: kept, metric, "),
         (
             ["methods=my_method:absent"],
             "`compare.methods` = 'my_method:absent' does not import",
@@ -351,7 +352,7 @@ def test_a_stage_that_failed_is_in_the_notes_of_every_table_and_has_no_star(
     out = capsys.readouterr().out
     note = "finetune-5: the stage `finetuned` failed and has no result: "
     written = list((here / "grid/tables").glob("*.md"))
-    assert out.count(note) == len(written) == 3
+    assert out.count(note) == len(written) == 4
     assert all(note in path.read_text() for path in written)
     assert "Finetune" not in [row["method"] for row in table(here / "grid")]
     assert main(["compare", "--resume", "grid"]) == 1

@@ -104,7 +104,8 @@ def test_progress_is_plain_lines_if_the_error_stream_is_piped(
         r"1/8 pretraining, round 1 of 2, loss \d\.\d{4}, \S+ rounds/s, \d:\d\d:\d\d left", second
     )
     assert re.fullmatch(
-        r"8/8 evaluating the finetuned model, round 1 of 1, loss \d\.\d{4}, \d of 6 devices hurt, \S+ rounds/s",
+        r"8/8 evaluating the finetuned model, round 1 of 1, loss \d\.\d{4}, \w+ -?\d\.\d{4}, \d of 6 hurt, "
+        r"\S+ rounds/s",
         last,
     )
 

@@ -167,7 +167,7 @@ def test_schedules_and_optimizers_are_named() -> None:
         ({"task": {"kind": "os:sep"}}, "[task] needs a function, got '/'."),
         (
             {"task": {"share": 0.2}},
-            "Known keys of digits: kind, validation, test_share.",
+            "Known keys of digits: kind, validation, test_share, metrics.",
         ),
         (
             {"task": {"test_share": 2}},
@@ -181,7 +181,7 @@ def test_schedules_and_optimizers_are_named() -> None:
         (
             {"task": {"kind": "synthetic", "form": "mixture", "spred": 3}},
             "There is no key `spred`. Did you mean `spread`? The keys: form, devices, examples, dimension, "
-            "distance, spread, seed, validation.",
+            "distance, spread, seed, metrics, validation.",
         ),
         ({"task": {"kind": "image"}}, "[task] image needs a value for `data`."),
         ({"model": {"name": "collections:UserList"}}, "must return a module, got []"),

@@ -101,3 +101,50 @@ def test_ids_that_look_alike_have_different_keys() -> None:
     ids = ["a b", "a_b", "A_B", "a-b", "a/b", "a" * 41, "a" * 42]
 
     assert len({key_of(device).lower() for device in ids}) == len(ids)
+
+
+def learn(store: Store, device: str, round: int, value: float, keep: str | None) -> None:
+    """A visit in a round, counted; with `keep`, another round is the best so far."""
+    if keep is not None:
+        store.preserve(device, keep)
+    store.save(device, f"personalized-{round}", {"v": torch.tensor([value])})
+    store.commit(f"personalized-{round}", [device], [device])
+
+
+def test_devices_go_back_to_what_they_had_after_the_best_round(store: Store) -> None:
+    learn(store, "once", 0, 1.0, None)
+    learn(store, "often", 0, 1.0, None)
+    # The best round is now 1.
+    learn(store, "often", 1, 2.0, "best-1")
+    learn(store, "often", 2, 3.0, "best-1")
+    learn(store, "late", 2, 3.0, "best-1")
+
+    store.restore("best-1")
+
+    assert [kept(store, device) for device in ("once", "often", "late")] == [1.0, 1.0, None]
+
+
+def test_when_the_best_round_moves_on_earlier_copies_are_of_no_use(store: Store) -> None:
+    learn(store, "a", 0, 1.0, None)
+    learn(store, "a", 1, 2.0, "best-1")
+    learn(store, "b", 1, 2.0, "best-1")
+    # The best round is now 2: `b` is not visited again.
+    learn(store, "a", 2, 3.0, "best-2")
+
+    store.restore("best-2")
+    store.restore("best-2")
+
+    assert [kept(store, device) for device in "ab"] == [2.0, 2.0]
+
+
+def test_going_back_leaves_one_file_for_each_device_that_keeps_something(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path)
+    learn(store, "a", 0, 1.0, None)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    learn(store, "a", 1, 2.0, "best-1")
+    learn(store, "late", 1, 2.0, "best-1")
+    assert len(list(tmp_path.iterdir())) == 4
+
+    store.restore("best-1")
+
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -16,10 +16,10 @@ from partita.errors import ConfigError
 from partita.methods import registry
 from partita.report.models import evaluated_models
 from partita.runs.folder import RunFolder
-from partita.studies.cells import title_of
 from partita.studies.comparison import reopen
 from partita.studies.results import collect
 from partita.studies.search import space_of
+from partita.studies.variants import title_of
 
 OWN = '''
 from dataclasses import dataclass

@@ -15,7 +15,8 @@ from partita.protocol import Stage
 
 
 def line(stage: Stage, work: str, round: int, loss: float | None, rounds: int, **further: Any) -> dict:
-    return {"stage": stage, "work": work, "round": round, "loss": loss, "rounds": rounds, **further}
+    fields = {"stage": stage, "work": work, "round": round, "loss": loss, "rounds": rounds, "final": False}
+    return fields | ({"headline": "accuracy"} if work == "evaluate" else {}) | further
 
 
 def counts(helped: int, hurt: int, same: int) -> dict[str, int]:
@@ -26,10 +27,10 @@ LINES = [
     line(Stage.PRETRAINED, "update", 0, 2.25, 1),
     line(Stage.PRETRAINED, "evaluate", 1, 2.0, 1),
     line(Stage.PERSONALIZED, "update", 0, 1.5, 3),
-    line(Stage.PERSONALIZED, "evaluate", 1, 1.25, 3, **counts(80, 12, 8)),
-    line(Stage.PERSONALIZED, "evaluate", 1, 1.25, 3, **counts(40, 5, 4)),
+    line(Stage.PERSONALIZED, "evaluate", 1, 1.25, 3, metric=0.5, weight=300, **counts(80, 12, 8)),
+    line(Stage.PERSONALIZED, "evaluate", 1, 1.25, 3, metric=0.7, weight=100, **counts(40, 5, 4)),
     line(Stage.PERSONALIZED, "update", 1, None, 3),
-    line(Stage.PERSONALIZED, "evaluate", 2, 1.0, 3, **counts(90, 2, 8)),
+    line(Stage.PERSONALIZED, "evaluate", 2, 1.0, 3, metric=0.75, weight=300, **counts(90, 2, 8)),
     line(Stage.FINETUNED, "finetune", 0, 0.5, 2),
     line(Stage.FINETUNED, "evaluate", 2, 0.75, 2, **counts(0, 0, 0)),
     line(Stage.PRETRAINED, "evaluate", 0, 0.5, 0, run="finetune"),
@@ -38,13 +39,13 @@ TEXTS = [
     "pretraining, round 1 of 1, loss 2.2500",
     "evaluating the pretrained model, round 1 of 1, loss 2.2500",
     "personalizing, round 1 of 3, loss 1.5000",
-    "evaluating the personalized model, round 1 of 3, loss 1.5000, 12 of 100 devices hurt",
-    # Two blocks of one evaluation: 100 devices and 49.
-    "evaluating the personalized model, round 1 of 3, loss 1.5000, 17 of 149 devices hurt",
-    # No device replied: the count of devices hurt stays.
-    "personalizing, round 2 of 3, 17 of 149 devices hurt",
-    # Another evaluation starts a new count.
-    "evaluating the personalized model, round 2 of 3, 2 of 100 devices hurt",
+    "evaluating the personalized model, round 1 of 3, loss 1.5000, accuracy 0.5000, 12 of 100 hurt",
+    # Two blocks of one evaluation, 100 devices and 49: (0.5 * 300 + 0.7 * 100) / 400.
+    "evaluating the personalized model, round 1 of 3, loss 1.5000, accuracy 0.5500, 17 of 149 hurt",
+    # No device replied: the metric and the count of devices hurt stay.
+    "personalizing, round 2 of 3, accuracy 0.5500, 17 of 149 hurt",
+    # Another evaluation starts a new mean and count.
+    "evaluating the personalized model, round 2 of 3, accuracy 0.7500, 2 of 100 hurt",
     # So does another stage.
     "fine-tuning, round 1 of 2, loss 0.5000",
     # Without a metric on any device there is no count.

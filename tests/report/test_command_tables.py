@@ -1,7 +1,7 @@
 """The tables that commands print."""
 
 from partita.report.command_tables import forecast_table, trials_table
-from partita.report.tables import MeanStd
+from partita.report.entries import MeanStd
 from partita.studies.cells import Cell
 from partita.studies.forecast import Expected, Forecast
 from partita.studies.trials import Trial, Tuned

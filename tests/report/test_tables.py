@@ -3,22 +3,14 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 from rich.console import Console
 
 from partita.methods import registry
+from partita.report.entries import Cited, Interval, MeanStd, Reached, Rounded, Share
 from partita.report.references import references
-from partita.report.tables import (
-    Cited,
-    Interval,
-    MeanStd,
-    Rounded,
-    Table,
-    to_csv,
-    to_latex,
-    to_markdown,
-    to_terminal,
-)
+from partita.report.tables import Table, to_csv, to_latex, to_markdown, to_terminal, to_values
 
 THIRD = 1 / 3
 TABLE = Table(
@@ -125,3 +117,61 @@ def test_every_method_has_a_paper() -> None:
     # Two of them are on arXiv alone.
     assert text.count("@misc{") == 2
     assert text.count("@misc{") + text.count("booktitle") == text.count("@")
+
+
+WIDE = Table(
+    name="wide",
+    title="Wide",
+    columns=["method", "devices", "rounds to reach it"],
+    rows=[
+        ["a", Share(2.5, 6), Reached(12.0, 2, 2)],
+        ["b", None, Reached(8.25, 1, 3)],
+        ["c", Share(1234.0, 2000.0), Reached(None, 0, 3)],
+    ],
+    shown=["rounds to reach it", "method"],
+)
+
+
+def test_only_csv_and_json_have_the_columns_that_are_not_shown() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(to_terminal(WIDE))
+
+    assert [line for line in to_markdown(WIDE).splitlines() if line.startswith("|")] == [
+        "| rounds to reach it | method |",
+        "| --- | --- |",
+        "| 12 | a |",
+        "| 8.2 (1 of 3 seeds) | b |",
+        "| not reached | c |",
+    ]
+    assert r"8.2 (1 of 3 seeds) & b \\" in to_latex(WIDE)
+    assert "devices" not in console.export_text() + to_latex(WIDE)
+    assert to_csv(WIDE).splitlines() == [
+        "method,devices count,devices of,rounds to reach it mean,rounds to reach it seeds",
+        "a,2.5,6,12.0,2",
+        "b,,,8.25,1",
+        "c,1234.0,2000.0,,0",
+    ]
+    assert to_values(WIDE)["rows"][0]["devices"] == {"count": 2.5, "of": 6}
+
+
+def test_a_share_is_a_number_of_devices_out_of_another() -> None:
+    assert "| a | 2.5 of 6 | 12 |" in to_markdown(replace(WIDE, shown=()))
+    assert "| c | 1,234 of 2,000 | not reached |" in to_markdown(replace(WIDE, shown=()))
+
+
+def lines(table: Table) -> list[str]:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(to_terminal(table))
+    return [line.strip() for line in console.export_text().splitlines() if line.strip()]
+
+
+def test_headings_and_names_of_a_wide_table_take_several_lines_in_the_terminal() -> None:
+    narrow = Table(name="x", title="T", columns=["m", "values kept on a device"], rows=[["a", 1]])
+    name = "Finetune after continued FedAvg"
+    wide = replace(narrow, columns=[*narrow.columns, "x" * 80], rows=[[name, 1, "y"]])
+
+    assert lines(narrow)[1].split() == ["m", "values", "kept", "on", "a", "device"]
+    assert [line[:35] for line in lines(wide)[1:4]] == [
+        "values", "kept on", "m                          a device",
+    ]  # fmt: skip
+    assert [line.split("  ")[0] for line in lines(wide)[-2:]] == ["Finetune after continued", "FedAvg"]

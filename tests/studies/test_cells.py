@@ -11,10 +11,11 @@ from partita.config.reading import config_of
 from partita.config.schema import CompareConfig, Config
 from partita.errors import ConfigError
 from partita.methods import registry
-from partita.studies.cells import Cell, baseline_of, cells_of, in_full
+from partita.studies.cells import Cell, cells_of
 from partita.studies.comparison import methods_of
 from partita.studies.partitions import Compared, merge
 from partita.studies.search import space_of
+from partita.studies.variants import baseline_of, in_full
 from small import Affine
 
 
@@ -32,16 +33,43 @@ def configs(*methods: str, **sections: Any) -> dict[str, Config]:
 def test_each_seed_has_its_pretraining_then_the_reference_methods_then_the_listed_ones() -> None:
     names = [cell.name for cell in cells("fedalt", "finetune")]
 
-    per_seed = ["start", "local", "fedavg", "fedalt-output", "finetune"]
+    per_seed = ["start", "local", "fedavg", "fedalt-output", "finetune", "finetune-continued"]
     assert names == [f"{name}-{seed}" for seed in (3, 4) for name in per_seed]
 
 
 def test_only_methods_without_a_personal_part_of_their_own_are_run_with_each_partition() -> None:
     found = configs("fedper", "ditto", "fedsim", compare={"partitions": ["output", "none", "output"]})
 
-    assert list(found)[3:] == ["fedper", "ditto", "fedsim-output", "fedsim-none"]
+    assert list(found)[3:] == ["fedper", "ditto", "ditto-continued", "fedsim-output", "fedsim-none"]
     assert found["fedsim-none"].partition.personal == "none"
     assert found["ditto"].partition.personal == "full"
+
+
+def test_methods_without_rounds_of_their_own_begin_from_the_reference_too() -> None:
+    found = cells("finetune", "ditto", "ft_part", compare={"seeds": 1})
+
+    assert [cell.kind for cell in found if cell.begins_continued] == ["finetune-continued", "ditto-continued"]
+    titles = {name: method.title for name, method in methods_of(found).items()}
+    assert titles["finetune-continued"] == "Finetune after continued FedAvg"
+    assert titles["ditto"] == "Ditto"
+
+
+def test_a_continued_variant_may_be_the_baseline_and_have_settings_of_its_own() -> None:
+    settings = {"ditto": {"partition": {"proximal": 0.5}}, "ditto-continued": {"finetune": {"epochs": 7}}}
+
+    found = configs("ditto", compare={"baseline": "ditto-continued", "settings": settings})
+
+    assert [found[kind].partition.proximal for kind in ("ditto", "ditto-continued")] == [0.5, 0.5]
+    assert [found[kind].finetune.epochs for kind in ("ditto", "ditto-continued")] == [1, 7]
+
+
+def test_no_method_begins_from_a_reference_without_rounds() -> None:
+    settings = {"fedavg": {"personalize": {"rounds": 0}}}
+
+    assert "finetune-continued" not in configs("finetune", personalize={**ROUNDS, "rounds": 0})
+    assert "finetune-continued" not in configs("finetune", compare={"settings": settings})
+    with pytest.raises(ConfigError, match="`finetune-continued` needs rounds to begin from: set `personal"):
+        cells("finetune-continued", personalize={**ROUNDS, "rounds": 0})
 
 
 def test_a_method_listed_twice_is_run_once() -> None:
@@ -171,6 +199,7 @@ def test_a_section_may_be_given_as_a_whole() -> None:
         ),
         (["ft_part-stateless"], {}, "`ft_part` keeps no state between rounds"),
         (["fedavg-stateless"], {}, "`fedavg` keeps no state between rounds"),
+        (["fedalt-continued"], {}, "`fedalt` has no variant after the reference's rounds"),
     ],
 )
 def test_an_invalid_comparison_is_refused(methods: list[str], compare: Any, words: str) -> None:

@@ -14,6 +14,7 @@ from partita.config.reading import config_of, read_config, read_values
 from partita.config.schema import Config
 from partita.durable import locked
 from partita.errors import ConfigError, RunFailed
+from partita.params import to_bytes
 from partita.report.comparison_tables import write_comparison_tables
 from partita.studies import comparison as running
 from partita.studies import run as runner
@@ -108,6 +109,55 @@ def test_bytes_are_those_of_training_and_of_pretraining(whole: Comparison) -> No
     assert rows["FedAvg, continued"] == pytest.approx(2 * rows["FedAvg"])
     # The slope alone travels when FedAlt trains, and once more to each of 6 devices to finetune.
     assert rows["FedAlt"] == pytest.approx(rows["FedAvg"] + 3 * 4 * (2 * 3 * 2 + 6))
+
+
+def test_a_continued_cell_has_the_bits_of_the_same_three_runs_by_hand(tmp_path: Path) -> None:
+    # Pretrained with all tensors; BatchNorm's statistics continue, and the first layer is frozen from then on.
+    given = values(
+        "finetune",
+        task={"kind": "compared:normalized"},
+        partition={"personal": ["head.*"], "frozen": ["stem.*"]},
+        compare={"seeds": 1},
+    )
+    comparison, failed = done(tmp_path / "grid", given)
+    cell = comparison.folder / "cells/finetune-continued-3"
+    first = {**given, "partition": {"personal": "none", "frozen": ["stem.*"]}, "out": str(tmp_path / "first")}
+    first["personalize"] = {**ROUNDS, "method": "fedavg"}
+    second = {**given, "out": str(tmp_path / "second"), "partition": {"frozen": ["stem.*"]}}
+    second |= {"personalize": {"method": "finetune"}, "pretrain": {"rounds": 0}}
+
+    run = runner.prepare(config_of(first), Path())
+    runner.finish(run)
+    whole = {**run.folder.shared("pretrained"), **run.folder.shared("personalized")}
+    (tmp_path / "whole.safetensors").write_bytes(to_bytes(whole))
+    second["model"] = {"start": str(tmp_path / "whole.safetensors")}
+    runner.finish(runner.prepare(config_of(second), Path()))
+
+    assert failed == {}
+    assert "norm.running_mean" in whole
+    names = [f"personal/{path.name}" for path in (cell / "personal").iterdir()]
+    assert len(names) >= 6
+    for name in ("devices.parquet", "summary.json", "shared/pretrained.safetensors", *names):
+        assert (cell / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
+    rows = {row["method"]: row for row in table(comparison.folder)}
+    continued, reference = rows["Finetune after continued FedAvg"], rows["FedAvg, continued"]
+    assert (rows["Finetune"]["rounds"], continued["rounds"], reference["rounds"]) == ("2", "4", "4")
+    sent = {name: float(row["MB up and down"]) for name, row in rows.items()}
+    # Fine-tuning after them sends the same model to the same devices.
+    assert sent["Finetune after continued FedAvg"] - sent["FedAvg, continued"] == pytest.approx(
+        sent["Finetune"] - sent["FedAvg"]
+    )
+
+
+def test_a_failed_reference_fails_the_cells_that_begin_from_it_alone(tmp_path: Path) -> None:
+    settings = {"fedavg": {"personalize": {"shared_lr": 1e30}}}
+    given = values("finetune", compare={"seeds": 1, "settings": settings, "tune": 1})
+
+    comparison, failed = done(tmp_path / "grid", given)
+
+    assert failed["finetune-continued-3"] == "its start failed"
+    assert list(failed) == ["fedavg-3", "finetune-continued-3"]
+    assert not comparison.tuned_file(comparison.cells[-1]).exists()
 
 
 class Stop(Exception):
@@ -327,6 +377,26 @@ def test_served_models_are_compared(tmp_path: Path) -> None:
     assert order == [f"d{n}" for n in range(6)]
 
 
+def test_runs_that_stop_early_are_named_and_all_of_their_rounds_are_counted(tmp_path: Path) -> None:
+    # A rate of 0 never becomes better than after its first round: 2 rounds of pretraining, and 3 of 6.
+    rounds = {"rounds": 6, "shared_lr": 0.0, "patience": 2}
+    given = values(
+        "fedalt",
+        personalize=rounds,
+        evaluate={"every": 1},
+        task={"validation": 0.3},
+        compare={"seeds": 1},
+    )
+
+    comparison, failed = done(tmp_path / "grid", given)
+
+    assert failed == {}
+    (row,) = [row for row in table(comparison.folder) if row["method"] == "FedAlt"]
+    assert row["rounds"] == "5"
+    note = "Stopped early, with all rounds counted in the costs: fedavg-3, fedalt-output-3 ("
+    assert note in (comparison.folder / "tables/methods.md").read_text()
+
+
 def get(config: Config, key: str) -> Any:
     section, name = key.split(".")
     return getattr(getattr(config, section), name)
@@ -349,12 +419,12 @@ def test_a_comparison_that_is_interrupted_in_tuning_keeps_the_trials_that_are_do
 
 
 def test_every_method_has_the_same_number_of_trials_and_its_cells_use_the_best_values(tmp_path: Path) -> None:
-    given = values("fedalt", compare={"seeds": 1, "tune": 2})
+    given = values("fedalt", "finetune", compare={"seeds": 1, "tune": 2})
 
     comparison, failed = done(tmp_path / "grid", given)
 
     assert failed == {}
-    kinds = {"local", "fedavg", "fedalt-output"}
+    kinds = {"local", "fedavg", "fedalt-output", "finetune", "finetune-continued"}
     folder = comparison.folder / "tuned"
     assert {path.stem for path in folder.glob("*.json")} == kinds
     for kind in kinds:
@@ -368,6 +438,10 @@ def test_every_method_has_the_same_number_of_trials_and_its_cells_use_the_best_v
     # One model is pretrained for all trials of all methods.
     assert (folder / "start").is_dir()
     assert not list(folder.glob("*/start"))
+    # And one without the validation rows continues it: the reference's best trial.
+    best = json.loads((folder / "fedavg/trials.json").read_text())["best"]["number"]
+    trial = read_config(folder / "finetune-continued/trial-0/config.toml")
+    assert trial.model.start == f"../../fedavg/trial-{best}/shared/whole.safetensors"
 
 
 def test_a_method_without_a_finished_trial_is_named_and_the_others_are_compared(tmp_path: Path) -> None:
@@ -408,7 +482,7 @@ def test_a_forecast_lists_all_cells_and_writes_nothing(
     assert [each.cell.name for each in told.cells] == [
         f"{kind}-{seed}"
         for seed in (3, 4)
-        for kind in ("start", "local", "fedavg", "fedalt-output", "finetune")
+        for kind in ("start", "local", "fedavg", "fedalt-output", "finetune", "finetune-continued")
     ]
     assert all(each.seconds and each.seconds > 0 for each in told.cells)
     assert told.tuning > 0

@@ -65,6 +65,7 @@ def test_a_frozen_rest_is_the_same_tensors_beside_every_other_partition() -> Non
         "local": {"frozen": frozen},
         "fedavg": {"frozen": frozen},
         "finetune": {"frozen": frozen},
+        "finetune-continued": {"frozen": frozen},
         "fedalt-head.": own,
         "fedalt-hidden.": {"personal": ["hidden.*"], "frozen": frozen},
     }

@@ -11,10 +11,13 @@ from partita.studies import statistics
 from partita.studies.statistics import (
     DeviceCounts,
     DeviceMetrics,
+    DeviceShare,
     Estimate,
+    count_better,
     count_helped,
     estimate_mean,
     mean_of,
+    quartiles_of,
     worst_percentile,
 )
 
@@ -181,3 +184,31 @@ def test_the_worst_percentile_depends_on_the_direction() -> None:
     assert worst_percentile(values, "up") == pytest.approx(0.1)
     assert worst_percentile(values, "down") == pytest.approx(0.9)
     assert worst_percentile(by_device(0.5), "up") == 0.5
+
+
+def test_a_device_counts_if_it_is_strictly_better_than_under_all_others() -> None:
+    own = by_device(0.5, 0.5, 0.5, 0.5, 0.5)
+    alone, together = by_device(0.4, 0.6, 0.5, 0.4), by_device(0.4, 0.4, 0.4, 0.6, 0.1)
+
+    # d0 is better than under both; d1 and d3 are worse than under one; d2 is equal under one; d4 lacks one.
+    assert count_better(own, [alone, together], "up") == DeviceShare(count=1, of=4)
+    # With an error, d0 is worse than under both, and nobody is better than under both.
+    assert count_better(own, [alone, together], "down") == DeviceShare(count=0, of=4)
+
+
+def test_different_sizes_make_quarters_of_equally_many_devices() -> None:
+    sizes = {"a": 40, "b": 10, "c": 30, "d": 20, "e": 50, "f": 60, "g": 80, "h": 70}
+
+    assert quartiles_of(sizes) == [{"b", "d"}, {"a", "c"}, {"e", "f"}, {"g", "h"}]
+
+
+def test_devices_of_the_same_size_are_in_the_same_quarter() -> None:
+    # Sorted: 1, 5, 5, 5, 5, 9, with the ranks 1/12, (1 + 4/2) / 6 = 1/2 and 11/12.
+    assert quartiles_of(dict(zip("abcdef", (5, 1, 5, 9, 5, 5), strict=True))) == [
+        {"b"}, set(), {"a", "c", "e", "f"}, {"d"},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 2, 3), (7, 7, 7, 7, 7)])
+def test_few_devices_or_equal_ones_have_no_quarters(sizes: tuple[int, ...]) -> None:
+    assert quartiles_of(dict(zip("abcde", sizes, strict=False))) == []

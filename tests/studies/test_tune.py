@@ -278,6 +278,36 @@ def test_a_search_that_is_interrupted_after_every_round_ends_the_same(
     assert result == uninterrupted[0]
 
 
+def test_trials_stop_early_by_patience_and_among_the_worst_and_resume_the_same(tmp_path: Path) -> None:
+    # Evaluated every 2 of 10 rounds. The second trial, with a rate of 0, never becomes better than at first;
+    # the fourth is among the worst.
+    rates = [0.1, 0.0, 0.08, 1e-6, 0.07]
+    search = {"personalize.shared_lr": rates}
+    config = given("fedavg", personalize={**ROUNDS, "rounds": 10, "patience": 2, "method": "fedavg"})
+
+    whole, tuning = tuned(tmp_path / "whole", search, config)
+    begin({**config, "out": str(tmp_path / "tune")}, Path(), search, 0)
+    again: Tuned | None = None
+    while again is None:
+        try:
+            again = tune(reopen(tmp_path / "tune"), on_progress=quiet, on_round=Interrupts(9))
+        except KeyboardInterrupt:
+            continue
+
+    second = RunFolder(tuning.folder / "trial-1")
+    assert second.summary["early_stopping"]["personalized"] == {
+        "planned_rounds": 10,
+        "rounds": 4,
+        "best_round": 2,
+        "stopped_early": True,
+    }
+    assert whole.trials[1].value is not None
+    assert (whole.trials[3].value, whole.trials[3].status[:13]) == (None, "stopped after")
+    assert again == whole
+    # The final run stops by its validation rows too.
+    assert read_config(write_tuned(whole, tuning)).task.options["validation"] == 0.2
+
+
 def test_a_resumed_search_that_samples_tries_the_same_values(tmp_path: Path) -> None:
     space = {KEY: [0.01, 0.02, 0.03, 0.04], "finetune.epochs": [1, 2, 3]}
     whole, _ = tuned(tmp_path / "whole", space, given(), trials=6)

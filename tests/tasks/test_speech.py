@@ -17,7 +17,7 @@ from partita.data.examples import examples_of  # noqa: E402
 from partita.data.rows import BadData  # noqa: E402
 from partita.errors import ConfigError  # noqa: E402
 from partita.tasks.derived import derived_bytes  # noqa: E402
-from partita.tasks.speech import log_mel, speech, word_error_rate  # noqa: E402
+from partita.tasks.speech import character_error_rate, log_mel, speech, word_error_rate  # noqa: E402
 from partita.tasks.tokenizer import train_subwords  # noqa: E402
 from tables import write  # noqa: E402
 
@@ -123,8 +123,17 @@ def test_word_error_rate_by_hand() -> None:
     # Of three words one is substituted, and one is inserted: 2 / 3.
     assert word_error_rate(["a x", "c e"], ["a b", "c"]) == pytest.approx(2 / 3)
     assert word_error_rate(["a b", ""], ["a b", "c d"]) == 0.5
-    with pytest.raises(Undefined, match="no words"):
-        word_error_rate(["a"], [""])
+    for metric in (word_error_rate, character_error_rate):
+        with pytest.raises(Undefined, match="no words"):
+            metric(["a"], [""])
+
+
+def test_character_error_rate_by_hand() -> None:
+    # "one two" to "one to": one of 7 characters is deleted; "three" to "thxree": one of 5 is inserted.
+    assert character_error_rate(["one to", "thxree"], ["one two", "three"]) == pytest.approx(2 / 12)
+    # A missing space is one character of three, and one word substituted and one deleted of two.
+    assert character_error_rate(["ab"], ["a b"]) == pytest.approx(1 / 3)
+    assert word_error_rate(["ab"], ["a b"]) == 1.0
 
 
 @pytest.mark.parametrize(

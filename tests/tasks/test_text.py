@@ -1,5 +1,6 @@
 """The text task: the vocabulary, the examples, and which words count."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,12 @@ import pytest
 import torch
 
 from partita import FedSim, Partition, Undefined, run
+from partita.data.examples import examples_of
 from partita.data.rows import BadData
 from partita.errors import ConfigError
 from partita.tasks.derived import derived_bytes
-from partita.tasks.text import BOS, EOS, OOV, PAD, text, word_accuracy
+from partita.tasks.measure import measure
+from partita.tasks.text import BOS, EOS, OOV, PAD, perplexity, text, word_accuracy
 from tables import write
 
 ROWS = [
@@ -81,9 +84,41 @@ def test_only_words_in_the_vocabulary_count_in_accuracy_and_in_weight() -> None:
     targets = torch.tensor([[4, 6, EOS, PAD], [9, OOV, 8, EOS]])
 
     # Of 4, 6, 9 and 8 two are right; OOV, EOS and PAD do not count.
-    assert word_accuracy(predicted, targets) == 0.5
-    with pytest.raises(Undefined, match="no word of the device is in the vocabulary"):
-        word_accuracy(predicted[:, 3:], targets[:, 3:])
+    predictions = torch.stack([predicted, torch.zeros(2, 4)], dim=-1)
+    assert word_accuracy(predictions, targets) == 0.5
+    for metric in (word_accuracy, perplexity):
+        with pytest.raises(Undefined, match="no word of the device is in the vocabulary"):
+            metric(predictions[:, 3:], targets[:, 3:])
+
+
+def test_perplexity_is_over_all_tokens_but_padding(tmp_path: Path) -> None:
+    class Biased(torch.nn.Module):
+        """Gives every token but padding the same score, and the end of a text one more by log 3."""
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            scores = torch.zeros(*words.shape, 7)
+            scores[..., PAD] = -1e9
+            scores[..., EOS] = torch.tensor(3.0).log()
+            return scores
+
+    # "and the dog": two words of the vocabulary, OOV, EOS and padding. Six tokens share 5 + 3 parts.
+    rows = [
+        {"device": "a", "split": s, "text": t}
+        for s, t in (("train", "the and cat the and the"), ("test", "and the dog"))
+    ]
+    task = text(
+        data=str(write(tmp_path / "t.parquet", rows)),
+        vocabulary_size=3,
+        max_length=9,
+        metrics=["perplexity", "accuracy"],
+    )
+
+    measures = measure(task, Biased(), examples_of(task.devices["a"]["test"]))
+
+    assert measures["perplexity"] == pytest.approx((8**3 * 8 / 3) ** (1 / 4))
+    assert (measures["accuracy"], measures["weight"]) == (0.0, 2)
+    assert measures["loss"] == pytest.approx(math.log(measures["perplexity"]))
+    assert task.metrics["perplexity"].direction == "down"
 
 
 def test_the_weight_of_a_device_is_its_number_of_known_words(tmp_path: Path) -> None:

@@ -81,9 +81,37 @@ def test_the_headline_is_in_the_column_metric_and_others_by_name() -> None:
     assert made["metric"] == 1.0
     assert made["second"] == 2.0
     assert list(columns_of(task)) == [
-        *("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "second", "reason"),
+        *("stage", "model", "device", "seen", "split", "examples", "weight", "loss", "metric", "second"),
+        "reason",
     ]
     assert set(made) == set(columns_of(task))
+
+
+def test_every_further_metric_has_statistics_over_the_devices_that_have_it() -> None:
+    further = {"a": 1.0, "b": None, "c": 3.0, "d": None}
+    task = affine_task(
+        metrics={"first": negative_error, "second": Metric(negative_error, "down"), "third": negative_error}
+    )
+    before = [
+        {**made, "second": further[made["device"]], "third": None}
+        for made in rows()
+        if made["stage"] == "pretrained"
+    ]
+    # Known for the second metric alone.
+    after = [{**row("finetuned", "d", None, weight=3), "second": 5.0, "third": None}]
+    after += [{**row("finetuned", "a", 0.5), "second": 1.0, "third": None}]
+
+    summary = summarize(before + after, task, devices=4)
+
+    assert summary["directions"] == {"first": "up", "second": "down", "third": "up"}
+    stages = summary["stages"]
+    assert list(stages["pretrained"]["metrics"]) == ["second"]
+    assert (
+        stages["pretrained"]["metrics"]["second"].items() >= {"mean": 2.0, "max": 3.0, "devices": 2}.items()
+    )
+    # 1 with the weight 1 and 5 with the weight 3.
+    assert stages["finetuned"]["metrics"]["second"]["weighted_mean"] == 4.0
+    assert stages["finetuned"]["devices"] == 1
 
 
 @pytest.mark.parametrize(("direction", "helped", "hurt"), [("up", 2, 1), ("down", 1, 2)])

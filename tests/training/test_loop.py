@@ -445,6 +445,38 @@ def test_evaluations_while_training_are_in_the_curves_and_change_nothing() -> No
     assert same_bits(often.shared, never.shared)
 
 
+def test_a_fixed_sample_is_evaluated_while_training_and_all_devices_at_the_end() -> None:
+    task, lines = affine_task(), list[Any]()
+
+    sampled = pipeline(
+        task,
+        offset(task),
+        plan(evaluate=Evaluation(devices=5, every=1, sample=2)),
+        watch=lambda line, *_: lines.append(line),
+    )
+    never = pipeline(task, offset(task), plan(evaluate=Evaluation(devices=5)))
+
+    evaluations = [line for line in lines if line["work"] == "evaluate"]
+    during = [line["asked"] for line in evaluations if not line["final"]]
+    assert len(during) == 5
+    assert all(asked == during[0] for asked in during)
+    assert len(during[0]) == 2
+    assert all(set(during[0]) < set(line["asked"]) for line in evaluations if line["final"])
+    # Counted against the same devices' pretrained metrics: with an unchanged model, all would be the same.
+    assert {sum(line[key] for key in ("helped", "hurt", "same")) for line in evaluations[4:6]} == {2}
+    assert sampled.devices.equals(never.devices)
+    assert same_bits(sampled.shared, never.shared)
+
+
+def test_a_sample_of_more_devices_than_are_evaluated_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="`evaluate.sample` must be at most the number of evaluated devices, 4"
+    ):
+        plan(evaluate=Evaluation(devices=4, sample=5)).check([*"abcdef"])
+    with pytest.raises(ValueError, match="`sample` must be 'all' or a number, at least 1, got 0"):
+        Evaluation(sample=0)
+
+
 def test_turns_cover_blocks_of_devices() -> None:
     turns = plan(pretrain=None, personalize=None).turns(250)
 
@@ -533,7 +565,7 @@ def test_a_watcher_is_told_how_many_rounds_there_are_and_who_was_hurt(
     assert all(sum(line[key] for key in ("helped", "hurt", "same")) == len(line["heard"]) for line in counted)
     # The file has nothing of this.
     written = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
-    more = {"rounds", "helped", "hurt", "same"}
+    more = {"rounds", "headline", "helped", "hurt", "same"}
     assert written == [{key: value for key, value in line.items() if key not in more} for line in lines]
 
 

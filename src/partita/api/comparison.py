@@ -130,7 +130,7 @@ def compare(
         settings: values of config keys, `{"pretrain.rounds": 50, "compare.tune": 10}`; others have their
             defaults.
         out: the comparison's folder; by default the next free `runs/python-compare-N`.
-        resume: continue the comparison in `out`, if it has begun there; runs that failed are run again.
+        resume: continue the comparison in `out`, if it was started there; runs that failed are run again.
         progress: whether progress is shown; by default in a terminal or a notebook.
 
     Raises:

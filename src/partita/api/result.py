@@ -38,12 +38,12 @@ class Record(Protocol):
         ...
 
     @property
-    def devices(self) -> Table:
+    def measurements(self) -> Table:
         """The table of measurements."""
         ...
 
     def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of all rounds."""
+        """Yield the lines of all rounds but those of unseen devices."""
         ...
 
     def shared(self, name: str) -> dict[str, Tensor]:
@@ -88,11 +88,11 @@ class Result:
     @property
     def devices(self) -> Table:
         """An Arrow table with a row for each stage, device and split."""
-        return self._record.devices
+        return self._record.measurements
 
     @property
     def rounds(self) -> list[RoundRow]:
-        """The lines of `rounds.jsonl`, a mapping for each round."""
+        """The lines of `rounds.jsonl`, a mapping for each round, without those of unseen devices."""
         return list(self._record.rounds())
 
     @cached_property

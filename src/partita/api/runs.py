@@ -49,9 +49,11 @@ def pipeline(
         executor: where devices run; without it in this process, one after the other.
     """
     own = personalization_of(partition)
-    plan.check(len(task.devices))
+    plan.check(task.devices.ids)
     check_task(task, own, seed=seed)
     plan.evaluate.check(task)
+    for training in plan.trainings.values():
+        training.check(task)
     origin = Origin(task, own, seed)
     folder = None if out is None else RunFolder(out)
     if folder is None and resume:

@@ -1,6 +1,5 @@
 """Settings of comparisons and searches from Python: the values of a config, but for the task."""
 
-import logging
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +13,6 @@ from partita.config.reading import read_values
 from partita.config.recording import PYTHON
 from partita.errors import ConfigError
 from partita.studies.cells import base_of
-
-logger = logging.getLogger(__name__)
 
 _ARGUMENTS = {"task.kind": "task", "out": "out"}
 """Keys that are no settings, and the arguments that are for them."""
@@ -63,5 +60,5 @@ def check_same(given: Values, folder: Path) -> None:
         if now.get(key) != then.get(key):
             raise ConfigError(
                 f"`{folder}` was started with `{key}` = {then.get(key)!r}, got {now.get(key)!r}: resume it "
-                "with the same settings, or start anew in another folder."
+                "with the same settings, or start again in another folder."
             )

@@ -70,7 +70,7 @@ def tune(
         trials: number of trials; 0: every combination.
         settings: values of other config keys; the rest have their defaults.
         out: the folder of the search; by default the next free `runs/python-tune-N`.
-        resume: continue the search in `out`, if it has begun there.
+        resume: continue the search in `out`, if it was started there.
         progress: whether progress is shown; by default in a terminal or a notebook.
 
     Raises:

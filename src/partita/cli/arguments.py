@@ -93,9 +93,16 @@ def _add_report(add_parser: _AddParser) -> None:
     report = add_parser(
         "report",
         help="write the report of a finished run or comparison: HTML page, figures, tables",
-        description="Write report.html, figures/ and tables/ to the folder of a finished run or comparison.",
+        description="Write report.html, figures/ and tables/ to the folder of a finished run or comparison. "
+        "Another baseline, or other columns, of a comparison need no training.",
     )
     report.add_argument("folder", metavar="RUN_DIR", type=Path, help="the folder of the run or comparison")
+    report.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="key=value",
+        help="for a comparison: baseline=METHOD, columns=NAME,NAME,... as in `compare`",
+    )
     _add_quiet(report)
     report.add_argument("--json", action="store_true", help="print the path of the page as JSON")
     report.set_defaults(command=commands.report)

@@ -63,14 +63,20 @@ def _prepare(options: argparse.Namespace) -> "Prepared":
 def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     """Print the result of a finished run, and write its report."""
     from partita.report.command_tables import models_table
+    from partita.report.metrics_table import run_metrics
     from partita.report.models import all_models
     from partita.report.tables import to_terminal
+    from partita.report.unseen_tables import run_unseen_table
     from partita.runs.warnings import warnings_of
 
     models, warnings = all_models(run), warnings_of(run)
-    table = models_table(run.summary, models, warnings)
+    tables = [
+        models_table(run.summary, models, warnings),
+        run_metrics(run.summary, models),
+        run_unseen_table(run),
+    ]
     with _reported(run.path):
-        if not options.json:
+        for table in [] if options.json else [table for table in tables if table.rows]:
             _print_table(to_terminal(table))
             _print_notes(table)
     _log(options, "Writing the report")
@@ -86,8 +92,8 @@ def compare(options: argparse.Namespace) -> int:
     """Run a comparison, resume one, or print what it would run."""
     from partita.config.reading import read_values
     from partita.studies import comparison as comparing
-    from partita.studies.cells import in_full
     from partita.studies.compare import retry_failed
+    from partita.studies.variants import in_full
 
     if options.resume is not None:
         if options.arguments or options.dry_run:
@@ -192,7 +198,9 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
 
 def report(options: argparse.Namespace) -> int:
     """Write the report of a finished run or comparison."""
-    page = _write_report(options.folder)
+    from partita.report.write import read_choices
+
+    page = _write_report(options.folder, **read_choices(options.arguments))
     if options.json:
         _print_json({"folder": str(options.folder), "page": str(page)})
     else:
@@ -211,12 +219,12 @@ def _reported(folder: Path) -> Iterator[None]:
         raise
 
 
-def _write_report(folder: Path) -> Path:
+def _write_report(folder: Path, **shown: Any) -> Path:
     """Write the report of the run or comparison in a folder and return the page's path."""
     from partita.report.write import write_report
 
     try:
-        return write_report(folder)
+        return write_report(folder, **shown)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"Only the report is missing: write it with `partita report {folder}`."

@@ -86,11 +86,14 @@ def build(config: Config, folder: Path) -> Built:
     with own_code("`partition.adapter_width`"):
         own.kinds(task.devices.ids)
     with own_code("The task"):
-        plan.check(len(task.devices))
+        plan.check(task.devices.ids)
         split_by_stage(task, own, seed=config.seed, pretrains=plan.training(Stage.PRETRAINED) is not None)
         check_task(task, own, seed=config.seed)
         with in_section("evaluate"):
             config.evaluate.check(task)
+        for section, training in plan.trainings.items():
+            with in_section(section):
+                training.check(task)
     with own_code("`personalize.method`"):
         _check_carried(plan, own, task, seed=config.seed)
     return Built(task, own, plan, start, watchers)

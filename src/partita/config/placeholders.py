@@ -9,7 +9,7 @@ from partita.config.schema import Config
 from partita.data.options import TableOptions
 from partita.data.placeholder import COLUMNS, write_placeholder
 
-_LEARNED = {"vocabulary", "tokenizer", "tokens", "derived"}
+_LEARNED = {"vocabulary", "tokenizer", "tokens", "derived", "metrics"}
 """Keys of files and settings that belong to the real data."""
 _CONTENT = {"image", "label", "audio", "text"}
 """Keys that name columns of content: a placeholder table has the default ones."""
@@ -35,6 +35,7 @@ def with_placeholders(config: Config, beside: Path, folder: Path) -> tuple[Confi
     if TABLE in missing:
         notes.append(f"`{missing[TABLE]}` is missing: a placeholder is used.")
         options = _write_placeholder(config.task.kind, options, folder / "placeholder.parquet")
+        config = replace(config, evaluate=replace(config.evaluate, unseen=0.0))
     else:
         lacking = [key.removeprefix("task.") for key in (*TEMPLATES, DERIVED) if key in missing]
         notes += [f"`{options.pop(key)}` is missing: one made from the data is used." for key in lacking]

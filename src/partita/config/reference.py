@@ -70,13 +70,14 @@ def arguments_of(function: Callable[..., Any]) -> Iterator[Key]:
 def function_keys(section: str) -> Iterator[tuple[str, str, list[Key]]]:
     """Yield the further keys of `[task]` or `[model]`: when they apply, a summary, and the keys."""
     from partita.config.loading import MODELS, TASKS, load  # Imports torch.
-    from partita.data.options import TableOptions
+    from partita.data.options import UNSEEN, TableOptions
     from partita.tasks.synthetic import FORMS
 
     choice, known = {"task": ("kind", TASKS), "model": ("name", MODELS)}[section]
     for name in known:
         function = load(choice, name, known)
-        yield f'{choice} = "{name}"', _summary(function), list(arguments_of(function))
+        keys = [key for key in arguments_of(function) if key[0] != UNSEEN]
+        yield f'{choice} = "{name}"', _summary(function), keys
     if section == "task":
         for name, function in FORMS.items():
             yield f'form = "{name}"', _summary(function), list(arguments_of(function))

@@ -200,6 +200,10 @@ class CompareConfig:
     baseline: str = ""
     """The method that others are compared with, paired by device and seed; default: finetune if it is
     included, else fedavg."""
+    columns: list[str] = field(default_factory=list)
+    """Columns that the table `methods` shows, in the order given; its CSV has all. By name: metric,
+    difference, kept, rounds, mb, seconds, rounds_to_reach, mb_to_reach, memory, worth_joining, helped, hurt,
+    same, percentile, quartile1 to quartile4; default: the first five."""
     tune: int = 0
     """Number of trials to tune each method on validation data before the comparison; 0: no tuning."""
     settings: Mapping[str, Any] = field(default_factory=dict)

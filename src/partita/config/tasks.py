@@ -15,6 +15,7 @@ from partita.config.reading import check_type
 from partita.config.recording import PYTHON
 from partita.config.schema import Config, ModelConfig
 from partita.config.sections import in_section
+from partita.data.options import UNSEEN
 from partita.errors import ConfigError
 from partita.models.start import LoadReport, load_start
 from partita.params import Params, from_bytes
@@ -77,7 +78,11 @@ def _build_task(config: Config, files: Mapping[str, Path]) -> Task:
     function = task_from_python if config.task.kind == PYTHON else load("task.kind", config.task.kind, TASKS)
     found = {key.removeprefix("task."): str(path) for key, path in files.items() if key != START}
     options = {**config.task.options, **found}
+    if UNSEEN in options:
+        raise ConfigError(f"Unknown key `task.{UNSEEN}`. Did you mean `evaluate.{UNSEEN}`?")
     share = options.pop("validation", 0.0) if not takes("validation", function) else 0.0
+    if config.evaluate.unseen:
+        options |= taken(function, {UNSEEN: config.evaluate.unseen})
     with seeded(derive_seed(config.seed, "task")):
         task = call("task", function, options)
     if not isinstance(task, Task):

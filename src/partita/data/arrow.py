@@ -15,7 +15,7 @@ from pyarrow import Table
 from partita.data.rows import RowError
 from partita.errors import ConfigError
 
-_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 _ROWS_AT_A_TIME = 10_000
 
 
@@ -130,6 +130,18 @@ def write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[
 def read_table(path: Path) -> Table:
     """Return the Parquet table at `path`."""
     return pq.read_table(path)
+
+
+def with_column(table: Table, column: str, *, value: bool) -> Table:
+    """Return a table with one more column of booleans, the same in every row; as it is if it has it."""
+    if column in table.column_names:
+        return table
+    return table.append_column(column, pa.repeat(value, len(table)))
+
+
+def rows_where(table: Table, column: str, *, value: bool) -> Table:
+    """Return the rows in which a column of booleans has a value."""
+    return table.filter(pc.call_function("equal", [table[column], pa.scalar(value)]))
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:

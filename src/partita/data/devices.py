@@ -1,9 +1,11 @@
 """All devices of a task: their ids in memory, their data loaded on access."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from partita.data.arrow import Ids
+from partita.data.examples import examples_of
 from partita.protocol import DeviceId
 
 Splits = Mapping[str, Any]
@@ -13,13 +15,25 @@ Splits = Mapping[str, Any]
 class Devices(Mapping[DeviceId, Splits]):
     """A lazy mapping from device id to data: it holds the ids, and `load` returns one device's data.
 
+    Args:
+        ids: the ids.
+        load: returns the data of one device.
+        largest: returns the number of training examples of the largest device, where no data has to be loaded
+            for it; an upper bound is enough.
+
     >>> devices = Devices((f"{i:07}" for i in range(1_000_000)), load=lambda device: {"train": [device]})
     >>> devices["0000007"], devices.ids[999_999]
     ({'train': ['0000007']}, '0999999')
     """
 
-    def __init__(self, ids: Iterable[DeviceId], load: Callable[[DeviceId], Splits]) -> None:
+    def __init__(
+        self,
+        ids: Iterable[DeviceId],
+        load: Callable[[DeviceId], Splits],
+        largest: Callable[[], int] | None = None,
+    ) -> None:
         self.ids = Ids(ids)
+        self.largest = largest
         self._load = load
 
     def __getitem__(self, device: DeviceId) -> Splits:
@@ -41,4 +55,9 @@ def devices_of(devices: Mapping[DeviceId, Splits]) -> Devices:
         return devices
     if wrong := [device for device in devices if not isinstance(device, str)]:
         raise TypeError(f"Device ids must be strings, got {wrong[0]!r}: {type(wrong[0]).__name__}.")
-    return Devices(devices, devices.__getitem__)
+    in_memory = partial(_largest, devices) if isinstance(devices, dict) else None
+    return Devices(devices, devices.__getitem__, in_memory)
+
+
+def _largest(devices: dict[DeviceId, Splits]) -> int:
+    return max(len(examples_of(splits["train"])) for splits in devices.values() if "train" in splits)

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+UNSEEN = "unseen"
+"""The argument of a task's function that is no key of `[task]`: a config sets it in `[evaluate]`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
@@ -88,4 +91,4 @@ def unknown_key(name: str, known: Sequence[str]) -> ValueError:
 def keys_of(task: Callable[..., Any]) -> list[str]:
     """Return the names of a task function's own keys, without those of its table."""
     parameters = inspect.signature(task).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != UNSEEN]

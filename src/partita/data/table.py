@@ -23,6 +23,7 @@ from partita.data.options import TableOptions
 from partita.data.rows import PartialRow, RowError, Rows, SkippedRow, SkippedRows
 from partita.data.sort import ensure_sorted_copy
 from partita.data.splits import SPLITS, SplitRule, hold_out_by_device
+from partita.data.unseen import divide, is_unseen
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
@@ -45,15 +46,20 @@ class DeviceTable:
         path: the file or the folder.
         options: how it is read.
         columns: the columns of content.
+        unseen: the share of devices that nothing is derived from, see `data.unseen`.
 
     Raises:
         ConfigError: the table is missing, lacks a column, is not grouped, or has a device without rows.
+        ValueError: all or none of the devices are unseen.
     """
 
-    def __init__(self, path: Path, options: TableOptions, columns: Sequence[str]) -> None:
+    def __init__(
+        self, path: Path, options: TableOptions, columns: Sequence[str], *, unseen: float = 0.0
+    ) -> None:
         self.path = path
         self.options = options
         self.columns = tuple(columns)
+        self.unseen = unseen
         self.skipped = SkippedRows()
         """The bad rows that were skipped."""
         try:
@@ -63,6 +69,9 @@ class DeviceTable:
                 raise
             index = self._open(ensure_sorted_copy(path, self._groups.paths, device=options.device))
         self._index = select_devices(index, self._rule, path, self._have_same_content)
+        self._all = index if unseen else self._index
+        self.seen_ids = divide(self.ids, unseen)[0]
+        """The ids of the selected devices without the unseen ones."""
 
     def _open(self, path: Path) -> Index:
         """Open the table at `path`, in place, and return its index, which is built and cached if needed."""
@@ -82,9 +91,16 @@ class DeviceTable:
         The examples of recently visited devices are cached in memory.
         """
         cache = ExampleCache()
-        return Devices(self.ids, lambda device: _DeviceSplits(self, device, examples, cache))
+        return Devices(
+            self.ids, lambda device: _DeviceSplits(self, device, examples, cache), self._max_examples
+        )
 
-    @property
+    def _max_examples(self) -> int:
+        """Return the number of training rows of the largest device."""
+        rows = int(self._index.counts_in("train").max())
+        return min(rows, self.options.max_examples) if self.options.max_examples else rows
+
+    @cached_property
     def ids(self) -> Ids:
         """The ids of the selected devices."""
         return Ids(self._index.ids)
@@ -108,17 +124,43 @@ class DeviceTable:
         return found
 
     def training_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield some columns of the training rows of all selected devices, many rows at a time."""
-        order = np.argsort(self._index.starts)
-        starts, rows = self._index.starts[order], self._index.counts.sum(axis=1)[order]
-        ends = starts + rows
+        """Yield some columns of the training rows of all seen devices, many rows at a time.
+
+        The tables are the same as those of a file without the rows of unseen devices.
+        """
+        index = self._index.select(self._is_seen(self._index.ids)) if self.unseen else self._index
+        order = np.argsort(index.starts)
+        starts, rows = index.starts[order], index.counts.sum(axis=1)[order]
+        begins = starts - self._unseen_rows_before(starts)
+        ends = begins + rows
         first = 0
         for last in range(1, len(order) + 1):
-            is_adjacent = last < len(order) and starts[last] == ends[last - 1]
-            if not is_adjacent or ends[last] - starts[first] > _ROWS_AT_A_TIME:
-                table = self._read(int(starts[first]), int(ends[last - 1]), columns)
+            is_adjacent = last < len(order) and begins[last] == ends[last - 1]
+            if not is_adjacent or ends[last] - begins[first] > _ROWS_AT_A_TIME:
+                table = self._read_devices(starts[first:last], rows[first:last], columns)
                 yield table.filter(self._is_training(table, rows[first:last])).select(list(columns))
                 first = last
+
+    def _is_seen(self, ids: pa.Array) -> np.ndarray:
+        return np.array([not is_unseen(device.as_py(), self.unseen) for device in ids], bool)
+
+    def _unseen_rows_before(self, starts: np.ndarray) -> np.ndarray:
+        """Return the number of rows of unseen devices, selected or not, before each row number."""
+        if not self.unseen:
+            return np.zeros_like(starts)
+        unseen = self._all.select(~self._is_seen(self._all.ids))
+        order = np.argsort(unseen.starts)
+        before = np.append(0, np.cumsum(unseen.counts.sum(axis=1)[order]))
+        return before[np.searchsorted(unseen.starts[order], starts)]
+
+    def _read_devices(self, starts: np.ndarray, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of the rows of devices, given by their first rows and their numbers of rows."""
+        begin, end = int(starts[0]), int(starts[-1] + rows[-1])
+        table = self._read(begin, end, columns)
+        if end - begin == rows.sum():
+            return table
+        own = [np.arange(first, first + count) for first, count in zip(starts - begin, rows, strict=True)]
+        return table.take(pa.array(np.concatenate(own)))
 
     def _is_training(self, table: pa.Table, rows: np.ndarray) -> pa.Array:
         """Return whether each row is a training row; `rows` has the number of rows of each device."""
@@ -157,20 +199,37 @@ class DeviceTable:
         return position
 
     def classes(self, column: str) -> int:
-        """Return the number of classes in a column of labels: one more than the largest label."""
-        largest = 0
-        for rows in self._groups.tables([column]):
-            for values in rows[column].chunks:
-                if not pa.types.is_integer(values.type):
-                    raise ConfigError(
-                        f"`{column}` of `{self.path}` must be whole numbers, got {values.type}."
-                    )
-                largest = max(largest, int(pc.call_function("max", [values]).as_py() or 0))
-        if largest >= _MAX_CLASSES:
+        """Return the number of classes in a column of labels: one more than the largest label.
+
+        Raises:
+            ConfigError: a label is not a whole number or too large, or only unseen devices have it.
+        """
+        kind = self._groups.schema.field(column).type
+        if not pa.types.is_integer(kind):
+            raise ConfigError(f"`{column}` of `{self.path}` must be whole numbers, got {kind}.")
+        seen, unseen = self._largest(column)
+        largest = max(seen, unseen)
+        if largest >= _MAX_CLASSES or (largest > seen and not self.options.skip_bad):
             row, device = self._find(column, largest)
             message = f"`{column}` is {largest}: set `classes` to the number of classes"
+            if largest < _MAX_CLASSES:
+                message = f"`{column}` is {largest}, which no device in training has: set `classes`"
             raise self._error(row, message, device)
-        return largest + 1
+        return seen + 1
+
+    def _largest(self, column: str) -> tuple[int, int]:
+        """Return the largest value in a column of seen devices and of unseen ones, selected or not."""
+        found = {True: 0, False: 0}
+        for rows in self._groups.tables([self.options.device, column] if self.unseen else [column]):
+            parts = {True: rows}
+            if self.unseen:
+                ids = id_strings(rows[self.options.device], self.options.device).dictionary_encode()
+                is_seen = self._is_seen(ids.dictionary)[ids.indices.to_numpy()]
+                parts = {True: rows.filter(pa.array(is_seen)), False: rows.filter(pa.array(~is_seen))}
+            for seen, part in parts.items():
+                largest = pc.call_function("max", [part[column]]).as_py()
+                found[seen] = max(found[seen], int(largest or 0))
+        return found[True], found[False]
 
     def _find(self, column: str, value: int) -> tuple[int, DeviceId]:
         """Return the first row with an existing value, and its device."""

@@ -3,6 +3,8 @@
 A visit saves its result under the round's label; only the commit of the round makes it the device's personal
 part. So a device that failed or was left out keeps its old personal part, and a crash at any moment leaves
 either the old or the new one.
+
+Where training may stop early, a device also preserves a copy of what it had after the best round so far.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ from typing import Protocol
 
 from torch import Size, Tensor
 
-from partita.durable import make_folder, sync_folder, write_file
+from partita.durable import make_folder, replace_file, sync_folder, write_file
 from partita.errors import ConfigError
 from partita.params import Params, cloned, from_bytes, to_bytes
 from partita.protocol import DeviceId
@@ -35,6 +37,14 @@ class Store(Protocol):
         """Keep what the `counted` devices saved under `label`, and drop what others of `asked` saved."""
         ...
 
+    def preserve(self, device: DeviceId, label: str) -> None:
+        """Preserve what the device keeps now under `label`, unless it has preserved something under it."""
+        ...
+
+    def restore(self, label: str) -> None:
+        """Let every device that has preserved something under `label` keep that, and drop all copies."""
+        ...
+
 
 class MemoryStore:
     """Personal parts in memory, lost with the process."""
@@ -42,6 +52,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._kept: dict[DeviceId, Params] = {}
         self._saved: dict[tuple[DeviceId, str], Params] = {}
+        self._preserved: dict[DeviceId, tuple[str, Params | None]] = {}
 
     def load(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Return a copy of what the device keeps."""
@@ -58,6 +69,22 @@ class MemoryStore:
                 self._kept[device] = self._saved[device, label]
         for device in asked:
             self._saved.pop((device, label), None)
+
+    def preserve(self, device: DeviceId, label: str) -> None:
+        """Preserve what the device keeps; nothing changes these tensors later."""
+        if self._preserved.get(device, ("", None))[0] != label:
+            self._preserved[device] = label, self._kept.get(device)
+
+    def restore(self, label: str) -> None:
+        """Go back to what is preserved under the label."""
+        for device, (own, personal) in self._preserved.items():
+            if own != label:
+                continue
+            if personal is None:
+                self._kept.pop(device, None)
+            else:
+                self._kept[device] = personal
+        self._preserved.clear()
 
 
 class DiskStore:
@@ -92,12 +119,48 @@ class DiskStore:
         if self.folder.is_dir():
             sync_folder(self.folder)
 
+    def preserve(self, device: DeviceId, label: str) -> None:
+        """Write a `.best` file beside the device's own: the label, and a copy of its own if there is one."""
+        own, copy = self.path_of(device), self.folder / f"{key_of(device)}.best"
+        if _label_of(copy) == label:
+            return
+        content = own.read_bytes() if own.exists() else b""
+        make_folder(self.folder, exist_ok=True)
+        replace_file(copy, label.encode() + b"\n" + content)
+
+    def restore(self, label: str) -> None:
+        """Replace the files of devices by their copies, and only when all are on disk delete the copies."""
+        if not self.folder.is_dir():
+            return
+        copies = sorted(self.folder.glob("*.best"))
+        for copy in copies:
+            if _label_of(copy) != label:
+                continue
+            own, content = copy.with_suffix(".safetensors"), copy.read_bytes().partition(b"\n")[2]
+            if content:
+                replace_file(own, content)
+            else:
+                own.unlink(missing_ok=True)
+        sync_folder(self.folder)
+        for copy in copies:
+            copy.unlink()
+        sync_folder(self.folder)
+
     def path_of(self, device: DeviceId) -> Path:
         """Return the file of a device's personal part."""
         return self.folder / f"{key_of(device)}.safetensors"
 
     def _next(self, device: DeviceId, label: str) -> Path:
         return self.folder / f"{key_of(device)}.{label}.next"
+
+
+def _label_of(copy: Path) -> str | None:
+    """Return the label of a preserved copy, its first line; None where there is no copy."""
+    try:
+        with copy.open("rb") as file:
+            return file.readline().rstrip(b"\n").decode()
+    except FileNotFoundError:
+        return None
 
 
 def check_shapes(device: DeviceId, personal: Params, expected: Mapping[str, Size]) -> None:

@@ -195,6 +195,8 @@ class Visitor:
         if personal:
             check_shapes(order.device, personal, shapes)
             _check_finite("personal part", personal)
+            if order.keep is not None:
+                self.store.preserve(order.device, order.keep)
             self.store.save(order.device, order.label, personal)
 
     def _training(self, order: Order) -> Examples:

@@ -53,3 +53,7 @@ class SerialExecutor:
     def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
         """Commit the new personal parts of the counted devices."""
         self._store.commit(label, counted, asked)
+
+    def restore(self, label: str) -> None:
+        """Let every device go back to what it has preserved for a label."""
+        self._store.restore(label)

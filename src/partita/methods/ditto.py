@@ -25,5 +25,6 @@ METHOD = NamedMethod(
     personal="full",
     fixed={"personalize.rounds": 0},
     compared_by_default=True,
+    also_continued=True,
     order=21,
 )

@@ -19,5 +19,6 @@ METHOD = NamedMethod(
     personal="full",
     fixed=WHOLE_MODEL,
     compared_by_default=True,
+    also_continued=True,
     order=20,
 )

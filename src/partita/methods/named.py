@@ -72,6 +72,9 @@ class NamedMethod:
     """Whether a comparison that lists no methods runs it."""
     always_compared: bool = False
     """Whether every comparison runs it."""
+    also_continued: bool = False
+    """Whether a comparison runs it a second time, from the model of the round-matched reference, so that it
+    has as many rounds behind it as methods that train rounds of their own."""
     in_partial_table: bool = False
     """Whether it is a column of the paper's table of methods for one and the same personal part."""
     order: int = 100

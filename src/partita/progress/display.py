@@ -17,6 +17,7 @@ from rich.text import Text
 from partita.progress.bar import PeriodicPrinter
 from partita.progress.notebook import notebook_bar
 from partita.protocol import Stage
+from partita.runs.curves import Mean, combined_mean, mean_in
 
 _WINDOW = 30
 """The number of most recent rounds that the speed is measured over."""
@@ -36,13 +37,21 @@ class RunProgress:
     run: str = ""
     """The folder of an inner run; empty for the run itself."""
     stage: str = ""
+    seen: bool = True
+    """Whether the round's devices are in training; unseen ones come last."""
     work: str = ""
+    final: bool = False
+    """Whether the final model of the stage is evaluated."""
     round: int = 0
     """Rounds of the stage that are done."""
     rounds: int = 0
     """Rounds of the stage in total."""
     loss: float | None = None
     """The loss of the stage's last training round."""
+    headline: str = ""
+    """The name of the headline metric."""
+    mean: Mean | None = None
+    """The mean of the headline metric with its weight, by the stage's last evaluation so far."""
     hurt: int = 0
     """Devices that are hurt, by the stage's last evaluation so far."""
     compared: int = 0
@@ -51,25 +60,41 @@ class RunProgress:
     def after(self, line: Mapping[str, Any]) -> "RunProgress":
         """Return the state after one more round, given the line that watchers receive."""
         run, stage, work = line.get("run", ""), str(line["stage"]), line["work"]
-        before = self if (self.run, self.stage) == (run, stage) else RunProgress()
-        state = replace(before, run=run, stage=stage, work=work, rounds=line["rounds"])
+        seen = line.get("seen", True)
+        before = self if (self.run, self.stage, self.seen) == (run, stage, seen) else RunProgress()
+        state = replace(
+            before, run=run, stage=stage, seen=seen, work=work, final=line["final"], rounds=line["rounds"]
+        )
         if work != "evaluate":
             return replace(state, round=line["round"] + 1, loss=line["loss"])
-        hurt, compared = line.get("hurt", 0), sum(line.get(key, 0) for key in ("helped", "hurt", "same"))
-        if before.work == "evaluate":  # A further block of devices of the same evaluation.
-            hurt, compared = hurt + before.hurt, compared + before.compared
-        return replace(state, round=line["round"], hurt=hurt, compared=compared)
+        is_further = before.work == "evaluate" and before.final == line["final"]
+        known = before if is_further else RunProgress()  # Earlier blocks of this evaluation.
+        return replace(
+            state,
+            round=line["round"],
+            headline=line["headline"],
+            mean=combined_mean(filter(None, (known.mean, mean_in(line, "metric")))),
+            hurt=known.hurt + line.get("hurt", 0),
+            compared=known.compared + sum(line.get(key, 0) for key in ("helped", "hurt", "same")),
+        )
+
+    @property
+    def evaluation(self) -> str:
+        """The headline metric in words, empty before the stage's first evaluation."""
+        return "" if self.mean is None else f"{self.headline} {self.mean[0]:.4f}"
 
     def __str__(self) -> str:
         """Return everything that is known, in words."""
         facts = [
             f"{self.run} baseline" if self.run else "",
+            "" if self.seen else "unseen devices",
             f"evaluating the {self.stage} model"
             if self.work == "evaluate"
             else ACTIVITIES[Stage(self.stage)],
             f"round {self.round} of {self.rounds}" if self.rounds else "",
             f"loss {self.loss:.4f}" if self.loss is not None else "",
-            f"{self.hurt} of {self.compared} devices hurt" if self.compared else "",
+            self.evaluation,
+            f"{self.hurt} of {self.compared} hurt" if self.compared else "",
         ]
         return ", ".join(filter(None, facts))
 
@@ -119,7 +144,7 @@ class Speed:
 
 
 class Display:
-    """Shows a run's stage, round, loss, devices hurt, speed and the time left."""
+    """Shows a run's stage, round, loss, metric, devices hurt, speed and the time left."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         is_dumb = console.is_dumb_terminal or console.is_jupyter

@@ -3,18 +3,20 @@
 import json
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from partita.errors import needed
+from partita.runs.curves import combined_mean, mean_in
 from partita.runs.folder import RunFolder
-from partita.training.evaluation import weighted_mean
 
 _VERSION = "brain.Event:2"
 """The content of the first record of an event file."""
 _MEASURED = ("loss", "metric")
+_KEPT = ("stage", "work", "round", "final", "weight", *_MEASURED)
+"""Of the line of an evaluation, what its event needs besides further metrics."""
 
 
 def check_tensorboard() -> None:
@@ -70,11 +72,13 @@ class TensorBoard:
             self._position = lines.tell()
 
     def _write_line(self, line: Mapping[str, Any]) -> None:
+        if not line.get("seen", True):  # The report has the unseen devices.
+            return
         if self._evaluation and _key(self._evaluation[-1]) != _key(line):
             self._end_evaluation()
         if line["work"] == "evaluate":
             self._evaluation.append(
-                {key: line.get(key) for key in ("stage", "work", "round", "weight", *_MEASURED)}
+                {key: line.get(key) for key in _KEPT} | {"metrics": line.get("metrics", {})}
             )
         else:
             self._write(line, dict(_scalars(line)))
@@ -83,12 +87,7 @@ class TensorBoard:
         """Write the means of an evaluation once all of its blocks are there."""
         if not self._evaluation:
             return
-        means: dict[str, float] = {}
-        for name in _MEASURED:
-            known = [line for line in self._evaluation if line[name] is not None]
-            if known:
-                mean = weighted_mean((line[name] for line in known), (line["weight"] for line in known))
-                means[f"evaluation/{name}"] = mean
+        means = {f"evaluation/{name}": mean for name, mean in _means(self._evaluation)}
         self._write(self._evaluation[0], means)
         self._evaluation.clear()
 
@@ -114,8 +113,19 @@ def _write_event(file: BinaryIO, **fields: Any) -> None:
     RecordWriter(file).write(events.Event(wall_time=time.time(), **fields).SerializeToString())
 
 
-def _key(line: Mapping[str, Any]) -> tuple[str, str, int]:
-    return line["stage"], line["work"], line["round"]
+def _means(blocks: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    """Yield the means over the blocks of an evaluation: of the loss and of all metrics."""
+    for name in _MEASURED:
+        known = [(line[name], line["weight"]) for line in blocks if line[name] is not None]
+        if mean := combined_mean(known):
+            yield name, mean[0]
+    for name in dict.fromkeys(name for line in blocks for name in line["metrics"]):
+        if mean := combined_mean(filter(None, (mean_in(line, name) for line in blocks))):
+            yield name, mean[0]
+
+
+def _key(line: Mapping[str, Any]) -> tuple[str, str, int, bool]:
+    return line["stage"], line["work"], line["round"], line["final"]
 
 
 def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

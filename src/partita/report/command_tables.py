@@ -1,13 +1,14 @@
 """Tables that commands print: the models of a run, costs of partitions, trials of a search, a forecast."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import table as rich_table
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 
-from partita.report.tables import Entry, MeanStd, Rounded, Table
+from partita.report.entries import Entry, MeanStd, Rounded
+from partita.report.tables import Table
 from partita.studies.forecast import Forecast
 from partita.studies.trials import Tuned
 from partita.training.evaluation import Summary
@@ -41,8 +42,25 @@ def models_table(
         title=f"{split} {summary['metric']} over {devices} devices ({better} is better)",
         columns=[*columns, *(["failed"] if has_failed else [])],
         rows=rows,
-        notes=[f"Warning: {warning}." for warning in warnings],
+        notes=[*_stopping_notes(summary), *(f"Warning: {warning}." for warning in warnings)],
     )
+
+
+def _stopping_notes(summary: Summary) -> Iterator[str]:
+    """Yield a sentence for each stage that could stop early.
+
+    >>> outcome = {"planned_rounds": 100, "rounds": 60, "best_round": 40, "stopped_early": True}
+    >>> list(_stopping_notes({"early_stopping": {"personalized": outcome}}))
+    ['The stage `personalized` stopped after round 60 of 100, best round 40.']
+    """
+    for stage, outcome in summary.get("early_stopping", {}).items():
+        rounds, planned, best = (outcome[key] for key in ("rounds", "planned_rounds", "best_round"))
+        if best is None:
+            yield f"The stage `{stage}` could not stop early: no evaluated device has a validation metric."
+        elif outcome["stopped_early"]:
+            yield f"The stage `{stage}` stopped after round {rounds} of {planned}, best round {best}."
+        else:
+            yield f"The stage `{stage}` did not stop early, best round {best} of {planned}."
 
 
 def trials_table(tuned: Tuned) -> Table:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from partita.protocol import DeviceId, Stage
+from partita.protocol import DeviceId
 from partita.report.figures import Datum
 from partita.report.run_data import Place, ranked, training_rounds
 from partita.runs.folder import RunFolder
@@ -15,6 +15,7 @@ from partita.studies.cells import START
 from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant, collect
 from partita.studies.statistics import mean_of
+from partita.training.evaluation import last_stage
 
 Measurements = Mapping[int, Mapping[Place, Datum]]
 """Rows of `devices.parquet`, by seed, then by device and split."""
@@ -75,10 +76,14 @@ class ComparisonData:
     @cached_property
     def training_examples(self) -> dict[DeviceId, int]:
         """The number of training examples of each device that any finished run has evaluated."""
+        return self._training_examples(seen=True)
+
+    def _training_examples(self, *, seen: bool) -> dict[DeviceId, int]:
         found: dict[DeviceId, int] = {}
         for runs in self.results.runs.values():
             for run in runs.values():
-                rows = run.devices.select(["device", "split", "examples"]).to_pylist()
+                table = run.devices if seen else run.unseen
+                rows = table.select(["device", "split", "examples"]).to_pylist()
                 found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
         return found
 
@@ -126,19 +131,30 @@ class ComparisonData:
     @cached_property
     def devices(self) -> list[Datum]:
         """One datum for each variant, device and split: means over seeds, and the range over seeds."""
-        before = self._measurements(self.reference)
+        return self._devices(seen=True)
+
+    @cached_property
+    def unseen(self) -> list[Datum]:
+        """The same as `devices`, of the devices that training has not seen."""
+        return self._devices(seen=False)
+
+    def _devices(self, *, seen: bool) -> list[Datum]:
+        before, examples = self._measurements(self.reference, seen=seen), self._training_examples(seen=seen)
         found: list[Datum] = []
         for variant in sorted(self.results.outcomes, key=lambda variant: variant != self.reference):
-            own = self._measurements(variant)
+            own = self._measurements(variant, seen=seen)
             places = dict.fromkeys(place for seed in own.values() for place in seed)
             start = before if variant != self.reference else {}
-            found += [self._device(variant, place, own, start) for place in places]
+            found += [
+                {**self._device(variant, place, own, start), "examples": examples.get(place[0])}
+                for place in places
+            ]
         if all(datum["seeds"] <= 1 for datum in found):
             found = [{key: datum[key] for key in datum if key not in ("low", "high")} for datum in found]
         return ranked(found, self.results.split)
 
-    def _measurements(self, variant: Variant) -> dict[int, dict[Place, Datum]]:
-        return {seed: _last_rows(run) for seed, run in self._runs(variant).items()}
+    def _measurements(self, variant: Variant, *, seen: bool) -> dict[int, dict[Place, Datum]]:
+        return {seed: _last_rows(run, seen=seen) for seed, run in self._runs(variant).items()}
 
     def _runs(self, variant: Variant) -> dict[int, RunFolder]:
         """Return the finished runs of a variant that have a metric, by seed."""
@@ -160,7 +176,6 @@ class ComparisonData:
             "method": self.results.titles[variant[0]],
             "part": variant[1] or WHOLE,
             "split": split,
-            "examples": self.training_examples.get(device),
             "seeds": len(metrics),
             "metric": _mean(metrics),
             "loss": _mean(losses),
@@ -176,11 +191,12 @@ def read_comparison(comparison: Comparison) -> ComparisonData:
     return ComparisonData(comparison, collect(comparison, comparison.failed()))
 
 
-def _last_rows(run: RunFolder) -> dict[Place, Datum]:
+def _last_rows(run: RunFolder, *, seen: bool) -> dict[Place, Datum]:
     """Return the rows of the model of a run's last training stage, by device and split."""
-    rows = run.devices.select(["stage", "device", "split", "metric", "loss", "reason"]).to_pylist()
-    stages = [stage for stage in Stage if stage != Stage.SERVED and any(r["stage"] == stage for r in rows)]
-    return {(row["device"], row["split"]): row for row in rows if row["stage"] == stages[-1]}
+    table = run.devices if seen else run.unseen
+    rows = table.select(["stage", "device", "split", "metric", "loss", "reason"]).to_pylist()
+    last = last_stage(row["stage"] for row in rows)
+    return {(row["device"], row["split"]): row for row in rows if row["stage"] == last}
 
 
 def _has_metric(row: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from partita.report.charts import devices as device_charts
@@ -10,6 +11,8 @@ from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.comparison_data import WHOLE, ComparisonData, read_comparison
 from partita.report.comparison_tables import comparison_tables
+from partita.report.curve_sections import CurveSections, comparison_curves
+from partita.report.entries import Entry, Rounded
 from partita.report.page import Page, Section
 from partita.report.sections import (
     change_of,
@@ -21,7 +24,7 @@ from partita.report.sections import (
     reproduction,
     scatter_section,
 )
-from partita.report.tables import Entry, Rounded, Table
+from partita.report.tables import Table
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant, listed
@@ -29,10 +32,13 @@ from partita.studies.statistics import count_helped
 
 _TITLES = {
     "methods": "Methods",
+    "metrics": "All metrics",
     "partial": "Partial personalization",
     "finetuning": "Final fine-tuning",
     "stateless": "Stateful and stateless devices",
     "devices": "Devices helped and hurt",
+    "training": "Costs of training",
+    "unseen": "Unseen devices",
     "tuned": "Tuned settings",
 }
 """The headings of the tables."""
@@ -62,12 +68,20 @@ class _ComparisonPage:
         return Page(
             title=f"{folder.values['name']}: comparison",
             answer=self._answer(),
-            sections=[*self._tables(), self._training(), *self._charts(), self._costs()],
+            sections=[
+                *self._tables(),
+                *self._curves.sections,
+                self._training(),
+                *self._charts(),
+                self._costs(),
+            ],
             data={
                 "devices": self.data.devices,
                 "rounds": self.data.rounds,
                 "models": self.data.points,
                 "sizes": [{"device": device, "examples": count} for device, count in examples],
+                **self._curves.data,
+                **({"unseen": self.data.unseen} if self.data.unseen else {}),
             },
             metric=f"{self._results.split} {self._results.metric}{self._over_seeds}",
             change=self._change,
@@ -75,6 +89,10 @@ class _ComparisonPage:
             facts=reproduction(folder.values, command) | {"Seeds": ", ".join(map(str, seeds))},
             config=folder.config_text,
         )
+
+    @cached_property
+    def _curves(self) -> CurveSections:
+        return comparison_curves(self.data)
 
     @property
     def _has_seeds(self) -> bool:

@@ -112,7 +112,8 @@ function grouped(rows) {
   }
   return found;
 }
-const byDevice = grouped(data.devices);
+const isUnseen = new Set((data.unseen ?? []).map((row) => row.device));
+const byDevice = grouped([...data.devices, ...(data.unseen ?? [])]);
 const visits = grouped(data.visits ?? []);
 const columns = [
   { title: "device", of: (rows) => rows[0].device, text: String },
@@ -135,7 +136,8 @@ function compare(a, b) {
 
 const lines = new Map([...byDevice.values()].map((rows) => [rows, element("tr", {}, ...columns.map((column, place) => {
   if (place) return element("td", { class: "number" }, column.text(column.of(rows)));
-  const button = element("button", { type: "button" }, rows[0].device);
+  const mark = isUnseen.has(rows[0].device) ? [element("span", { class: "unseen" }, "unseen")] : [];
+  const button = element("button", { type: "button" }, rows[0].device, ...mark);
   button.addEventListener("click", () => show(rows, button));
   return element("th", { scope: "row" }, button);
 }))]));
@@ -184,6 +186,7 @@ function show(rows, opener) {
   place.onkeydown = (event) => { if (event.key === "Escape") hide(); };
   place.replaceChildren(
     element("h3", { tabindex: "-1", id: "details-title" }, rows[0].device), close,
+    ...(isUnseen.has(rows[0].device) ? [element("p", {}, "Unseen in training.")] : []),
     element("p", {}, rows[0].examples === null ? "Number of training examples unknown." : `${rows[0].examples} training examples.`),
     ...(asked.length ? [element("ul", {}, ...asked)] : []),
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Details of ${rows[0].device}` },

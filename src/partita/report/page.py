@@ -3,15 +3,16 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment
 
 from partita.report.charts.chart import Chart
+from partita.report.entries import plain
 from partita.report.figures import PALETTES, Data, Datum, libraries
-from partita.report.tables import Table, plain, text_columns
+from partita.report.tables import Table, text_columns, visible
 
 _DIGITS = 5
 """Significant digits of the numbers that a page holds."""
@@ -64,8 +65,9 @@ def html_of(page: Page) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["plain"] = plain
     template = environment.from_string(_file("page.html"))
+    sections = [replace(each, table=each.table and visible(each.table)) for each in page.sections]
     return template.render(
-        page=page,
+        page=replace(page, sections=sections),
         text_columns=text_columns,
         style=_file("page.css"),
         script=_file("page.js"),

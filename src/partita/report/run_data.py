@@ -25,6 +25,8 @@ class RunData:
     """In the order of stages; without the stages in which no device has the metric."""
     devices: Sequence[Datum] = ()
     """One datum for each model, device and split: the metric, its change and the training examples."""
+    unseen: Sequence[Datum] = ()
+    """The same as `devices`, of the devices that training has not seen."""
     rounds: Sequence[Datum]
     """One datum for each training round; for fine-tuning, for each block of devices."""
     visits: Sequence[Datum]
@@ -92,9 +94,10 @@ def read_run(run: RunFolder) -> RunData:
         run=run,
         models=evaluated_models(run),
         rounds=[_round(number, line) for number, line in enumerate(lines, start=1)],
-        visits=visits_of(lines),
+        visits=visits_of([*lines, *(line for line in run.onboarding() if line["work"] != "evaluate")]),
     )
-    return replace(data, devices=ranked(_changes(data), data.split))
+    changes = {seen: ranked(_changes(data, seen=seen), data.split) for seen in (True, False)}
+    return replace(data, devices=changes[True], unseen=changes[False])
 
 
 def training_rounds(run: RunFolder) -> list[Mapping[str, Any]]:
@@ -131,11 +134,11 @@ def visits_of(lines: Iterable[Mapping[str, Any]]) -> list[Datum]:
     return list(found.values())
 
 
-def _changes(data: RunData) -> Iterable[Datum]:
+def _changes(data: RunData, *, seen: bool) -> Iterable[Datum]:
     """Yield a datum for each model, device and split, with the change from the pretrained model."""
-    before = _measurements(data.first) if data.first else {}
+    before = _measurements(data.first, seen=seen) if data.first else {}
     for model in data.models:
-        rows = _measurements(model)
+        rows = _measurements(model, seen=seen)
         for (device, split), row in rows.items():
             start = before.get((device, split)) if model is not data.first else None
             yield {
@@ -151,9 +154,9 @@ def _changes(data: RunData) -> Iterable[Datum]:
             }
 
 
-def _measurements(model: EvaluatedModel) -> dict[Place, Datum]:
+def _measurements(model: EvaluatedModel, *, seen: bool = True) -> dict[Place, Datum]:
     """Return the rows of `devices.parquet` for a model, by device and split."""
-    rows = model.run.devices.to_pylist()
+    rows = (model.run.devices if seen else model.run.unseen).to_pylist()
     return {(row["device"], row["split"]): row for row in rows if row["stage"] == model.stage}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from partita.errors import ConfigError
 from partita.protocol import Stage
@@ -9,7 +10,10 @@ from partita.report.charts import devices as device_charts
 from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
+from partita.report.curve_sections import CurveSections, run_curves
+from partita.report.entries import Entry, Rounded
 from partita.report.figures import Data, Datum
+from partita.report.metrics_table import run_metrics
 from partita.report.models import EvaluatedModel, all_models
 from partita.report.page import Page, Section
 from partita.report.run_data import RunData, read_run
@@ -23,7 +27,8 @@ from partita.report.sections import (
     reproduction,
     scatter_section,
 )
-from partita.report.tables import Entry, Rounded, Table
+from partita.report.tables import Table
+from partita.report.unseen_tables import run_unseen_table
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
 
@@ -78,6 +83,10 @@ class _RunPage:
         command = f"partita run {run.config_file.name} out=FOLDER"
         return reproduction(run.values, command) | {"Seed": str(run.values["seed"])}
 
+    @cached_property
+    def _curves(self) -> CurveSections:
+        return run_curves(self.data.run)
+
     @property
     def _metric(self) -> str:
         return f"{self.data.split} {self.data.run.summary['metric']}"
@@ -99,6 +108,8 @@ class _RunPage:
             "models": self._points(),
             "sizes": [{"device": device, "examples": count} for device, count in examples],
             "visits": self.data.visits,
+            **self._curves.data,
+            **({"unseen": self.data.unseen} if self.data.unseen else {}),
         }
 
     def _answer(self) -> str:
@@ -137,6 +148,11 @@ class _RunPage:
 
     def _sections(self) -> Iterator[Section]:
         yield self._models()
+        if (metrics := run_metrics(self.data.run.summary, all_models(self.data.run))).rows:
+            yield Section(title="All metrics", table=metrics)
+        yield from self._curves.sections
+        if (unseen := run_unseen_table(self.data.run)).rows:
+            yield Section(title="Unseen devices", table=unseen)
         yield self._training()
         if self.data.changed:
             yield parameters_section(self._points(), self._change, self._titles)

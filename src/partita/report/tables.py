@@ -3,8 +3,9 @@
 import csv
 import html
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +14,25 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 
 from partita.durable import replace_file
+from partita.report.entries import (
+    Cited,
+    Entry,
+    Interval,
+    MeanStd,
+    Reached,
+    Rounded,
+    Share,
+    escaped,
+    latex,
+    plain,
+)
 
-
-@dataclass(frozen=True)
-class MeanStd:
-    """A mean over seeds, with its standard deviation if there are several."""
-
-    mean: float
-    std: float | None = None
-    is_best: bool = False
-    """Whether it is the best of its column, or within one standard deviation of the best."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A difference with its 95 % confidence interval, if it has one."""
-
-    value: float
-    low: float | None
-    high: float | None
-    seeds: int = 1
-    """Number of seeds that it is over."""
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """A number displayed with one decimal."""
-
-    value: float
-
-
-@dataclass(frozen=True)
-class Cited:
-    """A text with the paper to cite for it, if any."""
-
-    text: str
-    paper: str = ""
-    """The paper's key in `references.bib`."""
-
-
-Entry = str | int | float | MeanStd | Interval | Rounded | Cited | None
-"""The content of one cell of a table; None if the cell is empty."""
+_WIDTH = 100
+"""Characters of a line in the terminal beyond which headings and names take several lines."""
+_HEADING = 8
+"""Characters of a heading on one line, at least."""
+_FIRST = 24
+"""Characters of an entry of the first column on one line, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +47,8 @@ class Table:
     rows: Sequence[Sequence[Entry]]
     notes: Sequence[str] = ()
     """Sentences below the table."""
+    shown: Sequence[str] = ()
+    """The columns that are shown, in this order; none: all. CSV and JSON have all columns."""
 
     @property
     def records(self) -> list[dict[str, str | int | float]]:
@@ -84,6 +65,15 @@ class Table:
         return to_html(self)
 
 
+def visible(table: Table) -> Table:
+    """Return a table with the columns that are shown."""
+    if not table.shown:
+        return table
+    places = [list(table.columns).index(column) for column in table.shown]
+    rows = [[row[place] for place in places] for row in table.rows]
+    return replace(table, columns=table.shown, rows=rows, shown=())
+
+
 def write_tables(tables: Sequence[Table], folder: Path) -> None:
     """Write every table as CSV, Markdown and LaTeX."""
     folder.mkdir(exist_ok=True)
@@ -94,13 +84,23 @@ def write_tables(tables: Sequence[Table], folder: Path) -> None:
 
 
 def to_terminal(table: Table) -> rich_table.Table:
-    """Return the table for a terminal."""
+    """Return the table for a terminal; in a wide one, long headings and names take several lines."""
+    table = visible(table)
     shown = rich_table.Table(title=escape(table.title), box=SIMPLE_HEAD)
-    for column, is_text in zip(table.columns, text_columns(table), strict=True):
-        shown.add_column(escape(column), justify="left" if is_text else "right")
-    for row in table.rows:
-        shown.add_row(*(escape(plain(entry)) for entry in row))
+    texts = [[plain(entry) for entry in row] for row in table.rows]
+    widths = [max([_HEADING, *(len(row[place]) for row in texts)]) for place in range(len(table.columns))]
+    whole = [max(len(column), width) + 3 for column, width in zip(table.columns, widths, strict=True)]
+    is_wide = sum(whole) > _WIDTH
+    for column, width, is_text in zip(table.columns, widths, text_columns(table), strict=True):
+        heading = _wrapped(column, width) if is_wide else column
+        shown.add_column(escape(heading), justify="left" if is_text else "right")
+    for first, *others in texts:
+        shown.add_row(*map(escape, [_wrapped(first, _FIRST) if is_wide else first, *others]))
     return shown
+
+
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def to_values(table: Table) -> dict[str, Any]:
@@ -144,6 +144,8 @@ def _fields(table: Table) -> list[Sequence[str]]:
 _FIELDS: Mapping[type, Sequence[str]] = {
     MeanStd: ("mean", "std", "is_best"),
     Interval: ("value", "low", "high"),
+    Share: ("count", "of"),
+    Reached: ("mean", "seeds"),
 }
 
 
@@ -154,7 +156,7 @@ def _fields_of(column: Sequence[Entry]) -> Sequence[str]:
 
 
 def _csv_value(entry: Entry, field: str) -> str | int | float:
-    value: Any = getattr(entry, field) if isinstance(entry, MeanStd | Interval) else entry
+    value: Any = getattr(entry, field) if type(entry) in _FIELDS else entry
     if isinstance(value, Rounded | Cited):
         value = value.value if isinstance(value, Rounded) else value.text
     return "" if value is None else int(value) if isinstance(value, bool) else value
@@ -162,6 +164,7 @@ def _csv_value(entry: Entry, field: str) -> str | int | float:
 
 def to_markdown(table: Table) -> str:
     """Return the table in Markdown, with its title and notes."""
+    table = visible(table)
     rule = ["---" if is_text else "--:" for is_text in text_columns(table)]
     rows = [[plain(entry).replace("|", "\\|") for entry in row] for row in (table.columns, *table.rows)]
     lines = [f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])]
@@ -170,12 +173,14 @@ def to_markdown(table: Table) -> str:
 
 def to_html(table: Table) -> str:
     """Return the table for a notebook, without colors of its own: light and dark themes have theirs."""
+    table = visible(table)
     sides = ["left" if is_text else "right" for is_text in text_columns(table)]
 
     def line(entries: Sequence[Entry], tag: str) -> str:
         cells = zip(map(plain, entries), sides, strict=True)
         return "".join(
-            f'<{tag} style="text-align: {side}; padding: 0.1em 0.6em">{html.escape(text)}</{tag}>' for text, side in cells
+            f'<{tag} style="text-align: {side}; padding: 0.1em 0.6em">{html.escape(text)}</{tag}>'
+            for text, side in cells
         )
 
     rows = "".join(f"<tr>{line(row, 'td')}</tr>" for row in table.rows)
@@ -189,17 +194,18 @@ def to_html(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """Return the table in LaTeX, for the package booktabs."""
+    table = visible(table)
     alignment = "".join("l" if is_text else "r" for is_text in text_columns(table))
-    lines = [" & ".join(map(_latex, row)) + r" \\" for row in table.rows]
-    notes = [r"\par\smallskip\footnotesize " + _escaped(note) for note in table.notes]
+    lines = [" & ".join(map(latex, row)) + r" \\" for row in table.rows]
+    notes = [r"\par\smallskip\footnotesize " + escaped(note) for note in table.notes]
     return "\n".join([
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_escaped(table.title)}}}",
+        rf"\caption{{{escaped(table.title)}}}",
         rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
-        " & ".join(map(_escaped, table.columns)) + r" \\",
+        " & ".join(map(escaped, table.columns)) + r" \\",
         r"\midrule",
         *lines,
         r"\bottomrule",
@@ -210,73 +216,9 @@ def to_latex(table: Table) -> str:
     ])  # fmt: skip
 
 
-def _latex(entry: Entry) -> str:
-    match entry:
-        case None:
-            return "--"
-        case str():
-            return _escaped(entry)
-        case Cited(text, paper):
-            return _escaped(text) + (rf"~\cite{{{paper}}}" if paper else "")
-        case MeanStd(mean, std, is_best):
-            inner = _number(mean) + ("" if std is None else rf" \pm {_number(std)}")
-            return rf"$\mathbf{{{inner}}}$" if is_best else f"${inner}$"
-        case Interval(value, low, high):
-            around = "" if low is None or high is None else f" $[{low:+.4f}, {high:+.4f}]$"
-            return f"${value:+.4f}${around}"
-        case Rounded(value):
-            return f"${value:.1f}$"
-    return f"${_number(entry)}$".replace(",", "{,}")
-
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
-
-
-def _escaped(text: str) -> str:
-    r"""Return a text with the characters escaped that are special in LaTeX.
-
-    >>> print(_escaped("95 %"))
-    95 \%
-    """
-    return "".join(_SPECIAL.get(character, character) for character in text)
-
-
 def text_columns(table: Table) -> list[bool]:
     """Return which columns hold text, the first one always; all others hold numbers."""
     columns = [[row[place] for row in table.rows] for place in range(len(table.columns))]
     return [
         not place or all(isinstance(e, str | Cited) for e in column) for place, column in enumerate(columns)
     ]
-
-
-def plain(entry: Entry) -> str:
-    """Return an entry as plain text."""
-    match entry:
-        case None:
-            return "-"
-        case str():
-            return entry
-        case Cited(text):
-            return text
-        case MeanStd(mean, std, is_best):
-            deviation = "" if std is None else f" ± {_number(std)}"
-            return f"{_number(mean)}{deviation}{' *' if is_best else ''}"
-        case Interval(value, low, high):
-            around = "" if low is None or high is None else f" [{low:+.4f}, {high:+.4f}]"
-            return f"{value:+.4f}{around}"
-        case Rounded(value):
-            return f"{value:,.1f}"
-    return _number(entry)
-
-
-def _number(value: float) -> str:
-    """Return an integer in full, another number with four decimals or, if large, four digits."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"

@@ -1,9 +1,12 @@
 """Writing a report to the folder of a run or a comparison: the page, its figures and its tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from partita.config.changes import parse_overrides
+from partita.config.reading import unknown_key
 from partita.durable import locked, replace_file
 from partita.errors import ConfigError
 from partita.report.comparison_page import comparison_page
@@ -13,23 +16,51 @@ from partita.report.run_page import run_page
 from partita.report.tables import write_tables
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import is_comparison, reopen
+from partita.studies.variants import in_full
+
+_CHOICES = ("baseline", "columns")
+"""Settings of a comparison that its report may change."""
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, *, baseline: str = "", columns: Sequence[str] = ()) -> Path:
     """Write the report of the finished run or of the comparison in a folder; return the page's path.
 
     Everything is read from the folder: no task, model or code of the user's is loaded.
 
+    Args:
+        folder: the folder.
+        baseline: the method that a comparison's others are paired with; empty: the comparison's own.
+        columns: the columns of its table `methods`; none: the comparison's own.
+
     Raises:
-        ConfigError: there is neither, or nothing in it is finished, or its files are damaged.
+        ConfigError: there is neither, or nothing in it is finished, or its files are damaged; or the
+            comparison does not have the baseline or the columns.
     """
     run = RunFolder(folder)
     if not run.exists:
         raise ConfigError(f"`{folder}` is not the folder of a run or a comparison: it has no `config.toml`.")
+    if (baseline or columns) and not is_comparison(folder):
+        raise ConfigError(f"`baseline` and `columns` are for comparisons, and `{folder}` holds a run.")
     with locked(folder, wait=True):
         with _readable(folder):
-            page = comparison_page(reopen(folder)) if is_comparison(folder) else run_page(run)
+            if is_comparison(folder):
+                page = comparison_page(reopen(folder).showing(baseline=baseline, columns=columns))
+            else:
+                page = run_page(run)
         return _write(page, run)
+
+
+def read_choices(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the baseline and the columns that arguments of `partita report` choose, as for `write_report`.
+
+    >>> read_choices(["baseline=fedavg", "columns=metric,memory"])
+    {'baseline': 'fedavg', 'columns': ['metric', 'memory']}
+    """
+    for argument in arguments:
+        key = argument.partition("=")[0]
+        if key not in _CHOICES:
+            raise unknown_key("", key, _CHOICES, of="`partita report`")
+    return {key.removeprefix("compare."): value for key, value in parse_overrides(in_full(arguments)).items()}
 
 
 def _write(page: Page, run: RunFolder) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from partita.data.arrow import Table, read_table
+from partita.data.arrow import Table, read_table, rows_where, with_column
 from partita.data.rows import SkippedRow, read_skipped
 from partita.device.store import DiskStore
 from partita.errors import ConfigError
@@ -159,17 +159,37 @@ class RunFolder:
         return self.path / checkpoint if checkpoint else None
 
     def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of `rounds.jsonl`."""
-        return _read_lines(self.rounds_file)
+        """Yield the lines of `rounds.jsonl`, without those of unseen devices."""
+        return (line for line in _read_lines(self.rounds_file) if line.get("seen", True))
+
+    def onboarding(self) -> Iterator[RoundRow]:
+        """Yield the lines of `rounds.jsonl` of unseen devices."""
+        return (line for line in _read_lines(self.rounds_file) if not line.get("seen", True))
+
+    def committed_rounds(self) -> Iterator[RoundRow]:
+        """Yield the lines of `rounds.jsonl` up to the last commit, none before the first."""
+        if (commit := self.commit) is not None:
+            content = self.rounds_file.read_bytes()[: commit["rounds_bytes"]]
+            yield from map(json.loads, content.splitlines())
 
     def rows(self) -> Iterator[DeviceRow]:
         """Yield the measurements that an unfinished run has committed so far."""
         return _read_lines(self.rows_file)
 
     @cached_property
+    def measurements(self) -> Table:
+        """The table `devices.parquet`, read once; before there were unseen devices, all were seen."""
+        return with_column(read_table(self.devices_file), "seen", value=True)
+
+    @cached_property
     def devices(self) -> Table:
-        """The table `devices.parquet`, read once."""
-        return read_table(self.devices_file)
+        """The rows of `devices.parquet` of the devices that training has seen."""
+        return rows_where(self.measurements, "seen", value=True)
+
+    @cached_property
+    def unseen(self) -> Table:
+        """The rows of `devices.parquet` of the devices that training has not seen."""
+        return rows_where(self.measurements, "seen", value=False)
 
     def shared(self, name: str) -> dict[str, Tensor]:
         """Return the tensors in `shared/NAME.safetensors`."""

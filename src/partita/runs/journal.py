@@ -37,6 +37,8 @@ from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import Commit, RoundRow
 
 _CHECKPOINTS = ("shared", "optimizer")
+_BEST = "best_shared"
+"""The entry of `commit.json` for u after the best round, where training may stop early."""
 
 
 class FolderJournal:
@@ -97,6 +99,10 @@ class FolderJournal:
             self._state = State(shared=shared, optimizer=optimizer, steps=self._committed["steps"])
         return self._state
 
+    def best(self) -> dict[str, Tensor]:
+        """Return the checkpoint of the best round."""
+        return self._read_checkpoint(_BEST)
+
     def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
         """Write everything, then rename `commit.json`: that is the commit."""
         sizes = {
@@ -104,6 +110,9 @@ class FolderJournal:
             "devices_bytes": _append(self.folder.rows_file, rows),
         }
         checkpoints = self._write_checkpoints(commit, state)
+        if commit.best is not None:
+            is_new = (commit.stage, commit.best) != (self._committed["stage"], self._committed["best"])
+            checkpoints[_BEST] = checkpoints["shared"] if is_new else self._committed[_BEST]
         if self.folder.skipped_file.exists():
             sync_file(self.folder.skipped_file)
         sync_folder(self.folder.path)
@@ -118,8 +127,12 @@ class FolderJournal:
         return self.folder.shared(name)
 
     def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of all committed rounds, none in a new run."""
+        """Yield the lines of all committed rounds but those of unseen devices, none in a new run."""
         return self.folder.rounds() if self._committed else iter(())
+
+    def onboarding(self) -> Iterator[RoundRow]:
+        """Yield the lines of the committed rounds of unseen devices, none in a new run."""
+        return self.folder.onboarding() if self._committed else iter(())
 
     def rows(self) -> Iterator[DeviceRow]:
         """Yield the committed measurements by device."""
@@ -132,7 +145,8 @@ class FolderJournal:
         move_file(scratch, self.folder.devices_file)
         replace_file(self.folder.summary_file, json.dumps(summary, indent=1).encode())
         digests = {kind: {"digest": self._committed[kind]["digest"]} for kind in _CHECKPOINTS}
-        self._write_commit({**self._committed, **digests, "finished": True})
+        kept = {key: value for key, value in self._committed.items() if key != _BEST}
+        self._write_commit({**kept, **digests, "finished": True})
         self._tidy()
 
     def finished(self) -> Summary | None:
@@ -180,7 +194,7 @@ class FolderJournal:
 
     def _tidy(self) -> None:
         """Delete what a kill may have left: files that no commit names."""
-        named = {self._committed.get(kind, {}).get("file") for kind in _CHECKPOINTS}
+        named = _files(self._committed)
         scratch = {_scratch(path).name for path in self.folder.files}
         for path in self.folder.path.iterdir():
             if path.name in scratch or (self.folder.is_checkpoint(path.name) and path.name not in named):
@@ -193,9 +207,8 @@ class FolderJournal:
     def _write_commit(self, content: dict[str, Any]) -> None:
         before, self._committed = self._committed, content
         replace_file(self.folder.commit_file, json.dumps(content, indent=1).encode())
-        for kind in _CHECKPOINTS:
-            if kind in before and before[kind] != content[kind]:
-                (self.folder.path / before[kind]["file"]).unlink(missing_ok=True)
+        for name in _files(before) - _files(content):
+            (self.folder.path / name).unlink(missing_ok=True)
 
     def _write_checkpoints(self, commit: Commit, state: State) -> dict[str, Any]:
         """Write the server's state, unless it is the one of the last commit."""
@@ -232,6 +245,7 @@ class MemoryJournal:
         self._shared: dict[str, Params] = {}
         self._columns: Mapping[str, type] = {}
         self._summary: Summary | None = None
+        self._best: tuple[str, int | None, Params] = "", None, {}
 
     def last(self) -> Commit | None:
         """Return None: a run in memory is always new."""
@@ -242,9 +256,15 @@ class MemoryJournal:
         return None
 
     def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
-        """Keep the line and the measurements."""
+        """Keep the line, the measurements and u after the best round."""
         self._lines.append(line)
         self._rows += rows
+        if (commit.stage, commit.best) != self._best[:2]:
+            self._best = commit.stage, commit.best, {} if commit.best is None else state.shared
+
+    def best(self) -> dict[str, Tensor]:
+        """Return u after the best round."""
+        return dict(self._best[2])
 
     def save_shared(self, name: str, params: Params) -> None:
         """Keep a copy."""
@@ -274,11 +294,15 @@ class MemoryJournal:
         return self._summary
 
     def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of all rounds."""
-        yield from self._lines
+        """Yield the lines of all rounds but those of unseen devices."""
+        yield from (line for line in self._lines if line.get("seen", True))
+
+    def onboarding(self) -> Iterator[RoundRow]:
+        """Yield the lines of the rounds of unseen devices."""
+        yield from (line for line in self._lines if not line.get("seen", True))
 
     @property
-    def devices(self) -> Table:
+    def measurements(self) -> Table:
         """The measurements as a table."""
         return table_of(self._rows, self._columns)
 
@@ -287,6 +311,12 @@ class MemoryJournal:
         if self._store is None:
             raise ValueError("The personal parts of this run are where its executor keeps them.")
         return self._store.load(device)
+
+
+def _files(content: Mapping[str, Any]) -> set[str]:
+    """Return the checkpoints that the content of a `commit.json` names."""
+    entries = (content.get(kind, {}) for kind in (*_CHECKPOINTS, _BEST))
+    return {entry["file"] for entry in entries if "file" in entry}
 
 
 def _scratch(path: Path) -> Path:

@@ -1,9 +1,7 @@
 """The cells of a comparison: one run per method, personal part and seed, and the config of each."""
 
-import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,21 +9,15 @@ from typing import Any
 
 from partita.config.changes import dotted, value_at, with_values
 from partita.config.methods import with_settings
-from partita.config.reading import config_of, did_you_mean, to_values, unknown_key
-from partita.config.schema import SERVER, CompareConfig, Config, PersonalizeConfig
-from partita.errors import ConfigError
+from partita.config.reading import config_of, to_values
+from partita.config.schema import SERVER, Config, PersonalizeConfig
 from partita.methods import registry
-from partita.methods.named import Budget, Citation, NamedMethod
+from partita.methods.named import Budget, Citation
 from partita.studies.partitions import Compared, label_of
+from partita.studies.variants import CONTINUED, STATELESS, check, compared, name_of, named, title_of
 
-STATELESS = "-stateless"
 START = ""
 """The method of the cell that only pretrains: the other cells of its seed begin from its model."""
-_LISTED = {"personalize.method": "methods", "seed": "seeds"}
-"""Keys that the settings of one method must not have, and the lists of a comparison that are for them."""
-_SHORT = tuple(field.name for field in fields(CompareConfig))
-_PLAIN = tuple(field.name for field in fields(Config) if field.type in (int, str))
-"""Keys of a config outside of its sections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +59,13 @@ class Cell:
 
     @property
     def begins_pretrained(self) -> bool:
-        """Whether it begins from the pretrained model of its seed."""
+        """Whether it begins from the pretrained model of its seed, or from what the reference made of it."""
         return self.method != START and named(self.method).from_scratch is None
+
+    @property
+    def begins_continued(self) -> bool:
+        """Whether it begins from the model of its seed's reference, which continues the pretrained one."""
+        return self.method.endswith(CONTINUED)
 
     def config(self, *, out: Path, start: Path | None = None) -> Config:
         """Return its config, for a run in the folder `out` that begins from the file `start`."""
@@ -76,50 +73,6 @@ class Cell:
         if start is not None:
             changes |= {"model.start": str(start), "model.start_names": None, "pretrain.rounds": 0}
         return config_of(with_values(self.values, changes))
-
-
-def in_full(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with the short names of `compare` spelled out, and lists as TOML lists.
-
-    >>> in_full(["methods=fedalt,fedsim", "seeds=2", "evaluate.devices=5"])
-    ['compare.methods=["fedalt", "fedsim"]', 'compare.seeds=2', 'evaluate.devices=5']
-    """
-    return [_in_full(*override.partition("=")) for override in overrides]
-
-
-def _in_full(key: str, equals: str, text: str) -> str:
-    name = key.removeprefix("compare.")
-    if equals and key.isidentifier() and key not in (*_SHORT, *_PLAIN) and not text.startswith("{"):
-        raise unknown_key("", key, [*_SHORT, *_PLAIN], of="`partita compare` outside of sections")
-    if name in ("methods", "partitions") and not text.startswith("["):
-        return f"compare.{name}{equals}{json.dumps([part for part in text.split(',') if part])}"
-    return f"{key if key not in _SHORT else f'compare.{key}'}{equals}{text}"
-
-
-def named(method: str) -> NamedMethod:
-    """Return the method of a cell, whether its devices keep a state or not."""
-    return registry.find(method.removesuffix(STATELESS))
-
-
-def title_of(method: str) -> str:
-    """Return the name of a cell's method in tables.
-
-    >>> title_of("fedalt-stateless"), title_of("partita:LocalAlt")
-    ('FedAlt, stateless', 'LocalAlt')
-    """
-    title = named(method).title
-    return f"{title}, stateless" if method.endswith(STATELESS) else title
-
-
-def titles_of(methods: Sequence[str]) -> dict[str, str]:
-    """Return the names of methods in tables; of methods with the same title, the names that were given.
-
-    >>> titles_of(["fedsim", "fedalt", "partita.methods.fedalt:METHOD"])
-    {'fedsim': 'FedSim', 'fedalt': 'fedalt', 'partita.methods.fedalt:METHOD': 'partita.methods.fedalt:METHOD'}
-    """
-    titles = {method: title_of(method) for method in methods}
-    twice = {title for title, count in Counter(titles.values()).items() if count > 1}
-    return {method: method if title in twice else title for method, title in titles.items()}
 
 
 def base_of(values: Mapping[str, Any]) -> Config:
@@ -142,12 +95,12 @@ def cells_of(values: Mapping[str, Any], *, devices: int, partitions: Compared) -
 
     Args:
         values: the config, as values.
-        devices: the number of devices.
+        devices: the number of devices that train.
         partitions: the personal parts to compare.
     """
     base = base_of(values)
-    check(base.compare)
-    rows = [(START, ""), *_rows(base.compare, partitions.names)]
+    check(base)
+    rows = [(START, ""), *_rows(base, partitions.names)]
     return [
         _cell(row[0], seed, _values(values, row, seed, devices, partitions), default=partitions.own)
         for seed in range(base.seed, base.seed + base.compare.seeds)
@@ -168,61 +121,12 @@ def _cell(method: str, seed: int, values: Mapping[str, Any], *, default: str) ->
     return Cell(method=method, partition=partition, seed=seed, values=values)
 
 
-def _rows(compare: CompareConfig, partitions: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for method in compared(compare):
+def _rows(base: Config, partitions: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for method in compared(base):
         if named(method).personal:
             yield method, ""
         else:
             yield from ((method, partition) for partition in dict.fromkeys(partitions))
-
-
-def compared(compare: CompareConfig) -> list[str]:
-    """Return the methods of a comparison, those that are always compared first."""
-    known = registry.every()
-    always = [name for name, method in known.items() if method.always_compared]
-    default = [name for name, method in known.items() if method.compared_by_default]
-    return list(dict.fromkeys([*always, *(default if compare.methods is None else compare.methods)]))
-
-
-def check(compare: CompareConfig) -> None:
-    """Raise where a comparison makes no sense for any task."""
-    if compare.seeds < 1:
-        raise ConfigError(f"`seeds` must be at least 1, got {compare.seeds}.")
-    if compare.tune < 0:
-        raise ConfigError(f"`tune` must be 0 (no tuning) or above, got {compare.tune}.")
-    methods = compared(compare)
-    for method in (*methods, *compare.settings):
-        _check_method(method)
-    for method, settings in compare.settings.items():
-        if not isinstance(settings, Mapping):
-            raise ConfigError(f"`compare.settings.{method}` must be a section, got {settings!r}.")
-        for key, listed in _LISTED.items():
-            if value_at(settings, key) is not None:
-                raise ConfigError(
-                    f"`compare.settings.{method}` cannot set `{key}`: use `compare.{listed}` for it."
-                )
-    if baseline_of(compare) not in methods:
-        raise ConfigError(
-            f"`baseline` must be one of the methods compared, {', '.join(methods)}, got {compare.baseline!r}."
-        )
-
-
-def _check_method(method: str) -> None:
-    name, known = method.removesuffix(STATELESS), registry.names()
-    if name not in known and ":" not in name:
-        raise ConfigError(
-            f"There is no method {method!r}. Known: {', '.join(known)}; stateful ones also with the suffix "
-            f"`{STATELESS}`; or an import path such as 'package.module:METHOD'.{did_you_mean(name, known)}"
-        )
-    found = registry.find(name, key="compare.methods")
-    if method.endswith(STATELESS) and not found.is_stateful:
-        raise ConfigError(f"`{name}` keeps no state between rounds: leave out `{STATELESS}`.")
-
-
-def baseline_of(compare: CompareConfig) -> str:
-    """Return the method that others are paired with."""
-    default = registry.BASELINE if registry.BASELINE in compared(compare) else registry.REFERENCE
-    return compare.baseline or default
 
 
 def _values(
@@ -235,7 +139,7 @@ def _values(
     if method == START:
         only = {"personalize": {"method": registry.REFERENCE, "rounds": 0}, "partition": {"personal": "none"}}
         return with_values(given, {**changes, **only, "partition.frozen": frozen, "evaluate.choose": ""})
-    name, own, base = method.removesuffix(STATELESS), named(method), base_of(given)
+    name, own, base = name_of(method), named(method), base_of(given)
     common = given if name == _run_method(given) else _without_method(given)
     changes |= {"personalize.method": name, "personalize.stateful": not method.endswith(STATELESS)}
     if own.personal:

@@ -1,4 +1,4 @@
-"""Running a comparison: each cell is a run with its own folder, from the pretrained model of its seed.
+"""Running a comparison: each cell is a run with its own folder, from the model of another cell of its seed.
 
 Several processes may share one comparison. The process that runs a cell holds its lock file, and the others
 leave that cell to it. An interrupted comparison is resumed cell by cell and round by round.
@@ -19,10 +19,11 @@ from partita.config.tasks import check_given
 from partita.durable import locked, make_folder, replace_file
 from partita.errors import InUse
 from partita.progress.bar import OnProgress
+from partita.progress.display import RunProgress
 from partita.progress.watchers import ignore, labeled
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
-from partita.studies.comparison import Comparison, first_seed
+from partita.studies.comparison import Comparison, final_model, first_seed
 from partita.studies.search import space_of
 from partita.studies.tune import Tuning, pretrain, tune
 from partita.training.journal import RoundRow
@@ -83,7 +84,8 @@ def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool
 
     An exception, of a method by import path for example, ends the cell and not the comparison.
     """
-    if cell.begins_pretrained and not comparison.run_of(comparison.start_of(cell)).is_finished:
+    start = comparison.start_of(cell)
+    if start is not None and not comparison.run_of(start).is_finished:
         return False
     with locked(comparison.lock_file(cell)) as is_ours:
         if not is_ours or comparison.is_done(cell) or not comparison.is_tuned(cell):
@@ -115,16 +117,26 @@ def retry_failed(comparison: Comparison) -> None:
 def _tune_all(comparison: Comparison, progress: "_Progress") -> None:
     """Tune every method on the first seed, each with the same number of trials."""
     make_folder(comparison.tuned_folder, exist_ok=True)
-    while left := [cell for cell in progress.tuned if not comparison.tuned_file(cell).exists()]:
+    while left := [cell for cell in progress.tuned if not _has_ended(comparison, cell)]:
         if not sum(_tune_cell(comparison, cell, progress) for cell in left):
             time.sleep(_PAUSE)
 
 
+def _has_ended(comparison: Comparison, cell: Cell) -> bool:
+    """Return whether a cell's method is tuned, or cannot be because its start has failed."""
+    return comparison.tuned_file(cell).exists() or bool(comparison.why_failed(cell))
+
+
 def _tune_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
-    """Tune the method of a cell unless another process does; return whether it was tuned."""
-    path = comparison.tuned_file(cell)
+    """Tune the method of a cell unless another process does; return whether it was tuned.
+
+    A method that begins from the reference's model waits until the reference is tuned.
+    """
+    path, start = comparison.tuned_file(cell), comparison.start_of(cell)
+    if start is not None and not comparison.is_tuned(start):
+        return False
     with locked(path.with_suffix(".lock")) as is_ours:
-        if not is_ours or path.exists():
+        if not is_ours or _has_ended(comparison, cell):
             return False
         best: Mapping[str, Any] = {}
         try:
@@ -142,7 +154,7 @@ def _best(comparison: Comparison, cell: Cell, progress: "_Progress") -> Mapping[
     folder = comparison.trials_folder(cell)
     folder.mkdir(exist_ok=True)
     on_progress = progress.part(f"tuning {cell.kind}")
-    start = _start_of_trials(comparison, cell, on_progress, progress) if cell.begins_pretrained else None
+    start = _start_of_trials(comparison, cell, on_progress, progress.on_round)
     tuned = tune(
         Tuning(
             values=cell.values,
@@ -160,14 +172,20 @@ def _best(comparison: Comparison, cell: Cell, progress: "_Progress") -> Mapping[
 
 
 def _start_of_trials(
-    comparison: Comparison, cell: Cell, on_progress: OnProgress, progress: "_Progress"
-) -> Path:
-    """Return the model that all methods' trials begin from, pretrained without the validation rows."""
-    folder = comparison.tuned_folder
-    values = comparison.start_of(cell).values
-    tuning = Tuning(values=values, beside=comparison.folder, folder=folder, space={})
+    comparison: Comparison, cell: Cell, on_progress: OnProgress, on_round: RoundCallback
+) -> Path | None:
+    """Return the model that a method's trials begin from, trained without the validation rows.
+
+    It is the pretrained model of all methods' trials, or that of the best trial of the reference.
+    """
+    folder, start = comparison.tuned_folder, comparison.start_of(cell)
+    if start is None:
+        return None
     with locked(folder / "start.lock", wait=True):
-        return pretrain(tuning, on_progress, labeled(progress.on_round, folder.name))
+        if start.method != START:
+            return final_model(comparison.best_trial(start))
+        tuning = Tuning(values=start.values, beside=comparison.folder, folder=folder, space={})
+        return pretrain(tuning, on_progress, labeled(on_round, folder.name))
 
 
 @dataclass(frozen=True)
@@ -195,9 +213,14 @@ class _Progress:
         """Return a callback for the rounds of one cell."""
         folder = self.comparison.folder_of(cell).relative_to(self.comparison.folder)
         on_progress, on_round = self.part(cell.name), labeled(self.on_round, str(folder))
+        progress = RunProgress()
 
         def watch(line: RoundRow, done: int, total: int) -> None:
+            nonlocal progress
+            progress = progress.after(line)
             on_round(line, done, total)
-            on_progress(done, total, f"{100 * done // total} %")
+            on_progress(
+                done, total, ", ".join(filter(None, (f"{100 * done // total} %", progress.evaluation)))
+            )
 
         return watch

@@ -15,27 +15,33 @@ from partita.config.changes import with_values
 from partita.config.files import contents_of, find_files, relative_to
 from partita.config.loading import own_code
 from partita.config.provenance import COMMAND, find_own_code, made_with
-from partita.config.reading import config_of, read_values
+from partita.config.reading import config_of, did_you_mean, read_values
 from partita.config.tasks import build_task
-from partita.durable import make_folder, replace_file
+from partita.durable import locked, make_folder, replace_file
 from partita.errors import ConfigError, RunFailed, described
 from partita.methods import registry
 from partita.methods.named import Citation
+from partita.params import to_bytes
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.studies import run as runner
-from partita.studies.cells import START, Cell, base_of, cells_of, check, named, titles_of
+from partita.studies.cells import START, Cell, base_of, cells_of
+from partita.studies.columns import chosen
+from partita.studies.evaluations import with_evaluations
 from partita.studies.partitions import compared_partitions, merge
 from partita.studies.search import space_of
 from partita.studies.trials import Tuned, trials_from
-from partita.studies.tune import check_trial
+from partita.studies.tune import check_trial, folder_of
+from partita.studies.variants import check, named, titles_of
 from partita.tasks.build import build_model
 
 _CELLS, _TUNED = "cells", "tuned"
 """The folders of a comparison."""
 _FILE = "comparison.json"
 """The cells of a comparison and the methods that it compares, resolved when it begins."""
+_WHOLE = "whole"
+"""The whole model of a run without a personal part, in its folder of shared tensors."""
 _TRIALS = "trials.json"
 """All trials of a method's tuning, in its folder."""
 
@@ -51,6 +57,8 @@ class ComparedMethod:
     """Whether its runs begin from the pretrained model of their seed."""
     trains_alone: bool
     """Whether its devices never exchange anything."""
+    begins_continued: bool = False
+    """Whether its runs begin from the model of their seed's reference instead."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,21 @@ class Comparison:
     """By the name that cells give them."""
     notes: Sequence[str] = ()
     """The personal parts that are left out or the same as others."""
+
+    def showing(self, *, baseline: str = "", columns: Sequence[str] = ()) -> "Comparison":
+        """Return the comparison with another baseline, and other columns shown; its files stay as they are.
+
+        Raises:
+            ConfigError: it does not compare the baseline, or there is no such column.
+        """
+        known = [method for method in self.methods if method != START]
+        if baseline and baseline not in known:
+            raise ConfigError(
+                f"`baseline` must be one of the methods compared, {', '.join(known)}, got {baseline!r}."
+                f"{did_you_mean(baseline, known)}"
+            )
+        given = {"compare.baseline": baseline, "compare.columns": list(chosen(columns)) if columns else []}
+        return replace(self, values=with_values(self.values, {k: v for k, v in given.items() if v}))
 
     @property
     def trials(self) -> int:
@@ -88,15 +111,20 @@ class Comparison:
         """Return the lock of a cell, which the process that runs it holds."""
         return self.folder / _CELLS / f"{cell.name}.lock"
 
-    def start_of(self, cell: Cell) -> Cell:
-        """Return the cell that pretrains for another."""
-        return next(other for other in self.cells if other.seed == cell.seed and other.method == START)
+    def start_of(self, cell: Cell) -> Cell | None:
+        """Return the cell whose model another begins from, None for one that begins from scratch."""
+        own = self.methods[cell.method]
+        if not own.begins_pretrained:
+            return None
+        method = registry.REFERENCE if own.begins_continued else START
+        return next(other for other in self.cells if other.seed == cell.seed and other.method == method)
 
     def prepare(self, cell: Cell) -> runner.Prepared:
         """Begin a cell's run, or resume it; its folder is created if needed."""
-        start = None
-        if self.methods[cell.method].begins_pretrained:
-            start = pretrained_in(self.folder_of(self.start_of(cell)))
+        start, before = None, self.start_of(cell)
+        if before is not None:
+            with locked(self.lock_file(before), wait=True):
+                start = final_model(self.run_of(before))
         tuned = replace(cell, values=with_values(cell.values, self.tuned_to(cell)))
         return runner.prepare_or_resume(tuned.config(out=self.folder_of(cell), start=start), self.folder)
 
@@ -117,8 +145,8 @@ class Comparison:
         """Return the reason why a cell failed, empty if it did not."""
         with contextlib.suppress(FileNotFoundError):
             return self.failure_file(cell).read_text().partition("\n")[0]
-        begins_pretrained = self.methods[cell.method].begins_pretrained
-        return "its start failed" if begins_pretrained and self._has_failed(self.start_of(cell)) else ""
+        start = self.start_of(cell)
+        return "its start failed" if start is not None and self._has_failed(start) else ""
 
     def _has_failed(self, cell: Cell) -> bool:
         """Return whether a cell has failed, or has finished with a stage that failed."""
@@ -165,6 +193,11 @@ class Comparison:
         with contextlib.suppress(FileNotFoundError):
             return trials_from(json.loads(self.trials_file(cell).read_bytes()))
         return None
+
+    def best_trial(self, cell: Cell) -> RunFolder:
+        """Return the run of the best trial of a cell's method, which has been tuned."""
+        tuned = trials_from(json.loads(self.trials_file(cell).read_bytes()))
+        return RunFolder(self.trials_folder(cell) / folder_of(tuned.best.number))
 
 
 def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Comparison:
@@ -236,13 +269,14 @@ def _method_from(values: Mapping[str, Any]) -> ComparedMethod:
 
 def methods_of(cells: Sequence[Cell]) -> dict[str, ComparedMethod]:
     """Return the methods of cells; those without a personal part have the title of their server optimizer."""
-    titles = titles_of([cell.method for cell in cells if cell.method != START])
     citations = {cell.method: cell.citation for cell in cells}
     papers = registry.citations()
     configs = {cell.method: cell.config(out=Path()) for cell in reversed(cells)}
     pretrain = configs[START].pretrain
     first, later = pretrain.server_optimizer, configs[registry.REFERENCE].personalize.server_optimizer
     again = servers.title_of(later)
+    reference = f"continued {again}" if pretrain.rounds else again
+    titles = titles_of([cell.method for cell in cells if cell.method != START], reference)
     citations[registry.REFERENCE] = papers.get(servers.cites_of(later))
     if pretrain.rounds:
         titles |= {START: servers.title_of(first), registry.REFERENCE: f"{again}, continued"}
@@ -254,6 +288,7 @@ def methods_of(cells: Sequence[Cell]) -> dict[str, ComparedMethod]:
             title=titles[cell.method],
             citation=citations[cell.method],
             begins_pretrained=cell.begins_pretrained,
+            begins_continued=cell.begins_continued,
             trains_alone=cell.method != START and named(cell.method).trains_alone,
         )
         for cell in cells
@@ -267,13 +302,15 @@ def cells_in(values: Mapping[str, Any], beside: Path) -> tuple[list[Cell], list[
     """
     find_own_code(values, beside)
     config = base_of(values)
-    check(config.compare)
+    check(config)
     task, _ = build_task(config, beside)
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
     partitions = compared_partitions(config, model)
-    cells, notes = merge(cells_of(values, devices=len(task.devices), partitions=partitions), model)
-    return cells, [*partitions.notes, *notes]
+    with own_code("`evaluate.unseen`"):
+        seen, _ = config.evaluate.divide(task.devices.ids)
+    cells, notes = merge(cells_of(values, devices=len(seen), partitions=partitions), model)
+    return with_evaluations(cells, devices=len(seen)), [*partitions.notes, *notes]
 
 
 def first_seed(cells: Sequence[Cell]) -> list[Cell]:
@@ -303,6 +340,16 @@ def _from_folder(
     return with_values(values, {**changes, "made_with": versions, "out": None})
 
 
-def pretrained_in(folder: Path) -> Path:
-    """Return the file with the model that a run has pretrained."""
-    return RunFolder(folder).shared_file(Stage.PRETRAINED).resolve()
+def final_model(run: RunFolder) -> Path:
+    """Return the file with the whole model of a finished run without a personal part.
+
+    After rounds of personalization a run saves u; frozen tensors are those of its pretrained model. The file
+    with both is written beside them, once, under a lock that the caller holds.
+    """
+    pretrained, whole = run.shared_file(Stage.PRETRAINED), run.shared_file(_WHOLE)
+    if not run.values["personalize"]["rounds"]:
+        return pretrained.resolve()
+    if not whole.exists():
+        tensors = {**run.shared(Stage.PRETRAINED), **run.shared(Stage.PERSONALIZED)}
+        replace_file(whole, to_bytes(tensors))
+    return whole.resolve()

@@ -83,22 +83,26 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
         return None
     except Exception as error:
         raise RunFailed(f"{cell.name}, in a short trial: {described(error)}.") from error
-    evaluated = len(plan.evaluate.positions(len(task.devices), seed=seed))
-    return sum(line["seconds"] / probed * _visits(line, plan, cell, evaluated) for line in journal.rounds())
+    seen, unseen = plan.evaluate.divide(task.devices.ids)
+    counts = len(plan.evaluate.positions(len(seen), seed=seed)), len(unseen) if plan.evaluate.onboards else 0
+    return sum(line["seconds"] / probed * _visits(line, plan, cell, *counts) for line in journal.rounds())
 
 
 def _short(training: Training | None, probed: int) -> Training | None:
-    return training and replace(training, rounds=min(1, training.rounds), devices_per_round=probed)
+    return training and replace(
+        training, rounds=min(1, training.rounds), devices_per_round=probed, patience=0
+    )
 
 
-def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int) -> int:
+def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int, unseen: int) -> int:
     """Return the number of visits in the whole run that a round of the short run stands for."""
     skipped = cell.begins_pretrained and line["stage"] == Stage.PRETRAINED
     training = None if skipped else plan.training(Stage(line["stage"]))
     if line["work"] == "update":
         return training.rounds * training.devices_per_round if training else 0
     if line["work"] == "finetune":
-        return evaluated * plan.finetune.epochs if plan.finetune else 0
-    every = plan.evaluate.every
-    during_training = (training.rounds - 1) // every if training and every else 0
-    return evaluated * (1 + during_training)
+        return (evaluated + unseen) * plan.finetune.epochs if plan.finetune else 0
+    rounds = range(1, training.rounds + 1) if training else ()
+    during_training = [n for n in rounds if training and training.evaluates_after(n, plan.evaluate.every)]
+    sampled = len(plan.evaluate.sampled(evaluated, seed=cell.seed))
+    return evaluated + unseen + len(during_training) * sampled

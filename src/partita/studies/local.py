@@ -15,6 +15,7 @@ from partita.tasks.derived import derived_bytes
 from partita.tasks.task import Task
 from partita.training.costs import cost_model_of
 from partita.training.plan import Plan
+from partita.training.visits import visit_costs
 
 
 def local_executor(
@@ -43,5 +44,6 @@ def write_costs(folder: RunFolder, task: Task, own: Personalization, plan: Plan,
         return
     training = plan.training(Stage.PERSONALIZED)
     local = training.method.local if training else registry.find(registry.REFERENCE).update
-    costs = cost_model_of(task, seed=seed).costs(own, local)
-    replace_file(folder.costs_file, json.dumps(dict(costs), indent=1).encode())
+    model = cost_model_of(task, seed=seed)
+    costs = {**model.costs(own, local), **visit_costs(model, own, plan)}
+    replace_file(folder.costs_file, json.dumps(costs, indent=1).encode())

@@ -4,16 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from partita.data.arrow import Table
 from partita.errors import RunFailed
 from partita.methods import registry
 from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
-from partita.studies.cells import START, base_of, baseline_of
+from partita.studies.cells import START, base_of
+from partita.studies.columns import DEFAULT, chosen
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
+from partita.studies.variants import baseline_of
 from partita.tasks.metrics import Direction
+from partita.training.evaluation import Summary
 
 Variant = tuple[str, str]
 """A method with a personal part: one row of the tables."""
@@ -36,11 +40,27 @@ class CellResult:
     """Training time of all devices, one after the other."""
     kept: int
     """Largest number of values that a device keeps after the last stage: v_i and the state of its method."""
+    examples: Mapping[DeviceId, int] = field(default_factory=dict)
+    """Number of training examples of each evaluated device."""
+    further: Mapping[str, Mapping[str, DeviceMetrics]] = field(default_factory=dict)
+    """The further metrics by name, each as in `stages`."""
+    unseen: Mapping[str, DeviceMetrics] = field(default_factory=dict)
+    """The same as `stages`, of the devices that training has not seen."""
+
+    @property
+    def last_stage(self) -> str:
+        """The last stage of training."""
+        return [stage for stage in self.stages if stage != Stage.SERVED][-1]
 
     @property
     def last(self) -> DeviceMetrics:
         """The metrics of the model after the last stage of training."""
-        return self.stages[[stage for stage in self.stages if stage != Stage.SERVED][-1]]
+        return self.stages[self.last_stage]
+
+    @property
+    def last_unseen(self) -> DeviceMetrics:
+        """The metrics of the same model on the devices that training has not seen."""
+        return self.unseen.get(self.last_stage, {})
 
 
 @dataclass(frozen=True)
@@ -61,9 +81,11 @@ class Results:
     notes: Sequence[str]
     """Personal parts without a row, cells that failed, and every warning about the run of a cell."""
     begin_pretrained: frozenset[Variant]
-    """The variants whose runs begin from the pretrained model of their seed."""
+    """The variants whose runs begin from the pretrained model of their seed, or from its continuation."""
     reference: str
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
+    begin_continued: frozenset[Variant] = frozenset()
+    """The variants whose runs begin from what the round-matched reference made of the pretrained model."""
     tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
     """The values that each variant was tuned to."""
     failures: Sequence[str] = ()
@@ -72,9 +94,24 @@ class Results:
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric."""
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    """The direction of every metric, the headline metric's first."""
+    alone: str = START
+    """The method with which devices train alone."""
+    columns: Sequence[str] = DEFAULT
+    """The names of the columns that the table `methods` shows."""
+
+    def examples(self, seed: int) -> dict[DeviceId, int]:
+        """Return the number of training examples of every device that any run with a seed has evaluated."""
+        found: dict[DeviceId, int] = {}
+        for runs in self.outcomes.values():
+            found |= runs[seed].examples if seed in runs else {}
+        return found
 
     def before(self, variant: Variant) -> list[Variant]:
         """Return the variants whose training a variant continues, the first one first."""
+        if variant in self.begin_continued:
+            return [(START, ""), (registry.REFERENCE, "")]
         return [(START, "")] if variant in self.begin_pretrained else []
 
     def of(self, method: str, partition: str = "") -> Mapping[int, CellResult]:
@@ -90,6 +127,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     """
     outcomes: dict[Variant, dict[int, CellResult]] = {}
     runs: dict[Variant, dict[int, RunFolder]] = {}
+    finished: dict[str, RunFolder] = {}
     summary: Mapping[str, Any] = {}
     failures = [f"{name} failed: {reason}" for name, reason in failed.items()]
     diverged: list[str] = []
@@ -100,7 +138,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
             continue
         summary = summary or run.summary
         outcome = _outcome(run)
-        runs.setdefault(cell.row, {})[cell.seed] = run
+        finished[cell.name] = runs.setdefault(cell.row, {})[cell.seed] = run
         if outcome.last:
             outcomes.setdefault(cell.row, {})[cell.seed] = outcome
         diverged += [cell.name] if any(divergence(run)) else []
@@ -109,7 +147,11 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         for warning in warnings_of(run):
             if warning not in own:
                 warnings.setdefault(warning, []).append(cell.name)
-    notes = [*failures, *(f"{listed(names)}: {warning}." for warning, names in warnings.items())]
+    notes = [
+        *failures,
+        *_stopping_notes(finished),
+        *(f"{listed(names)}: {warning}." for warning, names in warnings.items()),
+    ]
     if not outcomes:
         resume = f"No run is finished: resume with `partita compare --resume {comparison.folder}`."
         sentences = [note if note.endswith(".") else f"{note}." for note in notes]
@@ -131,10 +173,26 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         begin_pretrained=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
         ),
+        begin_continued=frozenset(
+            cell.row for cell in comparison.cells if methods[cell.method].begins_continued
+        ),
         reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
         runs=runs,
+        directions=summary.get("directions", {}),
+        alone=next(name for name, method in methods.items() if method.trains_alone),
+        columns=chosen(config.compare.columns),
     )
+
+
+def _stopping_notes(cells: Mapping[str, RunFolder]) -> list[str]:
+    """Return a sentence that names the cells with a stage that stopped early, if there are any."""
+    outcomes = {name: run.summary.get("early_stopping", {}).values() for name, run in cells.items()}
+    early = [name for name, own in outcomes.items() if any(outcome["stopped_early"] for outcome in own)]
+    text = (
+        "Stopped early, with all rounds counted in the costs: {} (`summary.json` has the best round of each)."
+    )
+    return [text.format(listed(early))] if early else []
 
 
 def listed(cells: Sequence[str]) -> str:
@@ -149,12 +207,10 @@ def listed(cells: Sequence[str]) -> str:
 
 def _outcome(run: RunFolder) -> CellResult:
     lines = list(run.rounds())
-    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {line["stage"]: {} for line in lines}
-    split, failed = run.summary["split"], run.summary.get("failed", {})
-    table = run.devices.select(["stage", "device", "split", "metric", "weight"])
-    for row in table.to_pylist():
-        if row["split"] == split and row["metric"] is not None and row["stage"] not in failed:
-            stages.setdefault(row["stage"], {})[row["device"]] = row["metric"], row["weight"]
+    summary = run.summary
+    further = [name for name in summary.get("directions", {}) if name != summary["metric"]]
+    stages = {line["stage"]: {} for line in lines} | _by_stage(run.devices, "metric", summary)
+    onboarded = {"split": summary["split"], "failed": _failed_unseen(summary)}
     training = [line for line in lines if line["work"] != "evaluate"]
     return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
@@ -162,4 +218,34 @@ def _outcome(run: RunFolder) -> CellResult:
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=run.kept_parameters,
+        examples=_examples(run),
+        further={name: _by_stage(run.devices, name, summary) for name in further},
+        unseen=_by_stage(run.unseen, "metric", onboarded),
     )
+
+
+def _failed_unseen(summary: Summary) -> list[str]:
+    """Return the stages in which most unseen devices failed."""
+    return [stage for stage, own in summary.get("unseen", {}).items() if "gap" not in own]
+
+
+def _by_stage(
+    table: Table, column: str, summary: Mapping[str, Any]
+) -> dict[str, dict[DeviceId, tuple[float, int]]]:
+    """Return a metric and its weight by stage and device, on the split that counts."""
+    split, failed = summary["split"], summary.get("failed", {})
+    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {}
+    for row in table.select(["stage", "device", "split", column, "weight"]).to_pylist():
+        if row["split"] == split and row[column] is not None and row["stage"] not in failed:
+            stages.setdefault(row["stage"], {})[row["device"]] = row[column], row["weight"]
+    return stages
+
+
+def _examples(run: RunFolder) -> dict[DeviceId, int]:
+    """Return the number of training examples of each evaluated device."""
+    found: dict[DeviceId, int] = {}
+    for row in run.devices.select(["device", "split", "examples"]).to_pylist():
+        found.setdefault(row["device"], 0)
+        if row["split"] == "train":
+            found[row["device"]] = row["examples"]
+    return found

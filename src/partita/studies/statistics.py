@@ -1,4 +1,4 @@
-"""Statistics of a method over seeds and devices: means and their intervals, percentiles, helped and hurt."""
+"""Statistics of a method over seeds and devices: means with intervals, percentiles, quartiles, counts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -135,3 +135,43 @@ def count_helped(own: DeviceMetrics, other: DeviceMetrics, direction: Direction)
     sign = 1 if direction == "up" else -1
     gains = [sign * (own[device][0] - other[device][0]) for device in own if device in other]
     return DeviceCounts(sum(g > 0 for g in gains), sum(g < 0 for g in gains), sum(g == 0 for g in gains))
+
+
+@dataclass(frozen=True)
+class DeviceShare:
+    """A number of devices, out of those that could be counted."""
+
+    count: int
+    of: int
+
+
+def count_better(own: DeviceMetrics, others: Sequence[DeviceMetrics], direction: Direction) -> DeviceShare:
+    """Return the number of devices that are strictly better than under all others, of those in all."""
+    sign = 1 if direction == "up" else -1
+    gains = [
+        min(sign * (metric - other[device][0]) for other in others)
+        for device, (metric, _) in own.items()
+        if all(device in other for other in others)
+    ]
+    return DeviceShare(sum(gain > 0 for gain in gains), len(gains))
+
+
+def quartiles_of(sizes: Mapping[DeviceId, int]) -> list[set[DeviceId]]:
+    """Return the devices of each quarter by size, the smallest first; none where there are no quarters.
+
+    The rank of a device is the share of devices that are smaller, plus half of the share of those that have
+    its size; the first quarter has the ranks below 1/4, and so on. So devices of the same size are in the
+    same quarter, and another may be empty. Fewer than 4 devices, and devices that all have the same size,
+    have no quarters.
+
+    >>> [sorted(quarter) for quarter in quartiles_of({"a": 1, "b": 2, "c": 2, "d": 3, "e": 9})]
+    [['a'], ['b', 'c'], ['d'], ['e']]
+    """
+    if len(sizes) < 4 or len(set(sizes.values())) == 1:
+        return []
+    ordered = np.sort(list(sizes.values()))
+    quarters: list[set[DeviceId]] = [set() for _ in range(4)]
+    for device, size in sizes.items():
+        smaller, at_most = (int(np.searchsorted(ordered, size, side=side)) for side in ("left", "right"))
+        quarters[2 * (smaller + at_most) // len(sizes)].add(device)
+    return quarters

@@ -10,6 +10,7 @@ from partita.config.changes import parse_value
 from partita.errors import ConfigError, needed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
+from partita.protocol import Stage
 from partita.training.evaluation import weighted_mean
 from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
@@ -20,6 +21,8 @@ _NOT_SEARCHED = ("seed", "evaluate.", "task.validation", "out", "name", "compare
 """Keys that must be the same in all trials."""
 _KEPT = 67.0
 """Percentage of trials that continue at each check; the others are stopped."""
+_MAX_ROUNDS = 10**9
+"""More than the rounds of any stage."""
 _FULL_TRIALS = 3
 """Number of trials that run to the end before any is stopped."""
 
@@ -185,6 +188,7 @@ class TrialWatcher:
     stage: str = ""
     """Stage of the last round."""
     _evaluated: list[tuple[float, float]] = field(default_factory=list)
+    _step: int = -1
 
     def __call__(self, line: RoundRow, done: int, total: int) -> None:
         """Take note of a round.
@@ -209,10 +213,19 @@ class TrialWatcher:
     def _take_note(self, line: RoundRow, done: int) -> None:
         self.stage = line["stage"]
         if line["work"] == "evaluate":
+            if (step := _step_of(line)) != self._step:  # Not a further block of the last evaluation.
+                self._step = step
+                self._evaluated.clear()
             self._evaluated += [(line["metric"], line["weight"])] if "metric" in line else []
         elif self._evaluated:
             metrics, weights = zip(*self._evaluated, strict=True)
             self._evaluated.clear()
-            self.trial.report(weighted_mean(metrics, weights), done)
+            self.trial.report(weighted_mean(metrics, weights), self._step)
             if self.trial.should_prune():
                 raise Stopped(f"stopped after {done} rounds")
+
+
+def _step_of(line: RoundRow) -> int:
+    """Return a number for an evaluation, the same in all trials, however early their stages stop."""
+    in_stage = _MAX_ROUNDS - 1 if line["final"] else line["round"]
+    return list(Stage).index(Stage(line["stage"])) * _MAX_ROUNDS + in_stage

@@ -12,13 +12,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from partita.config.building import build
+from partita.config.building import build, build_plan
 from partita.config.changes import value_at, with_values
 from partita.config.files import check_unchanged, contents_of, find_files, relative_to
 from partita.config.provenance import find_own_code, made_with
@@ -170,7 +169,7 @@ def _tune(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback) -> T
     config, space = config_of(_trial_values(tuning.values)), tuning.space
     check_unchanged(config, tuning.beside, "search")
     task, _ = build_task(config, tuning.beside)
-    _warn_of_unseen(task, config)
+    _warn_of_unmeasured(task, config)
     direction = task.metrics[task.headline].direction
     own = {key: _value_in(config, key) for key in space}
     sampler = Sampler(space, own=own, direction=direction, seed=config.seed, trials=tuning.trials)
@@ -186,7 +185,7 @@ def _tune(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback) -> T
             sampler.trials,
             on_progress,
             checks=_CHECKS if sampler.stops_early else 0,
-            on_round=labeled(on_round, _folder_of(number)),
+            on_round=labeled(on_round, folder_of(number)),
         )
         done.append(_finish_trial(tuning, start, choice, watcher))
         sampler.record(trial, done[-1].value)
@@ -216,22 +215,23 @@ def _warn_of_equals(
 
 def _metrics(tuning: Tuning, trial: Trial) -> DeviceMetrics:
     """Return the metric and the weight of each device after the last stage of a finished trial."""
-    run = RunFolder(tuning.folder / _folder_of(trial.number))
+    run = RunFolder(tuning.folder / folder_of(trial.number))
     last = list(run.summary["stages"])[-1]
     rows = run.devices.select(["stage", "device", "split", "metric", "weight"]).to_pylist()
     own = [row for row in rows if (row["stage"], row["split"]) == (last, "validation")]
     return {row["device"]: (row["metric"], row["weight"]) for row in own if row["metric"] is not None}
 
 
-def _warn_of_unseen(task: Task, config: Config) -> None:
+def _warn_of_unmeasured(task: Task, config: Config) -> None:
     """Log the evaluated devices that have no validation rows: only the final run evaluates them."""
-    positions = config.evaluate.positions(len(task.devices), seed=config.seed)
-    if unseen := without_validation(task, (task.devices.ids[position] for position in positions)):
+    seen, _ = config.evaluate.divide(task.devices.ids)
+    positions = config.evaluate.positions(len(seen), seed=config.seed)
+    if lacking := without_validation(task, (seen[position] for position in positions)):
         logger.warning(
             "%d of %d devices have no validation rows, so the search does not evaluate them: %s.",
-            len(unseen),
+            len(lacking),
             len(positions),
-            ", ".join([*unseen[:_SHOWN], *(["..."] if len(unseen) > _SHOWN else [])]),
+            ", ".join([*lacking[:_SHOWN], *(["..."] if len(lacking) > _SHOWN else [])]),
         )
 
 
@@ -247,12 +247,19 @@ def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
     config, folder = config_of(values), tuning.folder.resolve()
     versions = made_with(config, folder) | contents_of(config, tuning.beside)
     changes: dict[str, Any] = {"made_with": versions}
-    if not config.evaluate.choose and config.evaluate.split != "validation":
+    if any(training.patience for training in build_plan(config).trainings.values()):
+        changes["task.validation"] = _validation_of(config)
+    elif not config.evaluate.choose and config.evaluate.split != "validation":
         changes["task.validation"] = None
     values = with_values(values, changes)
     path = tuning.folder / "tuned.toml"
     replace_file(path, tomli_w.dumps(values).encode())
     return path
+
+
+def _validation_of(config: Config) -> float:
+    """Return the share of training rows that a search holds out."""
+    return config.task.options.get("validation") or _VALIDATION
 
 
 def _trial_values(
@@ -263,10 +270,11 @@ def _trial_values(
     config = config_of(own)
     rounds = config.personalize.rounds or config.pretrain.rounds
     changes = {
-        "task.validation": config.task.options.get("validation") or _VALIDATION,
+        "task.validation": _validation_of(config),
         "evaluate.split": "validation",
         "evaluate.choose": "",
         "evaluate.every": max(1, rounds // (checks + 1)) if checks else 0,
+        "evaluate.sample": "all",
         "finetune.baseline": False,
     }
     return with_values(own, changes)
@@ -292,7 +300,8 @@ def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback = 
     return run.folder.shared_file(Stage.PRETRAINED)
 
 
-def _folder_of(number: int) -> str:
+def folder_of(number: int) -> str:
+    """Return the name of the folder of a trial."""
     return f"trial-{number}"
 
 
@@ -300,7 +309,7 @@ def _finish_trial(
     tuning: Tuning, start: Path | None, choice: Mapping[str, Any], watcher: TrialWatcher
 ) -> Trial:
     """Return the result of a trial, which is written to the folder of the search once the trial has ended."""
-    path = tuning.folder / f"{_folder_of(watcher.number)}.json"
+    path = tuning.folder / f"{folder_of(watcher.number)}.json"
     with suppress(FileNotFoundError):
         trial = Trial(**json.loads(path.read_bytes()))
         if trial.choice != choice:
@@ -315,15 +324,13 @@ def _finish_trial(
 
 def _committed(tuning: Tuning, number: int) -> Iterator[RoundRow]:
     """Yield the lines of the rounds that a trial has committed."""
-    run = RunFolder(tuning.folder / _folder_of(number))
-    if commit := run.commit:
-        yield from islice(run.rounds(), commit["number"] + 1)
+    yield from RunFolder(tuning.folder / folder_of(number)).committed_rounds()
 
 
 def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], watcher: TrialWatcher) -> Trial:
     """Run one trial, or what is left of it, and return its result."""
     number = watcher.number
-    changes: dict[str, Any] = {"out": str(tuning.folder / _folder_of(number))}
+    changes: dict[str, Any] = {"out": str(tuning.folder / folder_of(number))}
     if start is not None:
         changes |= {"model.start": str(start.resolve()), "model.start_names": None, "pretrain.rounds": 0}
     values = with_values(_trial_values(tuning.values, choice, checks=watcher.checks), changes)
@@ -333,7 +340,7 @@ def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], wa
     except (RunFailed, Stopped) as error:
         return Trial(number=number, choice=choice, value=None, status=str(error))
     # A model that has diverged has no metric: neither an earlier stage nor the other devices stand in for it.
-    run = RunFolder(tuning.folder / _folder_of(number))
+    run = RunFolder(tuning.folder / folder_of(number))
     if failed := [*failed_stages(run), *divergence(run)]:
         return Trial(number=number, choice=choice, value=None, status=failed[0])
     last = summary["stages"].get(watcher.stage, {"devices": 0})

@@ -5,6 +5,7 @@ C. Kaynak, Optical Recognition of Handwritten Digits, 1998). Each form is a devi
 """
 
 import hashlib
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -13,18 +14,20 @@ from torch import Tensor, nn
 
 from partita.data.examples import Batch
 from partita.models.convnet import ConvNet
-from partita.tasks.metrics import accuracy
+from partita.tasks.classification_metrics import classification_metrics
 from partita.tasks.task import Task
 
 FORMS = (0, 130, 256, 386, 516, 646, 776, 906, 1029, 1157, 1287, 1415, 1545, 1667, 1797)
 """The first row of each form, and the number of rows."""
 
 
-def digits(*, test_share: float = 0.3) -> Task:
+def digits(*, test_share: float = 0.3, metrics: Sequence[str] = ("accuracy",)) -> Task:
     """Return a task of digit classification, with a device for each form.
 
     Args:
         test_share: the share of test images of each form.
+        metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
+            balanced_accuracy, auroc, log_loss, calibration_error.
     """
     if not 0 < test_share < 1:
         raise ValueError(f"`test_share` must be between 0 and 1, got {test_share!r}.")
@@ -35,7 +38,12 @@ def digits(*, test_share: float = 0.3) -> Task:
         f"form-{number:02}": _split(images[begin:end], labels[begin:end], test_share)
         for number, (begin, end) in enumerate(pairwise(FORMS), start=1)
     }
-    return Task(model=ConvNet, loss=cross_entropy, metrics={"accuracy": accuracy}, devices=devices)
+    return Task(
+        model=ConvNet,
+        loss=cross_entropy,
+        metrics=classification_metrics(metrics, classes=10),
+        devices=devices,
+    )
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:

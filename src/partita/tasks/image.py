@@ -1,6 +1,7 @@
 """Image classification, from a table of images and labels by device."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -17,8 +18,8 @@ from partita.data.options import keys_of, options_of
 from partita.data.rows import BadRow, Rows, value_of
 from partita.data.table import DeviceTable
 from partita.models.resnet import ResNet
+from partita.tasks.classification_metrics import classification_metrics
 from partita.tasks.derived import check_agrees, read_derived
-from partita.tasks.metrics import accuracy
 from partita.tasks.task import Task
 
 _MODES = {1: "L", 3: "RGB"}
@@ -40,7 +41,9 @@ def image(
     std: float | list[float] | str = 1.0,
     image: str = "image",
     label: str = "label",
+    metrics: Sequence[str] = ("accuracy",),
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of image classification.
@@ -57,7 +60,10 @@ def image(
         std: the value that the result is divided by, in the same form.
         image: the column of images.
         label: the column of labels: whole numbers from 0 on.
+        metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
+            balanced_accuracy, auroc, log_loss, calibration_error.
         derived: the file `derived.json` of a run, to use its number of classes.
+        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if channels not in _MODES:
@@ -69,7 +75,7 @@ def image(
     pixels = {name: _per_channel(name, own, channels) for name, own in (("mean", mean), ("std", std))}
     if not (pixels["std"] > 0).all():
         raise ValueError(f"`std` must be above 0, got {std!r}.")
-    source = DeviceTable(Path(data), options_of(table, _KEYS), (image, label))
+    source = DeviceTable(Path(data), options_of(table, _KEYS), (image, label), unseen=unseen)
     values = read_derived("image", derived) or {"kind": "image", "classes": classes or source.classes(label)}
     check_agrees("classes", classes, values)
     classes = values["classes"]
@@ -86,7 +92,7 @@ def image(
     return Task(
         model=partial(ResNet, depth=10, width=0.25, **options),
         loss=partial(_loss, augment=augment),
-        metrics={"accuracy": accuracy},
+        metrics=classification_metrics(metrics, classes),
         devices=source.devices(parser),
         predict=partial(_predict, augment=augment),
         model_options=options,

@@ -1,6 +1,7 @@
 """Metrics over all predictions of a device, each with a direction."""
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,3 +37,42 @@ def accuracy(predictions: Tensor, targets: Tensor) -> float:
     0.5
     """
     return (predictions.argmax(dim=1) == targets).double().mean().item()
+
+
+@dataclass(frozen=True)
+class NamedMetric:
+    """A metric that a config can name."""
+
+    title: str
+    """Its name in tables and in `devices.parquet`."""
+    metric: Metric
+
+
+def select(names: Sequence[str], known: Mapping[str, NamedMetric], *, of: str) -> dict[str, Metric]:
+    """Return the metrics that `task.metrics` names, by title; the first is the headline metric.
+
+    Args:
+        names: their names.
+        known: the metrics that fit the task, by name.
+        of: the kind of task, for messages.
+
+    Raises:
+        ValueError: it is not a list of different names of metrics that fit the task.
+    """
+    every = ", ".join(known)
+    if isinstance(names, str) or not isinstance(names, Sequence) or not names:
+        raise ValueError(f"`metrics` must be a list of names among {every}, got {names!r}.")
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            raise ValueError(f"`metrics`: {of} has no metric {name!r}.{hint} Its metrics: {every}.")
+        if names.count(name) > 1:
+            raise ValueError(f"`metrics` must name each metric once, got {name!r} {names.count(name)} times.")
+    return {known[name].title: known[name].metric for name in names}
+
+
+def check_finite(predictions: Tensor) -> None:
+    """Raise `Undefined` if a prediction is not finite: a metric of such predictions means nothing."""
+    if not predictions.isfinite().all():
+        raise Undefined("predictions are not finite")

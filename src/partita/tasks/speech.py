@@ -18,7 +18,7 @@ from partita.data.table import DeviceTable
 from partita.errors import needed
 from partita.models.speech import SpeechTransformer
 from partita.tasks.derived import check_agrees, read_derived
-from partita.tasks.metrics import Metric, Undefined
+from partita.tasks.metrics import Metric, NamedMetric, Undefined, select
 from partita.tasks.task import Task
 from partita.tasks.tokenizer import Tokenizer, characters, load_subwords, tokenizer_from, train_subwords
 
@@ -36,7 +36,9 @@ def speech(
     max_seconds: float = 35.0,
     audio: str = "audio",
     text: str = "text",
+    metrics: Sequence[str] = ("wer",),
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of speech recognition.
@@ -50,7 +52,10 @@ def speech(
         max_seconds: the maximum length of an utterance; longer ones are bad rows.
         audio: the column of audio.
         text: the column of transcripts.
+        metrics: the names of metrics, the first being the headline metric: wer, cer (word and character error
+            rate).
         derived: the file `derived.json` of a run, to use its tokenizer.
+        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if features < 1 or not max_seconds > 0 or tokens < 0:
@@ -58,7 +63,7 @@ def speech(
             "`features` and `max_seconds` must be above 0 and `tokens` at least 0, got "
             f"{features}, {max_seconds} and {tokens}."
         )
-    source = DeviceTable(Path(data), options_of(table, keys_of(speech)), (audio, text))
+    source = DeviceTable(Path(data), options_of(table, keys_of(speech)), (audio, text), unseen=unseen)
     if derived and tokenizer:
         raise ValueError("`derived` and `tokenizer` exclude each other: leave out one of them.")
     if values := read_derived("speech", derived):
@@ -71,7 +76,7 @@ def speech(
     return Task(
         model=partial(SpeechTransformer, dim=64, layers=2, heads=2, hidden=128, **options),
         loss=_loss,
-        metrics={"wer": Metric(word_error_rate, "down")},
+        metrics=select(metrics, _METRICS, of="speech recognition"),
         devices=source.devices(parser),
         predict=partial(_predict, tokenizer=converter),
         weight=lambda texts: sum(len(text.split()) for text in texts),
@@ -87,15 +92,34 @@ def word_error_rate(predictions: Sequence[str], texts: Sequence[str]) -> float:
     >>> word_error_rate(["one two", "three"], ["one three", "three"])
     0.3333333333333333
     """
+    return _jiwer_for(texts).wer(list(texts), list(predictions))
+
+
+def character_error_rate(predictions: Sequence[str], texts: Sequence[str]) -> float:
+    """Return the character error rate: as the word error rate, for characters with spaces among them.
+
+    >>> character_error_rate(["one to", "three"], ["one two", "three"])
+    0.08333333333333333
+    """
+    return _jiwer_for(texts).cer(list(texts), list(predictions))
+
+
+def _jiwer_for(texts: Sequence[str]) -> Any:
     if not any(text.split() for text in texts):
         raise Undefined("the device's texts have no words")
-    return needed("jiwer", by="the speech task", extra="speech").wer(list(texts), list(predictions))
+    return needed("jiwer", by="the speech task", extra="speech")
+
+
+_METRICS = {
+    "wer": NamedMetric("wer", Metric(word_error_rate, "down")),
+    "cer": NamedMetric("cer", Metric(character_error_rate, "down")),
+}
 
 
 def _train_tokenizer(source: DeviceTable, column: str, tokens: int) -> Tokenizer:
     """Return a tokenizer for all training transcripts."""
     texts: list[str] = []
-    for device in source.ids:
+    for device in source.seen_ids:
         rows = source.rows_of(device, columns=(column,)).get("train")
         texts += rows.parse(partial(_text, column=column)) if rows else []
     return train_subwords(texts, tokens) if tokens else characters(texts)

@@ -1,7 +1,7 @@
 """Synthetic tasks with a known optimum: least squares in u and v_i, and a mixture of two Gaussians."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from partita.data.examples import Batch
 from partita.data.options import keys_of, unknown_key
 from partita.protocol import DeviceId, derive_seed
-from partita.tasks.metrics import Metric, accuracy
+from partita.tasks.classification_metrics import classification_metrics
+from partita.tasks.metrics import Metric, NamedMetric, select
+from partita.tasks.regression_metrics import REGRESSION
 from partita.tasks.task import Task
 from partita.tasks.validation import hold_out_validation
 
@@ -44,6 +46,7 @@ def quadratic(
     noise: float = 0.1,
     spread: float = 1.0,
     seed: int = 1,
+    metrics: Sequence[str] = ("error",),
 ) -> Task:
     """Return a task of least squares: targets are linear in u and v_i, plus noise.
 
@@ -55,6 +58,8 @@ def quadratic(
         noise: the standard deviation of the noise.
         spread: the standard deviation of the true v_i over devices.
         seed: the seed of the data.
+        metrics: the names of metrics, the first being the headline metric: error (the mean squared error),
+            mae, rmse, r2.
     """
     _check(devices, examples, shared, personal, spreads=(noise, spread))
     u = torch.randn(shared, generator=_generator(seed, "u"))
@@ -70,7 +75,7 @@ def quadratic(
     return Task(
         model=partial(Quadratic, shared=shared, personal=personal),
         loss=half_square_error,
-        metrics={"error": Metric(mean_square_error, "down")},
+        metrics=select(metrics, _ERRORS, of="regression"),
         devices={name: data(name) for name in _names(devices)},
         model_options={"shared": shared, "personal": personal},
     )
@@ -84,6 +89,7 @@ def mixture(
     distance: float = 2.0,
     spread: float = 1.0,
     seed: int = 1,
+    metrics: Sequence[str] = ("accuracy",),
 ) -> Task:
     """Return a task of two Gaussian classes, which each device shifts by a vector of its own.
 
@@ -97,6 +103,8 @@ def mixture(
         distance: the distance between the two centers.
         spread: the standard deviation of the devices' shifts.
         seed: the seed of the data.
+        metrics: the names of metrics, the first being the headline metric: accuracy, macro_f1,
+            balanced_accuracy, auroc, log_loss, calibration_error.
     """
     _check(devices, examples, dimension, spreads=(distance, spread))
     center = _center(dimension, distance, seed)
@@ -111,7 +119,7 @@ def mixture(
     return Task(
         model=partial(Boundary, dimension=dimension),
         loss=_cross_entropy,
-        metrics={"accuracy": accuracy},
+        metrics=classification_metrics(metrics, classes=2),
         devices={name: data(name) for name in _names(devices)},
         model_options={"dimension": dimension},
     )
@@ -249,6 +257,9 @@ def half_square_error(model: nn.Module, batch: Batch) -> Tensor:
 def mean_square_error(predictions: Tensor, targets: Tensor) -> float:
     """Return the mean squared error."""
     return (predictions - targets).square().double().mean().item()
+
+
+_ERRORS = {"error": NamedMetric("error", Metric(mean_square_error, "down")), **REGRESSION}
 
 
 def _cross_entropy(model: nn.Module, batch: Batch) -> Tensor:

@@ -15,8 +15,10 @@ from partita.data.numeric import LARGEST, mean_and_std, numeric_columns
 from partita.data.options import keys_of, options_of
 from partita.data.rows import BadRow, Rows
 from partita.data.table import DeviceTable
+from partita.tasks.classification_metrics import classification_metrics
 from partita.tasks.derived import Derived, check_agrees, read_derived
-from partita.tasks.metrics import Metric, accuracy
+from partita.tasks.metrics import Metric, select
+from partita.tasks.regression_metrics import REGRESSION
 from partita.tasks.task import Task
 
 
@@ -28,7 +30,9 @@ def tabular(
     regression: bool = False,
     classes: int = 0,
     standardize: bool = True,
+    metrics: Sequence[str] | None = None,
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of predicting one column from others.
@@ -41,8 +45,12 @@ def tabular(
         classes: the number of classes. 0: one more than the largest label.
         standardize: whether the mean of each column is subtracted and the result divided by its standard
             deviation. Both are computed over the training rows of all devices.
+        metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
+            balanced_accuracy, auroc, log_loss, calibration_error; with `regression` mae, rmse, r2. Default:
+            accuracy, with `regression` mae.
         derived: the file `derived.json` of a run, to use its columns, classes and standardization instead of
             computing them.
+        unseen: the share of devices that no derived value depends on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if isinstance(columns, str):
@@ -54,7 +62,7 @@ def tabular(
     options = options_of(table, keys_of(tabular))
     given = read_derived("tabular", derived)
     names = given["columns"] if given else columns or numeric_columns(Path(data), options, label=label)
-    source = DeviceTable(Path(data), options, (*names, label))
+    source = DeviceTable(Path(data), options, (*names, label), unseen=unseen)
     values = given or {
         "kind": "tabular",
         "columns": list(names),
@@ -69,12 +77,19 @@ def tabular(
     return Task(
         model=partial(Perceptron, inputs=len(names), outputs=classes or 1),
         loss=_square_error if regression else _cross_entropy,
-        metrics=_REGRESSION if regression else {"accuracy": accuracy},
+        metrics=_metrics(metrics, classes),
         devices=source.devices(parser),
         model_options={"inputs": len(names), "outputs": classes or 1, "classes": classes},
         skipped=source.skipped,
         derived=values,
     )
+
+
+def _metrics(names: Sequence[str] | None, classes: int) -> dict[str, Metric]:
+    """Return the metrics with some names; without classes, of regression."""
+    if classes:
+        return classification_metrics(("accuracy",) if names is None else names, classes)
+    return select(("mae",) if names is None else names, REGRESSION, of="regression")
 
 
 def _check_has(values: Derived, **names: bool) -> None:
@@ -110,18 +125,6 @@ class Perceptron(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs for each row."""
         return self.head(torch.relu(self.hidden(inputs)))
-
-
-def mean_absolute_error(predictions: Tensor, targets: Tensor) -> float:
-    """Return the mean absolute error.
-
-    >>> mean_absolute_error(torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 2.0]))
-    1.5
-    """
-    return (predictions.squeeze(1) - targets).abs().double().mean().item()
-
-
-_REGRESSION = {"mean absolute error": Metric(mean_absolute_error, "down")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ WeightFn = Callable[[Any], int]
 PredictFn = Callable[[nn.Module, Batch], tuple[Any, Any]]
 """Returns predictions and targets for a batch: tensors or lists with one entry per example."""
 
-COLUMNS = ("stage", "model", "device", "split", "examples", "weight", "loss", "metric", "reason")
+COLUMNS = ("stage", "model", "device", "seen", "split", "examples", "weight", "loss", "metric", "reason")
 """The columns of a table of measurements; further metrics must have other names."""
 
 

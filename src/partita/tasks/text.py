@@ -1,7 +1,7 @@
 """Next-word prediction, from a table of texts by device."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from partita.data.table import DeviceTable
 from partita.errors import ConfigError
 from partita.models.transformer import NextWordTransformer
 from partita.tasks.derived import read_derived
-from partita.tasks.metrics import Undefined
+from partita.tasks.metrics import Metric, NamedMetric, Undefined, select
 from partita.tasks.task import Task
 
 SPECIAL = ("<pad>", "<oov>", "<bos>", "<eos>")
@@ -32,7 +32,9 @@ def text(
     max_length: int = 20,
     lowercase: bool = True,
     text: str = "text",
+    metrics: Sequence[str] = ("accuracy",),
     derived: str = "",
+    unseen: float = 0.0,
     **table: Any,
 ) -> Task:
     """Return a task of next-word prediction.
@@ -47,14 +49,16 @@ def text(
             truncated.
         lowercase: whether texts are converted to lower case.
         text: the column of texts.
+        metrics: the names of metrics, the first being the headline metric: accuracy, perplexity.
         derived: the file `derived.json` of a run, to use its vocabulary.
+        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if vocabulary_size < 1 or max_length < 1:
         raise ValueError(
             f"`vocabulary_size` and `max_length` must be at least 1, got {vocabulary_size} and {max_length}."
         )
-    source = DeviceTable(Path(data), options_of(table, _KEYS), (text,))
+    source = DeviceTable(Path(data), options_of(table, _KEYS), (text,), unseen=unseen)
     parse = partial(_words, column=text, lowercase=lowercase)
     if derived and vocabulary:
         raise ValueError("`derived` and `vocabulary` exclude each other: leave out one of them.")
@@ -70,7 +74,7 @@ def text(
     return Task(
         model=partial(NextWordTransformer, dim=64, layers=2, heads=2, hidden=256, **options),
         loss=_loss,
-        metrics={"accuracy": word_accuracy},
+        metrics=select(metrics, _METRICS, of="next-word prediction"),
         devices=source.devices(partial(_examples, parse=parse, tokens=tokens, max_length=max_length)),
         predict=_predict,
         weight=lambda targets: int((targets >= len(SPECIAL)).sum()),
@@ -86,13 +90,43 @@ _KEYS = keys_of(text)
 def word_accuracy(predictions: Tensor, targets: Tensor) -> float:
     """Return the share of correctly predicted words, among those in the vocabulary.
 
-    >>> word_accuracy(torch.tensor([[4, 5, 3]]), torch.tensor([[4, 6, 3]]))
-    0.5
+    Args:
+        predictions: the most likely token and the loss of the target, of shape (text, position, 2).
+        targets: the tokens, of shape (text, position).
+
+    Raises:
+        Undefined: no word of the device is in the vocabulary.
     """
-    in_vocabulary = targets >= len(SPECIAL)
-    if not in_vocabulary.any():
+    correct = predictions[..., 0] == targets
+    return correct[_in_vocabulary(targets)].double().mean().item()
+
+
+def perplexity(predictions: Tensor, targets: Tensor) -> float:
+    """Return exp(mean loss of a token), over all tokens but padding: those that the training loss counts.
+
+    Args:
+        predictions: as in `word_accuracy`.
+        targets: as in `word_accuracy`.
+
+    Raises:
+        Undefined: no word of the device is in the vocabulary; it has no weight in means over devices.
+    """
+    _in_vocabulary(targets)
+    return predictions[..., 1][targets != PAD].mean().exp().item()
+
+
+def _in_vocabulary(targets: Tensor) -> Tensor:
+    """Return which targets are words of the vocabulary."""
+    found = targets >= len(SPECIAL)
+    if not found.any():
         raise Undefined("no word of the device is in the vocabulary")
-    return (predictions == targets)[in_vocabulary].double().mean().item()
+    return found
+
+
+_METRICS = {
+    "accuracy": NamedMetric("accuracy", Metric(word_accuracy)),
+    "perplexity": NamedMetric("perplexity", Metric(perplexity, "down")),
+}
 
 
 def _words(row: Mapping[str, Any], *, column: str, lowercase: bool) -> list[str]:
@@ -103,7 +137,7 @@ def _words(row: Mapping[str, Any], *, column: str, lowercase: bool) -> list[str]
 def _count_words(source: DeviceTable, parse: Callable[[Mapping[str, Any]], list[str]]) -> list[str]:
     """Return the words of all training texts, the most frequent first, ties in alphabetical order."""
     counts: Counter[str] = Counter()
-    for device in source.ids:
+    for device in source.seen_ids:
         rows = source.rows_of(device).get("train")
         for words in rows.parse(parse) if rows else ():
             counts.update(words)
@@ -141,10 +175,21 @@ def _sequence(words: Iterable[str], tokens: Mapping[str, int], length: int) -> l
 
 def _loss(model: nn.Module, batch: Batch) -> Tensor:
     inputs, targets = batch
-    scores = model(inputs)
-    return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+    return _token_losses(model(inputs), targets, reduction="mean")
 
 
 def _predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the most likely tokens with the losses of the targets, and the targets.
+
+    The scores of all words would need too much memory.
+    """
     inputs, targets = batch
-    return model(inputs).argmax(dim=-1), targets
+    scores = model(inputs)
+    losses = _token_losses(scores, targets, reduction="none").view_as(targets)
+    return torch.stack([scores.argmax(dim=-1).double(), losses.double()], dim=-1), targets
+
+
+def _token_losses(scores: Tensor, targets: Tensor, *, reduction: str) -> Tensor:
+    """Return the loss of each token or their mean; padding does not count."""
+    flat = scores.flatten(0, 1), targets.flatten()
+    return nn.functional.cross_entropy(*flat, ignore_index=PAD, reduction=reduction)

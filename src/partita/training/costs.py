@@ -5,19 +5,20 @@ example; the last is measured, by what autograd saves for the backward pass.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from partita.data.examples import Batch, examples_of, in_order
+from partita.data.examples import Batch, Examples, examples_of
 from partita.errors import CannotDo
 from partita.methods.carried import LocalFn, kept_by, sent_by
 from partita.params import change_in_bytes, size_in_bytes, to_bytes
-from partita.partition import Personalization
+from partita.partition import Part, Personalization
 from partita.protocol import DeviceId, derive_seed
 from partita.tasks.build import build_model, one_thread, seeded
 from partita.tasks.task import Task
@@ -34,8 +35,8 @@ class CostModel:
     model: nn.Module
     """The plain model, before it is prepared for a partition."""
     seed: int
-    example: Batch | None
-    """A batch of one training example, None where no device has one."""
+    examples: Examples | None
+    """The training examples of the first device that has any, None where no device has."""
 
     def costs(self, personalization: Personalization, local: LocalFn) -> Costs:
         """Return the costs of a partition; where devices differ, the largest, and each size separately.
@@ -57,8 +58,7 @@ class CostModel:
     def _costs_of_one(
         self, own: Personalization, device: DeviceId, devices: int, local: LocalFn
     ) -> dict[str, Any]:
-        with one_thread(), seeded(derive_seed(self.seed, "prepare")):
-            model = own.prepare(_copy_around_tensors(self.model))
+        model = self.prepare(own)
         partition, parts = own.partition, own.partition.of(model)
         others = {name: each.tensor for name, each in sent_by(local, partition, parts.shared).items()}
         sent, kept = {**parts.shared, **others}, {**parts.personal, **kept_by(local, partition, parts)}
@@ -72,18 +72,27 @@ class CostModel:
         }
         shared, personal, frozen = map(size_in_bytes, (parts.shared, parts.personal, parts.frozen))
         try:
-            saved = self._saved_bytes(own, model)
+            saved = self.saved_bytes(own, model, self.batch(1), ("personal", "shared"))
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             return costs | {"backprop_bytes": None, "memory_bytes": None, "reason": reason}
         memory = 3 * shared + 2 * personal + frozen + saved
         return costs | {"backprop_bytes": saved, "memory_bytes": memory}
 
-    def _saved_bytes(self, own: Personalization, model: nn.Module) -> int:
-        """Return the bytes that a step on both parts keeps for its backward pass, without the model's own."""
-        if self.example is None:
+    def prepare(self, own: Personalization) -> nn.Module:
+        """Return the model as a partition needs it; it holds the tensors of the plain one."""
+        with one_thread(), seeded(derive_seed(self.seed, "prepare")):
+            return own.prepare(_copy_around_tensors(self.model))
+
+    def batch(self, examples: int) -> Batch:
+        """Return a batch of training examples of one device, repeated if it has fewer."""
+        if self.examples is None:
             raise CannotDo("No device has a training example.")
-        own.partition.let_move(model, "personal", "shared")
+        return self.examples.batch_at(torch.arange(examples) % len(self.examples))
+
+    def saved_bytes(self, own: Personalization, model: nn.Module, batch: Batch, moves: Sequence[Part]) -> int:
+        """Return the bytes that a step on some parts keeps for its backward pass, without the model's own."""
+        own.partition.let_move(model, *moves)
         tensors = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
         saved: dict[int, int] = {}
 
@@ -93,7 +102,7 @@ class CostModel:
             return tensor
 
         with one_thread(), seeded(derive_seed(self.seed, "describe")), saved_tensors_hooks(save, lambda t: t):
-            loss = self.task.loss(model, self.example)
+            loss = self.task.loss(model, batch)
             if own.penalty is not None:
                 loss = loss + own.penalty(model)
         # The loss keeps the saved tensors alive up to here, so no two of them had one address.
@@ -103,16 +112,17 @@ class CostModel:
 
 def cost_model_of(task: Task, *, seed: int) -> CostModel:
     """Return what measures the costs of partitions of a task's model."""
-    return CostModel(task, build_model(task, seed=seed), seed, _first_example(task))
+    return CostModel(task, build_model(task, seed=seed), seed, _first_examples(task))
 
 
-def _first_example(task: Task) -> Batch | None:
-    """Return a batch of one training example, of the first device that has one."""
+def _first_examples(task: Task) -> Examples | None:
+    """Return the training examples of the first device that has any."""
     for device in task.devices.ids:
         try:
             examples = examples_of(task.devices[device].get("train", ()))
             if len(examples):
-                return next(in_order(examples, 1))[0]
+                examples.batch_at(torch.arange(1))
+                return examples
         except CannotDo:
             continue
     return None

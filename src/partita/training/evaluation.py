@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,26 +28,32 @@ MODEL_OF: Mapping[Stage, Literal["global", "personal"]] = {
 
 def columns_of(task: Task) -> dict[str, type]:
     """Return the columns of `devices.parquet`, with their types."""
-    kinds = {"examples": int, "weight": int, "loss": float, "metric": float}
+    kinds = {"seen": bool, "examples": int, "weight": int, "loss": float, "metric": float}
     *measured, reason = COLUMNS
-    further = [name for name in task.metrics if name != task.headline]
-    return {name: kinds.get(name, str) for name in measured} | dict.fromkeys(further, float) | {reason: str}
+    further = dict.fromkeys(further_metrics(task), float)
+    return {name: kinds.get(name, str) for name in measured} | further | {reason: str}
+
+
+def further_metrics(task: Task) -> list[str]:
+    """Return the names of all metrics but the headline metric."""
+    return [name for name in task.metrics if name != task.headline]
 
 
 def rows_of(
-    task: Task, stage: Stage, device: DeviceId, metrics: Mapping[str, Measures]
+    task: Task, stage: Stage, device: DeviceId, metrics: Mapping[str, Measures], *, seen: bool = True
 ) -> Iterator[DeviceRow]:
     """Yield a row for each split that a device measured, with the headline metric in the column `metric`."""
     for split, measures in metrics.items():
         values = dict(measures)
         values["metric"] = values.pop(task.headline)
-        yield {"stage": stage, "model": MODEL_OF[stage], "device": device, "split": split, **values}
+        about = {"stage": stage, "model": MODEL_OF[stage], "device": device, "seen": seen, "split": split}
+        yield {**about, **values}
 
 
 def without_metric(row: DeviceRow, task: Task, reason: str) -> DeviceRow:
     """Return the row of a device whose training failed: without a loss and metrics, and with the reason."""
-    further = [name for name in task.metrics if name != task.headline]
-    return {**row, **dict.fromkeys(("loss", "metric", *further)), "reason": f"training failed: {reason}"}
+    values = dict.fromkeys(("loss", "metric", *further_metrics(task)))
+    return {**row, **values, "reason": f"training failed: {reason}"}
 
 
 def served(rows: Callable[[], Iterable[DeviceRow]], task: Task, *, devices: int) -> Iterator[DeviceRow]:
@@ -129,7 +135,7 @@ def summarize(
         split: the split that counts.
         failures: the devices whose training failed in each stage.
     """
-    measured = _measured(rows, devices, split)
+    measured = _measured(rows, devices, split, further_metrics(task))
     failed = _failed_stages(measured, failures or {})
     gains = _gains(measured.values, task)
     stages = {
@@ -137,12 +143,14 @@ def summarize(
             **_statistics(column, measured.weights),
             "failed": measured.failed[stage],
             **_counts(gains[stage]),
+            "metrics": measured.further_statistics(stage),
         }
         for stage, column in measured.values.items()
         if stage not in failed and not np.isnan(column).all()
     }
-    about = {"metric": task.headline, "direction": task.metrics[task.headline].direction, "split": split}
-    return {**about, "stages": stages, "failed": failed}
+    directions = {name: metric.direction for name, metric in task.metrics.items()}
+    about = {"metric": task.headline, "direction": directions[task.headline], "split": split}
+    return {**about, "directions": directions, "stages": stages, "failed": failed}
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,8 @@ class _Measured:
     values: dict[Stage, Column]
     """The metric by position, NaN where there is none."""
     weights: Column
+    further: dict[tuple[Stage, str], Column] = field(default_factory=dict)
+    """The further metrics by stage and name, in the same form."""
     failed: Counter[str] = field(default_factory=Counter)
     """The number of devices without a loss and a metric: training failed, or they are not finite."""
     known: Counter[str] = field(default_factory=Counter)
@@ -159,15 +169,29 @@ class _Measured:
     reasons: dict[str, str] = field(default_factory=dict)
     """The first device that failed, with its reason."""
 
+    def further_statistics(self, stage: Stage) -> dict[str, dict[str, float | int]]:
+        """Return the statistics of each further metric that a device with a weight has."""
+        return {
+            name: _statistics(column, self.weights)
+            for (at, name), column in self.further.items()
+            if at == stage and self.weights[~np.isnan(column)].any()
+        }
 
-def _measured(rows: Iterable[DeviceRow], devices: int, split: str) -> _Measured:
-    """Return the measurements on a split."""
-    found = _Measured({stage: np.full(devices, np.nan) for stage in Stage}, np.zeros(devices))
+
+def _measured(rows: Iterable[DeviceRow], devices: int, split: str, further: Sequence[str] = ()) -> _Measured:
+    """Return the measurements on a split, with those of some further metrics."""
+    values = {stage: np.full(devices, np.nan) for stage in Stage}
+    others = {(stage, name): np.full(devices, np.nan) for stage in Stage for name in further}
+    found = _Measured(values, np.zeros(devices), others)
     for row in rows:
         if row["split"] != split:
             continue
         stage = Stage(row["stage"])
         found.known[stage] += 1
+        for name in further:
+            if row[name] is not None:
+                others[stage, name][row["position"]] = row[name]
+                found.weights[row["position"]] = row["weight"]
         if row["metric"] is not None:
             found.values[stage][row["position"]] = row["metric"]
             found.weights[row["position"]] = row["weight"]

@@ -1,5 +1,6 @@
 """Devices whose training failed in a stage, from the lines of its rounds."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,9 +35,18 @@ class TrainingFailures:
         self.reasons |= line["failed"]
 
 
-def failures_by_stage(lines: Iterable[Mapping[str, Any]]) -> dict[str, TrainingFailures]:
-    """Return the failures of training in each stage of a run."""
+def failures_by_stage(
+    lines: Iterable[Mapping[str, Any]], best: Mapping[str, int] | None = None
+) -> dict[str, TrainingFailures]:
+    """Return the failures of training in each stage of a run.
+
+    Args:
+        lines: the lines of `rounds.jsonl`.
+        best: the round that a stage has gone back to: what came after it has no effect on its model.
+    """
     found: dict[str, TrainingFailures] = {}
     for line in lines:
-        found.setdefault(line["stage"], TrainingFailures()).add(line)
+        undone = best and line["work"] == "update" and line["round"] >= best.get(line["stage"], math.inf)
+        if not undone:
+            found.setdefault(line["stage"], TrainingFailures()).add(line)
     return found

@@ -31,6 +31,8 @@ class Commit:
     """Devices that may have saved a personal part."""
     steps: int
     """Server steps taken in this stage so far."""
+    best: int | None = None
+    """The stage's best round so far, where training may stop early: the journal keeps its u."""
 
 
 class Journal(Protocol):
@@ -42,6 +44,10 @@ class Journal(Protocol):
 
     def state(self) -> State | None:
         """Return the server's state at the last commit, None in a new run."""
+        ...
+
+    def best(self) -> dict[str, Tensor]:
+        """Return u after the best round of the last commit."""
         ...
 
     def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
@@ -57,7 +63,11 @@ class Journal(Protocol):
         ...
 
     def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of all committed rounds."""
+        """Yield the lines of all committed rounds, without those of unseen devices."""
+        ...
+
+    def onboarding(self) -> Iterator[RoundRow]:
+        """Yield the lines of the committed rounds of unseen devices."""
         ...
 
     def rows(self) -> Iterator[DeviceRow]:

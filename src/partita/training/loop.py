@@ -43,8 +43,8 @@ def run_rounds(
         if mean is not None and outcome.heard:
             state = stage.server.step(state, mean.value(), heard=len(outcome.heard))
         done = Round(stage, turn, orders=orders, outcome=outcome, state=state, seconds=seconds)
+        stage.add(turn, done.line)
         commit = done.commit
         journal.commit(commit, state, done.line, done.rows if turn.final else [])
-        stage.failures.add(done.line)
         executor.close(commit.label, commit.counted, commit.asked)
         yield done

@@ -5,30 +5,37 @@ reports progress, ends if no device replies, and ends with a summary.
 """
 
 import logging
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cache, partial
+from itertools import chain
 
 from partita.errors import RunFailed
 from partita.partition import Personalization
-from partita.protocol import Executor, Stage
+from partita.protocol import Executor, Stage, label_of
 from partita.server.round import State
 from partita.tasks.task import Task
 from partita.training.evaluation import DeviceRow, Pretrained, Summary, columns_of, served, summarize
 from partita.training.failures import failures_by_stage
 from partita.training.journal import Journal, RoundRow
 from partita.training.loop import run_rounds
+from partita.training.onboarding import onboard, onboarding_turns, summarize_unseen
 from partita.training.plan import Plan, Turn
 from partita.training.rounds import Round
 from partita.training.stages import ServerStage, Stages
+from partita.training.stopping import Stopping
 
 logger = logging.getLogger(__name__)
 
 RoundCallback = Callable[[RoundRow, int, int], None]
-"""Called after every round: its line of `rounds.jsonl`, the number of rounds done, the number of all rounds.
+"""Called after every round: its line of `rounds.jsonl`, the number of rounds done, the number of all rounds
+(smaller once a stage has stopped early).
 
-The line has more than the file: `rounds`, the number of rounds of its stage; and for an evaluation after
-pretraining `helped`, `hurt` and `same`, which count its devices against the pretrained model.
+The line has more than the file: `rounds`, the number of rounds of its stage; for an evaluation `headline`,
+the name of `metric`; and for an evaluation after pretraining `helped`, `hurt` and `same`, which count its
+devices against the pretrained model.
 """
 
 _MAX_UNHEARD = 10
@@ -58,12 +65,14 @@ class Pipeline:
         journal: Journal,
     ) -> None:
         devices = executor.devices()
-        plan.check(len(devices))
+        plan.check(devices)
         self._stages = Stages(task, personalization, plan, seed=seed, devices=devices, journal=journal)
         self._executor = executor
         self._journal = journal
-        self._turns = plan.turns(len(self._stages.evaluated))
-        self._rounds = Counter(turn.stage for turn in self._turns if turn.work != "evaluate")
+        self._turns = self._stages.turns
+        self._onboarding = onboarding_turns(plan, len(self._stages.unseen), first=len(self._turns))
+        self._rounds = {True: _training_rounds(self._turns), False: _training_rounds(self._onboarding)}
+        self._pretrained = cache(self._measured_pretrained)
         self._unheard = 0
         self._reason = "`rounds.jsonl` says why."
 
@@ -76,12 +85,14 @@ class Pipeline:
             self._executor.close(last.label, last.counted, last.asked)
         done = -1 if last is None else last.number
         for stage in dict.fromkeys(turn.stage for turn in self._turns):
+            self._leave_out_skipped(self._stages.stopping(stage), stage)
             left = [turn for turn in self._turns if turn.stage is stage and turn.number > done]
             resumed = self._journal.state() if last is not None and last.stage == stage else None
             if left:
                 self._run_stage(stage, left, resumed, on_round)
         if self._turns[-1].stage is Stage.PRETRAINED:
             self._save_starts(Stage.FINETUNED)
+        self._onboard([turn for turn in self._onboarding if turn.number > done], on_round)
         return self._finish()
 
     def _run_stage(
@@ -96,13 +107,37 @@ class Pipeline:
         state = resumed or own.start
         for is_final in (False, True):
             if is_final:
-                self._save_result(own, state)
-            some = [turn for turn in turns if turn.final == is_final]
-            for done in run_rounds(own, state, some, self._executor, self._journal):
+                own, state = self._end_training(own, state)
+            some = (turn for turn in turns if turn.final == is_final and not own.stopping.skips(turn))
+            for done in run_rounds(own, state, map(own.at_best, some), self._executor, self._journal):
                 state = done.state
-                if on_round is not None:
-                    on_round(self._report(done), done.turn.number + 1, len(self._turns))
+                self._leave_out_skipped(own.stopping, stage)
+                self._report(done, on_round)
                 self._check_heard(done)
+
+    def _onboard(self, turns: Sequence[Turn], on_round: RoundCallback | None) -> None:
+        """Personalize the unseen devices, once training is over."""
+        for done in onboard(self._stages, self._stages.unseen, turns, self._executor):
+            self._report(done, on_round)
+
+    def _leave_out_skipped(self, stopping: Stopping, stage: Stage) -> None:
+        """Take the turns before which a stage has stopped out of the run, in place."""
+        if stopping.decision.stops:
+            self._turns = [t for t in self._turns if t.stage is not stage or not stopping.skips(t)]
+
+    def _count_until(self, turn: Turn) -> int:
+        """Return the number of rounds done after a turn."""
+        both = self._turns, self._onboarding
+        return sum(bisect_right(turns, turn.number, key=lambda each: each.number) for turns in both)
+
+    def _end_training(self, own: ServerStage, state: State) -> tuple[ServerStage, State]:
+        """Go back to the best round of a stage that may stop early, and save the result of its training."""
+        if (best := own.stopping.best) is not None:
+            self._executor.restore(label_of(own.stage, best))
+            own = replace(own, failures=self._stages.failures(own.stage, best))
+            state = replace(state, shared=self._journal.best())
+        self._save_result(own, state)
+        return own, state
 
     def _save_starts(self, stage: Stage) -> None:
         for name, params in self._stages.starts(stage).items():
@@ -115,18 +150,30 @@ class Pipeline:
         if own.stage is not Stage.FINETUNED:
             self._journal.save_shared(own.stage, own.result(state))
 
-    def _report(self, done: Round) -> RoundRow:
-        """Return the line that the callback receives for a round."""
-        line = {**done.line, "rounds": self._rounds[done.turn.stage]}
-        if done.turn.work == "evaluate" and done.turn.stage is not Stage.PRETRAINED:
-            line |= self._pretrained.against(done.rows)
-        return line
+    def _report(self, done: Round, on_round: RoundCallback | None) -> None:
+        """Call the callback after a round."""
+        if on_round is None:
+            return
+        stage, seen = done.turn.stage, done.stage.seen
+        line = {**done.line, "rounds": self._rounds[seen][stage]}
+        if done.turn.work == "evaluate":
+            line["headline"] = self._stages.task.headline
+            if stage is not Stage.PRETRAINED:
+                line |= self._pretrained(seen).against(done.rows)
+        total = len(self._turns) + len(self._onboarding)
+        on_round(line, self._count_until(done.turn), total)
 
-    @cached_property
-    def _pretrained(self) -> Pretrained:
-        """The pretrained model's metrics, once they have been measured."""
-        devices, split = len(self._stages.evaluated), self._stages.plan.evaluate.split
-        return Pretrained(self._journal.rows(), self._stages.task, devices=devices, split=split)
+    def _measured_pretrained(self, seen: bool) -> Pretrained:
+        """Return the pretrained model's metrics, once they have been measured."""
+        rows, devices = self._rows(seen=seen), self._evaluated(seen=seen)
+        return Pretrained(rows, self._stages.task, devices=devices, split=self._stages.plan.evaluate.split)
+
+    def _rows(self, *, seen: bool) -> Iterator[DeviceRow]:
+        """Yield the measurements of the seen or of the unseen devices."""
+        return (row for row in self._journal.rows() if row["seen"] == seen)
+
+    def _evaluated(self, *, seen: bool) -> int:
+        return len(self._stages.evaluated if seen else self._stages.unseen)
 
     def _check_heard(self, done: Round) -> None:
         """Warn of a training round in which all devices failed, and end the run after too many of them."""
@@ -149,14 +196,34 @@ class Pipeline:
 
     def _finish(self) -> Summary:
         """Write the table of devices and the summary, with the served models where devices choose one."""
-        task, evaluate, devices = self._stages.task, self._stages.plan.evaluate, len(self._stages.evaluated)
+        task, evaluate = self._stages.task, self._stages.plan.evaluate
+        groups = (True, False) if self._stages.unseen else (True,)
 
-        def rows() -> Iterator[DeviceRow]:
-            yield from self._journal.rows()
+        def chosen(*, seen: bool) -> Iterator[DeviceRow]:
             if evaluate.choose:
-                yield from served(self._journal.rows, task, devices=devices)
+                yield from served(partial(self._rows, seen=seen), task, devices=self._evaluated(seen=seen))
 
-        failures = failures_by_stage(self._journal.rounds())
-        summary = summarize(rows(), task, devices=devices, split=evaluate.split, failures=failures)
-        self._journal.finish(columns_of(task), rows(), summary)
+        def measured(*, seen: bool) -> Iterator[DeviceRow]:
+            yield from self._rows(seen=seen)
+            yield from chosen(seen=seen)
+
+        stopping = {stage: self._stages.stopping(stage) for stage in Stage}
+        best: dict[str, int] = {stage: own.best for stage, own in stopping.items() if own.best is not None}
+        failures = failures_by_stage(self._journal.rounds(), best)
+        devices = self._evaluated(seen=True)
+        summary = summarize(
+            measured(seen=True), task, devices=devices, split=evaluate.split, failures=failures
+        )
+        if outcomes := {str(stage): own.record() for stage, own in stopping.items() if own.patience}:
+            summary["early_stopping"] = outcomes
+        if self._stages.unseen:
+            failures = failures_by_stage(self._journal.onboarding())
+            summary["unseen"] = summarize_unseen(measured(seen=False), self._stages, summary, failures)
+        rows = chain(self._journal.rows(), *(chosen(seen=seen) for seen in groups))
+        self._journal.finish(columns_of(task), rows, summary)
         return summary
+
+
+def _training_rounds(turns: Sequence[Turn]) -> Counter[Stage]:
+    """Return the number of rounds of each stage that are not evaluations."""
+    return Counter(turn.stage for turn in turns if turn.work != "evaluate")

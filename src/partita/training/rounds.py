@@ -7,6 +7,7 @@ from typing import Any
 
 from partita.protocol import Evaluate, Order, Pace, Update, label_of
 from partita.server.round import Outcome, State
+from partita.tasks.task import Task
 from partita.training.evaluation import DeviceRow, rows_of, weighted_mean, without_metric
 from partita.training.journal import Commit, RoundRow
 from partita.training.plan import Turn
@@ -38,6 +39,7 @@ class Round:
             counted=self.outcome.heard if moves else [],
             asked=list(self.outcome.asked) if moves else [],
             steps=self.state.steps,
+            best=self.stage.stopping.best,
         )
 
     @cached_property
@@ -45,7 +47,8 @@ class Round:
         """The round's line of `rounds.jsonl`."""
         return {
             **self._facts(),
-            **_means(self.rows, self.stage.stages.plan.evaluate.split),
+            **_means(self.rows, self.stage.stages.task, self.stage.stages.plan.evaluate.split),
+            **self._validation(),
             "seconds": round(self.seconds, 4),
         }
 
@@ -58,10 +61,18 @@ class Round:
         task, failed = self.stage.stages.task, self.stage.failed_models
         rows: list[DeviceRow] = []
         for device, metrics in self.outcome.metrics():
-            for row in rows_of(task, self.turn.stage, device, metrics):
+            for row in rows_of(task, self.turn.stage, device, metrics, seen=self.stage.seen):
                 known = without_metric(row, task, failed[device]) if device in failed else row
                 rows.append({**known, "position": positions[device]})
         return rows
+
+    def _validation(self) -> dict[str, float]:
+        """Return the mean by which training may stop early."""
+        if not self.stage.may_stop_at(self.turn):
+            return {}
+        means = _means(self.rows, self.stage.stages.task, "validation")
+        names = ("metric", "weight") if "metric" in means else ()
+        return {f"validation_{name}": means[name] for name in names}
 
     def _facts(self) -> dict[str, Any]:
         work, start = self.orders[0].work, self.orders[0].start
@@ -79,6 +90,7 @@ class Round:
             "heard": self.outcome.heard,
             "failed": self.outcome.failed,
             "bytes": {"down": self.outcome.bytes_down, "up": self.outcome.bytes_up},
+            **({} if self.stage.seen else {"seen": False}),
         }
 
 
@@ -86,12 +98,22 @@ def _rate(pace: Pace) -> float | None:
     return pace.lr if pace.epochs or pace.steps else None
 
 
-def _means(rows: Sequence[DeviceRow], split: str) -> dict[str, float]:
-    """Return the weighted means of the loss and the headline metric over the devices of an evaluation."""
-    means: dict[str, float] = {}
-    for name in ("loss", "metric"):
-        known = [row for row in rows if row["split"] == split and row[name] is not None and row["weight"]]
-        if known:
-            means[name] = weighted_mean((r[name] for r in known), (r["weight"] for r in known))
-            means["weight"] = sum(row["weight"] for row in known)
-    return means
+def _means(rows: Sequence[DeviceRow], task: Task, split: str) -> dict[str, Any]:
+    """Return the weighted means over the devices of an evaluation: of the loss and of all metrics."""
+    own = [row for row in rows if row["split"] == split and row["weight"]]
+    further = [name for name in task.metrics if name != task.headline]
+    known = {name: mean for name in ("loss", "metric", *further) if (mean := _mean(own, name))}
+    means: dict[str, Any] = {name: known[name]["mean"] for name in ("loss", "metric") if name in known}
+    if means:
+        means["weight"] = known["metric" if "metric" in known else "loss"]["weight"]
+    metrics = {name: known[name] for name in further if name in known}
+    return {**means, "metrics": metrics} if metrics else means
+
+
+def _mean(rows: Sequence[DeviceRow], name: str) -> dict[str, float] | None:
+    """Return the weighted mean of a column over the rows that have it, and their weight."""
+    known = [(row[name], row["weight"]) for row in rows if row[name] is not None]
+    if not known:
+        return None
+    values, weights = zip(*known, strict=True)
+    return {"mean": weighted_mean(values, weights), "weight": sum(weights)}

@@ -1,7 +1,7 @@
 """The server's side of each stage: where u starts, how the server steps, and what devices are asked to do."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from partita.methods.carried import sent_by
 from partita.params import Params, cloned, digest_of
 from partita.partition import Parts, Personalization
-from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update
+from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update, label_of
 from partita.server.optimizers import Averaging
 from partita.server.round import Server, State
 from partita.server.sampling import sample_cohort
@@ -17,8 +17,9 @@ from partita.tasks.build import build_model, split_by_stage
 from partita.tasks.task import Task
 from partita.training.evaluation import MODEL_OF
 from partita.training.failures import TrainingFailures, failures_by_stage
-from partita.training.journal import Journal
+from partita.training.journal import Journal, RoundRow
 from partita.training.plan import Plan, Turn
+from partita.training.stopping import Stopping
 
 
 class Stages:
@@ -29,7 +30,7 @@ class Stages:
         personalization: how the model is split after pretraining.
         plan: the rounds of every stage.
         seed: the run's seed.
-        devices: all devices that can be asked.
+        devices: all devices that can be asked, the unseen ones too.
         journal: holds what earlier stages have left.
     """
 
@@ -46,13 +47,17 @@ class Stages:
         self.task = task
         self.plan = plan
         self.seed = seed
-        self.devices = devices
+        self.all_devices = devices
+        self.devices, unseen = plan.evaluate.divide(devices)
+        self.unseen = unseen if plan.evaluate.onboards else ()
         self.journal = journal
         pretrains = plan.training(Stage.PRETRAINED) is not None
         self.splits = split_by_stage(task, personalization, seed=seed, pretrains=pretrains)
         self.start_of = cache(self._start_of)
-        positions = plan.evaluate.positions(len(devices), seed=seed)
-        self.evaluated = devices if plan.evaluate.devices == "all" else [devices[at] for at in positions]
+        positions = plan.evaluate.positions(len(self.devices), seed=seed)
+        is_sample = plan.evaluate.devices != "all"
+        self.evaluated = [self.devices[at] for at in positions] if is_sample else self.devices
+        self.turns = plan.turns(len(self.evaluated), seed=seed)
 
     def open(self, stage: Stage) -> "ServerStage":
         """Return the server's side of a stage."""
@@ -67,8 +72,48 @@ class Stages:
             devices=len(self.devices),
         )
         start = server.begin({**shared, **{name: each.tensor for name, each in sent.items()}})
-        failures = failures_by_stage(self.journal.rounds()).get(stage, TrainingFailures())
-        return ServerStage(self, stage, server=server, start=start, frozen=parts.frozen, failures=failures)
+        return ServerStage(
+            self,
+            stage,
+            server=server,
+            start=start,
+            frozen=parts.frozen,
+            failures=self.failures(stage),
+            stopping=self.stopping(stage),
+            visited=self.evaluated,
+        )
+
+    def trained(self, stage: Stage, devices: Sequence[DeviceId]) -> "ServerStage":
+        """Return the server's side of a stage whose training is over, for devices that it has not seen."""
+        partition = self.splits[stage].partition
+        saved = self.journal.shared(Stage.PRETRAINED if stage is Stage.PRETRAINED else Stage.PERSONALIZED)
+        server = Server(optimizer=Averaging())
+        return ServerStage(
+            self,
+            stage,
+            server=server,
+            start=server.begin({name: saved[name] for name in partition.names("shared")}),
+            frozen={},
+            failures=failures_by_stage(self.journal.onboarding()).get(stage, TrainingFailures()),
+            stopping=self.stopping(stage),
+            visited=devices,
+            seen=False,
+        )
+
+    def failures(self, stage: Stage, best: int | None = None) -> TrainingFailures:
+        """Return the devices whose last visit failed in the committed rounds of a stage, up to its best."""
+        ends: dict[str, int] = {} if best is None else {stage: best}
+        return failures_by_stage(self.journal.rounds(), ends).get(stage, TrainingFailures())
+
+    def stopping(self, stage: Stage) -> Stopping:
+        """Return the early stopping of a stage after its committed rounds."""
+        training, task = self.plan.training(stage), self.task
+        turns = [turn for turn in self.turns if turn.stage is stage]
+        patience = training.patience if training else 0
+        stopping = Stopping(patience, task.metrics[task.headline].direction, turns)
+        if patience:
+            stopping.replay(line for line in self.journal.rounds() if line["stage"] == stage)
+        return stopping
 
     def starts(self, stage: Stage) -> Mapping[str, Params]:
         """Return the tensors that a stage starts with and that the run keeps, by name.
@@ -80,7 +125,7 @@ class Stages:
             return {}
         own = self.splits[stage]
         found: dict[str, Params] = {}
-        for kind, _, _ in own.kinds(self.devices):
+        for kind, _, _ in own.kinds(self.all_devices):
             start = self.start_of(stage, kind)
             found["start" if own.by_device is None else f"start-{start.digest[:8]}"] = start.personal or {}
         if self.plan.training(Stage.PERSONALIZED) is None:
@@ -117,6 +162,12 @@ class ServerStage:
     frozen: Params
     failures: TrainingFailures
     """The devices whose last visit in this stage failed; grows in place."""
+    stopping: Stopping
+    """The stage's best round so far; grows in place."""
+    visited: Sequence[DeviceId]
+    """The devices that are fine-tuned and evaluated."""
+    seen: bool = True
+    """Whether training has seen them."""
 
     @property
     def failed_models(self) -> Mapping[DeviceId, str]:
@@ -130,11 +181,26 @@ class ServerStage:
         has_own = is_kept and self.stages.splits[self.stage].partition.names("personal")
         return self.failures.reasons if has_own else {}
 
+    def add(self, turn: Turn, line: RoundRow) -> None:
+        """Add a round to the failures and to the early stopping, in place."""
+        self.failures.add(line)
+        self.stopping.add(turn, line)
+
+    def may_stop_at(self, turn: Turn) -> bool:
+        """Return whether a round is an evaluation that early stopping depends on."""
+        return bool(self.stopping.patience) and turn.work == "evaluate" and not turn.final
+
+    def at_best(self, turn: Turn) -> Turn:
+        """Return a round; the final evaluation is one of the best round, where training may stop early."""
+        return (
+            turn if self.stopping.best is None or not turn.final else replace(turn, round=self.stopping.best)
+        )
+
     def cohort(self, turn: Turn) -> Sequence[DeviceId]:
         """Return the devices of a round: a sample in training, otherwise a block of evaluated devices."""
         devices, training = self.stages.devices, self.stages.plan.training(self.stage)
         if turn.work != "update" or training is None:
-            return self.stages.evaluated[turn.block.start : turn.block.stop]
+            return [self.visited[position] for position in turn.block]
         size, seed = training.devices_per_round, self.stages.seed
         sample = sample_cohort(len(devices), size, seed=seed, stage=self.stage, round=turn.round)
         return [devices[position] for position in sample]
@@ -144,6 +210,7 @@ class ServerStage:
         work = self._work(turn)
         shared = state.shared if isinstance(work, Update) else self.shared_part(state)
         split = self.stages.splits[self.stage]
+        best = self.stopping.best if isinstance(work, Update) else None
         return [
             Order(
                 stage=self.stage,
@@ -152,6 +219,7 @@ class ServerStage:
                 work=work,
                 shared=shared,
                 start=self.stages.start_of(self.stage, split.on(device)),
+                keep=None if best is None else label_of(self.stage, best),
             )
             for device in cohort
         ]
@@ -174,4 +242,6 @@ class ServerStage:
             return plan.finetune.work
         split = plan.evaluate.split
         splits = dict.fromkeys(("train", "validation", split)) if turn.final else (split,)
+        if self.may_stop_at(turn):
+            splits = dict.fromkeys((split, "validation"))
         return Evaluate(model=MODEL_OF[self.stage], splits=tuple(splits))

@@ -10,7 +10,7 @@ WIDTH = 820
 """The width of a chart in pixels; on a narrow page every part of a chart is scaled down."""
 HEIGHT = 240
 """The height of a chart that has one panel."""
-NAMES = frozenset(("curves", "parameters", "scatter", "violins", "sorted", "examples"))
+NAMES = frozenset(("curves", "metric", "metrics", "parameters", "scatter", "violins", "sorted", "examples"))
 """The names of all charts, which are the names of their files."""
 _GAP = 24
 """Pixels between two charts side by side."""

@@ -1,0 +1,144 @@
+"""The entries of tables: numbers with what belongs to them, as plain text and in LaTeX."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MeanStd:
+    """A mean over seeds, with its standard deviation if there are several."""
+
+    mean: float
+    std: float | None = None
+    is_best: bool = False
+    """Whether it is the best of its column, or within one standard deviation of the best."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference with its 95 % confidence interval, if it has one."""
+
+    value: float
+    low: float | None
+    high: float | None
+    seeds: int = 1
+    """Number of seeds that it is over."""
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A number displayed with one decimal."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Cited:
+    """A text with the paper to cite for it, if any."""
+
+    text: str
+    paper: str = ""
+    """The paper's key in `references.bib`."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A number of devices out of another, both averaged over seeds."""
+
+    count: float
+    of: float
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The mean cost of reaching a goal over the seeds that reach it, None if no seed does."""
+
+    mean: float | None
+    seeds: int
+    """Number of seeds that reach it."""
+    of: int
+    """Number of seeds."""
+
+
+Entry = str | int | float | MeanStd | Interval | Rounded | Cited | Share | Reached | None
+"""The content of one cell of a table; None if the cell is empty."""
+
+
+def plain(entry: Entry) -> str:
+    """Return an entry as plain text."""
+    match entry:
+        case None:
+            return "-"
+        case str():
+            return entry
+        case Cited(text):
+            return text
+        case MeanStd(mean, std, is_best):
+            deviation = "" if std is None else f" ± {_number(std)}"
+            return f"{_number(mean)}{deviation}{' *' if is_best else ''}"
+        case Interval(value, low, high):
+            around = "" if low is None or high is None else f" [{low:+.4f}, {high:+.4f}]"
+            return f"{value:+.4f}{around}"
+        case Rounded(value):
+            return f"{value:,.1f}"
+        case Share(count, of):
+            return f"{_mean_text(count)} of {_mean_text(of)}"
+        case Reached(mean, seeds, of):
+            some = f" ({seeds} of {of} seeds)" if seeds < of else ""
+            return "not reached" if mean is None else f"{_mean_text(mean)}{some}"
+    return _number(entry)
+
+
+def _mean_text(value: float) -> str:
+    """Return a number with one decimal, an integer without.
+
+    >>> _mean_text(38.0), _mean_text(1234.33)
+    ('38', '1,234.3')
+    """
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def _number(value: float) -> str:
+    """Return an integer in full, another number with four decimals or, if large, four digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
+
+
+def latex(entry: Entry) -> str:
+    """Return an entry in LaTeX."""
+    match entry:
+        case None:
+            return "--"
+        case str():
+            return escaped(entry)
+        case Cited(text, paper):
+            return escaped(text) + (rf"~\cite{{{paper}}}" if paper else "")
+        case MeanStd(mean, std, is_best):
+            inner = _number(mean) + ("" if std is None else rf" \pm {_number(std)}")
+            return rf"$\mathbf{{{inner}}}$" if is_best else f"${inner}$"
+        case Interval(value, low, high):
+            around = "" if low is None or high is None else f" $[{low:+.4f}, {high:+.4f}]$"
+            return f"${value:+.4f}${around}"
+        case Rounded(value):
+            return f"${value:.1f}$"
+        case Share() | Reached():
+            return escaped(plain(entry))
+    return f"${_number(entry)}$".replace(",", "{,}")
+
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+
+
+def escaped(text: str) -> str:
+    r"""Return a text with the characters escaped that are special in LaTeX.
+
+    >>> print(escaped("95 %"))
+    95 \%
+    """
+    return "".join(_SPECIAL.get(character, character) for character in text)

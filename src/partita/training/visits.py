@@ -1,0 +1,117 @@
+"""The peak memory of a visit, counted: the same on every machine.
+
+For a stage in which devices train it is the sum of
+
+- the model: u, v and the frozen part;
+- u as it was received, for the change that is sent back;
+- the gradients of the parts that move: u and v in training rounds, v alone in fine-tuning;
+- the state of the optimizer after a step on them;
+- the tensors that the method keeps and sends besides the model, the sent ones also as they were received;
+- what backpropagation keeps for the largest batch, as autograd saves it.
+
+The largest stage of a run counts. With plain SGD and one example, a training round needs what the paper's
+formula says.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partita.errors import CannotDo
+from partita.methods.carried import kept_by, sent_by
+from partita.methods.descent import OptimizerFn
+from partita.methods.method import Finetuning, Method
+from partita.params import size_in_bytes
+from partita.partition import Part, Personalization
+from partita.protocol import Stage
+from partita.tasks.build import split_by_stage
+from partita.training.costs import CostModel
+from partita.training.plan import Plan
+
+
+def visit_costs(costs: CostModel, personalization: Personalization, plan: Plan) -> dict[str, Any]:
+    """Return the peak memory of a run's visits, `visit_bytes`, for a batch of `visit_examples`.
+
+    Both are None where no device trains, or where it cannot be counted: then there is a `visit_reason`.
+    """
+    pretrains = plan.training(Stage.PRETRAINED) is not None
+    splits = split_by_stage(costs.task, personalization, seed=costs.seed, pretrains=pretrains)
+    found: list[tuple[int, int]] = [(0, 0)]
+    try:
+        for stage, settings in _trained(plan):
+            examples = _largest_batch(costs, settings.batch_size)
+            for own, _, _ in splits[stage].kinds(costs.task.devices.ids):
+                found.append((_visit_bytes(costs, own, settings, examples), examples))
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return {"visit_bytes": None, "visit_examples": None, "visit_reason": reason}
+    largest, examples = max(found)
+    return {"visit_bytes": largest or None, "visit_examples": examples or None}
+
+
+def _trained(plan: Plan) -> Iterator[tuple[Stage, Method | Finetuning]]:
+    """Yield the stages in which devices train, with their settings."""
+    for stage in (Stage.PRETRAINED, Stage.PERSONALIZED):
+        if training := plan.training(stage):
+            yield stage, training.method
+    if plan.finetune and plan.finetune.epochs:
+        yield Stage.FINETUNED, plan.finetune
+
+
+def _largest_batch(costs: CostModel, batch_size: int) -> int:
+    """Return the number of examples in the largest batch of any device, as far as known without loading."""
+    if costs.examples is None:
+        raise CannotDo("No device has a training example.")
+    largest = costs.task.devices.largest
+    return min(batch_size, largest() if largest else len(costs.examples))
+
+
+def _visit_bytes(costs: CostModel, own: Personalization, settings: Method | Finetuning, examples: int) -> int:
+    """Return the memory of one visit with a batch of some size."""
+    model, partition = costs.prepare(own), own.partition
+    moves: tuple[Part, ...] = ("personal", "shared") if isinstance(settings, Method) else ("personal",)
+    saved = costs.saved_bytes(own, model, costs.batch(examples), moves)
+    parts = partition.of(model)
+    moving = [tensor for part in moves for tensor in getattr(parts, part).values() if tensor.requires_grad]
+    carried = 0
+    if isinstance(settings, Method):
+        sent = {name: each.tensor for name, each in sent_by(settings.local, partition, parts.shared).items()}
+        carried = size_in_bytes(kept_by(settings.local, partition, parts)) + 2 * size_in_bytes(sent)
+    received = size_in_bytes(parts.shared)
+    whole = received + size_in_bytes(parts.personal) + size_in_bytes(parts.frozen)
+    gradients = sum(tensor.nbytes for tensor in moving)
+    return whole + received + gradients + state_bytes(settings.optimizer, moving) + carried + saved
+
+
+def state_bytes(optimizer: OptimizerFn, parameters: list[Tensor]) -> int:
+    """Return the bytes of the tensors that an optimizer holds after a step, besides parameters and gradients.
+
+    >>> from functools import partial
+    >>> from partita.methods.sgd import SGD
+    >>> [state_bytes(kind, [torch.zeros(5)]) for kind in (SGD, partial(SGD, momentum=0.9), torch.optim.Adam)]
+    [0, 20, 44]
+    """
+    if not parameters:
+        return 0
+    moving = [nn.Parameter(torch.zeros_like(parameter)) for parameter in parameters]
+    for parameter in moving:
+        parameter.grad = torch.zeros_like(parameter)
+    stepping = optimizer([{"params": moving, "lr": 0.0}])
+    stepping.step()
+    known = {id(tensor) for parameter in moving for tensor in (parameter, parameter.grad)}
+    held = {id(tensor): tensor.nbytes for tensor in _tensors_in(vars(stepping))}
+    return sum(size for address, size in held.items() if address not in known)
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield every tensor in nested mappings and sequences."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in (*value.keys(), *value.values()):
+            yield from _tensors_in(each)
+    elif isinstance(value, list | tuple | set):
+        for each in value:
+            yield from _tensors_in(each)
