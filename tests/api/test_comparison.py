@@ -1,6 +1,8 @@
 """Comparisons from Python: those of the command, with a task of one's own."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -131,15 +133,40 @@ def test_an_update_of_ones_own_is_compared_by_its_import_path(tmp_path: Path) ->
         compared(tmp_path / "other", methods=[lambda: None])
 
 
-def test_a_run_that_fails_is_logged_and_the_others_are_compared(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_an_update_of_a_notebook_is_compared_though_it_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = compared(
-        tmp_path / "mine", settings={**SETTINGS, "compare.settings.fedalt.personalize.shared_lr": 1e30}
-    )
+    notebook = ModuleType("notebook")
+    exec("from partita import LocalSim\nclass Mine(LocalSim): pass", vars(notebook))
+    monkeypatch.setitem(sys.modules, "notebook", notebook)
 
-    assert list(result.failed) == ["fedalt-output-1"] or "fedalt" in result.tables["methods"].notes[-1]
-    assert "failed" in caplog.text
+    result = compared(tmp_path / "mine", methods=[vars(notebook)["Mine"]])
+
+    assert ("notebook:Mine", "output", 1) in result.runs
+    assert result.tables["methods"].records[-1]["method"] == "Mine"
+
+
+class Failing(LocalSim):
+    """An update with an error."""
+
+    def __call__(self, *_: Any) -> list[float]:
+        raise RuntimeError("no gradient")
+
+
+def test_a_run_that_fails_is_logged_and_the_others_are_compared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Failing, "__module__", "failing")
+    monkeypatch.setitem(sys.modules, "failing", sys.modules[__name__])
+
+    result = compared(tmp_path / "mine", methods=["fedalt", Failing])
+
+    ((name, reason),) = result.failed.items()
+    assert name == "failing.Failing-output-1"
+    assert reason.startswith("RuntimeError: no gradient")
+    assert f"{name} failed: {reason}" in caplog.messages
+    assert {row["method"] for row in result.tables["methods"].records} > {"FedAlt"}
+    assert f"ComparisonResult(4 runs in {result.folder}, 1 failed; best " in repr(result)
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,13 @@ class ComparisonResult:
 
     Args:
         comparison: the comparison.
+        tables: its tables.
         task: the task, if models are to be built and it was created in Python.
     """
 
-    def __init__(self, comparison: Comparison, task: Task | None = None) -> None:
+    def __init__(self, comparison: Comparison, tables: Sequence[Table], task: Task | None = None) -> None:
         self._comparison = comparison
+        self._tables = {table.name: table for table in tables}
         self._task = task
 
     @property
@@ -49,14 +51,13 @@ class ComparisonResult:
         """The folder of the comparison."""
         return self._comparison.folder
 
-    @cached_property
+    @property
     def tables(self) -> Mapping[str, Table]:
         """The tables of `partita compare`, by name: `methods`, `devices` and others.
 
         `print(table)` prints one, and `pandas.DataFrame(table.records)` makes a data frame of it.
         """
-        results = collect(self._comparison, self.failed)
-        return {table.name: table for table in comparison_tables(results)}
+        return self._tables
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -153,8 +154,7 @@ def compare(
         failed = finish(comparison, on_progress)
     for name, reason in failed.items():
         logger.warning("%s failed: %s", name, reason)
-    write_comparison_tables(comparison, failed)
-    return ComparisonResult(comparison, task)
+    return ComparisonResult(comparison, write_comparison_tables(comparison, failed), task)
 
 
 def open_comparison(path: str | Path, *, task: Task | None = None) -> ComparisonResult:
@@ -166,8 +166,11 @@ def open_comparison(path: str | Path, *, task: Task | None = None) -> Comparison
 
     Raises:
         ConfigError: the folder holds no comparison.
+        RunFailed: no run in it is finished.
     """
-    return ComparisonResult(reopen(Path(path)), task)
+    comparison = reopen(Path(path))
+    tables = comparison_tables(collect(comparison, comparison.failed()))
+    return ComparisonResult(comparison, tables, task)
 
 
 def _name_of(method: str | Callable[..., Any]) -> str:
