@@ -16,6 +16,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.ui import WebDriverWait
 
+from compared import done, values
 from partita.cli import main
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -44,6 +45,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("browser") / "run"
     assert main(["run", *SMALL, f"out={folder}"]) == 0
+    return write_report(folder)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a comparison of 18 models with two seeds."""
+    from partita.report.write import write_report
+
+    parts = {"partitions": ["output", "slope.*", "full"], "seeds": 2}
+    methods = ("finetune", "ditto", "ft_part", "fedalt", "fedsim", "fedalt-stateless", "fedsim-stateless")
+    folder = tmp_path_factory.mktemp("browser") / "grid"
+    done(folder, values(*methods, compare=parts))
     return write_report(folder)
 
 
@@ -89,13 +102,58 @@ def test_all_charts_are_drawn_without_an_error_or_a_request_and_fit(
 ) -> None:
     browser = at(opened, page, width=width, scheme=scheme)
 
+    assert_quiet(browser, page)
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".chart svg")) == 6
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert wider_than_the_page(browser, ".chart") == []
+
+
+def assert_quiet(browser: Any, page: Path) -> None:
+    """Assert that a page has logged nothing and requested nothing."""
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-    assert {url.partition(":")[0] for url in asked} <= {"file", "data"}
+    assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob"}
     assert [url for url in asked if url.startswith("file")] == [page.as_uri()]
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".chart svg")) == 6
+
+
+def wider_than_the_page(browser: Any, selector: str) -> list[str]:
+    """The charts or tables that must be scrolled sideways."""
+    return browser.execute_script(
+        """return [...document.querySelectorAll(arguments[0])]
+        .filter((place) => place.scrollWidth > place.clientWidth)
+        .map((place) => place.id || place.getAttribute("aria-label"))""",
+        selector,
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme", "selector"),
+    [(1200, "light", ".chart, .scroll"), (1200, "dark", ".chart, .scroll"), (390, "light", ".chart")],
+)
+def test_a_comparison_of_many_models_is_not_cut_off(
+    opened: Any, compared: Path, width: int, scheme: str, selector: str
+) -> None:
+    browser = at(opened, compared, width=width, scheme=scheme)
+
+    assert_quiet(browser, compared)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert wider_than_the_page(browser, selector) == []
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_every_model_has_a_row_and_its_texts_are_large(opened: Any, compared: Path, width: int) -> None:
+    browser = at(opened, compared, width=width)
+
+    texts = browser.execute_script(
+        "return [...document.querySelectorAll('#chart-forest svg text')].map((text) => text.textContent)"
+    )
+    assert {"FedAvg, continued", "Local only", "Finetune", "FedAlt (output)"} <= set(texts)
+    smallest = browser.execute_script(
+        """return Math.min(...[...document.querySelectorAll(".chart svg text")]
+        .map((text) => parseFloat(getComputedStyle(text).fontSize)))"""
+    )
+    assert smallest >= 13
 
 
 def test_texts_are_readable_in_light_and_dark_mode(opened: Any, page: Path) -> None:

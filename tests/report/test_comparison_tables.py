@@ -289,14 +289,6 @@ def test_what_devices_serve_has_a_row_of_its_own_and_is_not_the_last_stage() -> 
     assert chosen.last == chosen.stages["finetuned"]
 
 
-def test_what_methods_were_tuned_to_is_a_table() -> None:
-    tuned = {("finetune", ""): {}, ("fedalt", "output"): {"finetune.personal_lr": 0.3}}
-
-    rows = table("tuned", results(SMALL, tuned=tuned)).rows
-
-    assert rows == [["FedAlt", "output", "finetune.personal_lr", "0.3"]]
-
-
 def test_a_mean_without_the_devices_that_failed_is_not_marked() -> None:
     # FedAlt has the highest mean, over one of two devices in the second seed.
     alt = outcome(0.9, 0.9), outcome(0.9)

@@ -99,7 +99,7 @@ def test_the_page_of_a_run_whose_stage_failed_begins_with_it(tmp_path: Path) -> 
         "The stage `finetuned` failed and has no result: 4 of 6 devices failed in it (d0: The loss became nan"
     )
     assert page.answer.startswith(start)
-    assert "improved" not in page.answer
+    assert "better" not in page.answer
     assert "No personalization" not in page.answer
     (models,) = [table for table in page.tables if table.name == "models"]
     assert models.columns[-1] == "failed"
@@ -121,7 +121,9 @@ def test_means_are_compared_on_the_devices_that_have_both(tmp_path: Path) -> Non
         out=tmp_path / "run",
     )
 
-    assert run_page(RunFolder(tmp_path / "run")).answer == (
-        "Personalization (FT (part.)) improved test closeness from -2.0000 to -1.0000 over 2 devices: 2 helped, "
-        "0 hurt, 0 unchanged, 1 failed."
+    page = run_page(RunFolder(tmp_path / "run"))
+    assert page.answer == (
+        "FT (part.) reaches a test closeness of -1.0000, 1.0000 better than the model that it began with (95 % "
+        "interval +1.0000 to +1.0000, paired over 2 devices and 1 seed), all of it by fine-tuning on each device."
     )
+    assert page.details == ["Of 2 devices: 2 helped, 0 hurt, 0 unchanged, 1 failed."]

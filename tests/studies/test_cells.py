@@ -247,6 +247,15 @@ def test_the_search_space_has_the_learning_rates_and_proximal_terms_of_a_method(
     ]
 
 
+def test_every_learning_rate_that_a_method_declares_is_one_it_trains_with() -> None:
+    named = [name for name in registry.names() if name not in ("fedbn", "lg_fedavg")]
+
+    for config in configs(*named).values():
+        method = registry.find(config.personalize.method)
+        if config.name != "start-3":
+            assert list(space_of(config)) == [*method.rates, *method.search], config.name
+
+
 @pytest.mark.parametrize("method", ["ditto", "local", "finetune", "fedadam", "pfedme"])
 def test_the_method_of_a_config_changes_no_cell(method: str) -> None:
     methods = ("fedalt", "fedbabu", "fedadam")

@@ -111,7 +111,15 @@ def test_bytes_are_those_of_training_and_of_pretraining(whole: Comparison) -> No
     assert rows["FedAlt"] == pytest.approx(rows["FedAvg"] + 3 * 4 * (2 * 3 * 2 + 6))
 
 
+class Stop(Exception):
+    pass
+
+
 def test_a_continued_cell_has_the_bits_of_the_same_three_runs_by_hand(tmp_path: Path) -> None:
+    def interrupt(_: float, __: int, text: str) -> None:
+        if text.startswith("finetune-continued-3"):  # After its first round.
+            raise Stop
+
     # Pretrained with all tensors; BatchNorm's statistics continue, and the first layer is frozen from then on.
     given = values(
         "finetune",
@@ -119,7 +127,11 @@ def test_a_continued_cell_has_the_bits_of_the_same_three_runs_by_hand(tmp_path: 
         partition={"personal": ["head.*"], "frozen": ["stem.*"]},
         compare={"seeds": 1},
     )
-    comparison, failed = done(tmp_path / "grid", given)
+    comparison = started(tmp_path / "grid", given)
+    with pytest.raises(Stop):
+        finish(comparison, interrupt)
+    failed = finish(reopen(comparison.folder), quiet)
+    write_comparison_tables(comparison, failed)
     cell = comparison.folder / "cells/finetune-continued-3"
     first = {**given, "partition": {"personal": "none", "frozen": ["stem.*"]}, "out": str(tmp_path / "first")}
     first["personalize"] = {**ROUNDS, "method": "fedavg"}
@@ -158,10 +170,6 @@ def test_a_failed_reference_fails_the_cells_that_begin_from_it_alone(tmp_path: P
     assert failed["finetune-continued-3"] == "its start failed"
     assert list(failed) == ["fedavg-3", "finetune-continued-3"]
     assert not comparison.tuned_file(comparison.cells[-1]).exists()
-
-
-class Stop(Exception):
-    pass
 
 
 def test_an_interrupted_comparison_resumes_to_the_same_tables(whole: Comparison, tmp_path: Path) -> None:

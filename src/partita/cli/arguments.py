@@ -92,16 +92,18 @@ def _add_tune(add_parser: _AddParser) -> None:
 def _add_report(add_parser: _AddParser) -> None:
     report = add_parser(
         "report",
-        help="write the report of a finished run or comparison: HTML page, figures, tables",
+        help="write the report of a finished run or comparison, or of several: HTML page, figures, tables",
         description="Write report.html, figures/ and tables/ to the folder of a finished run or comparison. "
-        "Another baseline, or other columns, of a comparison need no training.",
+        "Another baseline, or other columns, of a comparison need no training. With several folders, put "
+        "their models side by side on one page in a new folder.",
     )
-    report.add_argument("folder", metavar="RUN_DIR", type=Path, help="the folder of the run or comparison")
     report.add_argument(
         "arguments",
-        nargs="*",
-        metavar="key=value",
-        help="for a comparison: baseline=METHOD, columns=NAME,NAME,... as in `compare`",
+        nargs="+",
+        metavar="DIR | key=value",
+        help="the folder of a run or comparison, or several; then, for one comparison, baseline=METHOD, "
+        "columns=NAME,NAME,... as in `compare`; for several folders, out=DIR: the new folder, by default the "
+        "next free runs/report-N",
     )
     _add_quiet(report)
     report.add_argument("--json", action="store_true", help="print the path of the page as JSON")

@@ -197,15 +197,28 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the report of a finished run or comparison."""
-    from partita.report.write import read_choices
+    """Write the report of a finished run or comparison, or one of several."""
+    from partita.report.write import read_choices, write_side_by_side
 
-    page = _write_report(options.folder, **read_choices(options.arguments))
+    folders, settings = _folders_of(options.arguments)
+    chosen = read_choices(settings, several=len(folders) > 1)
+    page = write_side_by_side(folders, **chosen) if len(folders) > 1 else _write_report(folders[0], **chosen)
     if options.json:
-        _print_json({"folder": str(options.folder), "page": str(page)})
+        _print_json({"folder": str(page.parent), "page": str(page)})
     else:
         print(f"The report is {page}")
     return 0
+
+
+def _folders_of(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Return the folders among arguments, and the others, which have the form `key=value`."""
+    settings = [
+        argument for argument in arguments if argument.partition("=")[0].isidentifier() and "=" in argument
+    ]
+    folders = [Path(argument) for argument in arguments if argument not in settings]
+    if not folders:
+        raise ConfigError("`partita report` needs the folder of a run or a comparison.")
+    return folders, settings
 
 
 @contextlib.contextmanager

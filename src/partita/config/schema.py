@@ -190,7 +190,8 @@ class CompareConfig:
     """Methods by name or import path, with "-stateless" appended for devices that keep nothing between
     rounds; default: the methods of the paper. Three references are always included: the
     pretrained model, `local`, and `fedavg`, which trains the pretrained model for `personalize.rounds`
-    more rounds without a personal part."""
+    more rounds without a personal part. `finetune` and `ditto` are run a second time, from the model of
+    `fedavg`, as `finetune-continued` and `ditto-continued`."""
     partitions: list[str] = field(default_factory=list)
     """Personal parts, for methods that do not determine their own: names, or patterns separated by spaces;
     default: those of input, output and adapter that the model defines, and `partition.personal`.
@@ -205,9 +206,10 @@ class CompareConfig:
     difference, kept, rounds, mb, seconds, rounds_to_reach, mb_to_reach, memory, worth_joining, helped, hurt,
     same, percentile, quartile1 to quartile4; default: the first five."""
     tune: int = 0
-    """Number of trials to tune each method on validation data before the comparison; 0: no tuning."""
+    """Number of trials to tune each method on validation data before the comparison, over the values that
+    the method declares; 0: no tuning."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings for a single method and its stateless variant, such as partition.proximal = 0.01 in
+    """Settings for a single method and its variants, such as partition.proximal = 0.01 in
     [compare.settings.NAME]."""
 
 

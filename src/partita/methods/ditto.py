@@ -9,7 +9,7 @@ model; as the shared one does not depend on the personal ones, it is trained fir
 """
 
 from partita.methods.fedavg import LocalSGD
-from partita.methods.named import Citation, NamedMethod
+from partita.methods.named import FINETUNE_RATE, LAMBDAS, Citation, NamedMethod
 
 METHOD = NamedMethod(
     title="Ditto",
@@ -24,6 +24,8 @@ METHOD = NamedMethod(
     ),
     personal="full",
     fixed={"personalize.rounds": 0},
+    rates=(FINETUNE_RATE,),
+    search={"partition.proximal": LAMBDAS},
     compared_by_default=True,
     also_continued=True,
     order=21,

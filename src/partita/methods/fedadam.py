@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from partita.methods.fedavg import NO_PERSONAL_STEPS, LocalSGD
-from partita.methods.named import AROUND, Budget, Citation, NamedMethod
+from partita.methods.named import Budget, Citation, NamedMethod
 
 _SERVER = "fedadam"
 """The name of the server's optimizer."""
@@ -41,7 +41,7 @@ METHOD = NamedMethod(
     personal="none",
     fixed={**NO_PERSONAL_STEPS, "personalize.rounds": 0, "pretrain.server_optimizer": _SERVER},
     suggested={"pretrain.server_lr": _SERVER_LR},
-    search={"pretrain.server_lr": AROUND},
+    rates=("pretrain.server_lr",),
     order=12,
     from_scratch=_from_scratch,
 )

@@ -13,7 +13,7 @@ from torch import nn
 from partita.methods.carried import LocalFn
 from partita.methods.descent import Batch, LossFn, Steps, descend
 from partita.methods.method import Method
-from partita.methods.named import Citation, NamedMethod
+from partita.methods.named import SHARED_RATE, Citation, NamedMethod
 from partita.partition import Partition
 
 
@@ -64,6 +64,7 @@ METHOD = NamedMethod(
     ),
     personal="none",
     fixed=NO_PERSONAL_STEPS,
+    rates=(SHARED_RATE,),
     always_compared=True,
     order=11,
 )

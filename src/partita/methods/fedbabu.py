@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from partita.methods.fedavg import NO_PERSONAL_STEPS, LocalSGD
-from partita.methods.named import HEAD_APART, Budget, Citation, NamedMethod
+from partita.methods.named import FINETUNE_RATE, HEAD_APART, SHARED_RATE, Budget, Citation, NamedMethod
 
 
 def _from_scratch(budget: Budget) -> Mapping[str, Any]:
@@ -31,6 +31,7 @@ METHOD = NamedMethod(
     ),
     personal="head",
     fixed={**HEAD_APART, **NO_PERSONAL_STEPS, "personalize.stateful": False},
+    rates=(SHARED_RATE, FINETUNE_RATE),
     order=34,
     from_scratch=_from_scratch,
 )

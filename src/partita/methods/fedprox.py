@@ -6,7 +6,7 @@ Federated Optimization in Heterogeneous Networks
 """
 
 from partita.methods.fedavg import NO_PERSONAL_STEPS, LocalSGD
-from partita.methods.named import Citation, NamedMethod
+from partita.methods.named import LAMBDAS, SHARED_RATE, Citation, NamedMethod
 
 METHOD = NamedMethod(
     title="FedProx",
@@ -23,5 +23,7 @@ METHOD = NamedMethod(
     personal="none",
     fixed=NO_PERSONAL_STEPS,
     suggested={"personalize.proximal": 0.01},
+    rates=(SHARED_RATE,),
+    search={"personalize.proximal": LAMBDAS},
     order=13,
 )

@@ -7,7 +7,7 @@ Federated Learning with Partial Model Personalization
 
 from partita.methods.fedalt import PAPER
 from partita.methods.fedavg import LocalSGD
-from partita.methods.named import NamedMethod
+from partita.methods.named import FINETUNE_RATE, NamedMethod
 
 WHOLE_MODEL = {"partition.proximal": 0.0, "finetune.baseline": False, "personalize.rounds": 0}
 """Settings that only fine-tune, without a proximal term and without the baseline."""
@@ -18,6 +18,7 @@ METHOD = NamedMethod(
     citation=PAPER,
     personal="full",
     fixed=WHOLE_MODEL,
+    rates=(FINETUNE_RATE,),
     compared_by_default=True,
     also_continued=True,
     order=20,

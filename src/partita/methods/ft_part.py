@@ -7,13 +7,14 @@ Federated Learning with Partial Model Personalization
 
 from partita.methods.fedalt import PAPER
 from partita.methods.fedavg import LocalSGD
-from partita.methods.named import NamedMethod
+from partita.methods.named import FINETUNE_RATE, NamedMethod
 
 METHOD = NamedMethod(
     title="FT (part.)",
     update=LocalSGD,
     citation=PAPER,
     fixed={"personalize.rounds": 0},
+    rates=(FINETUNE_RATE,),
     compared_by_default=True,
     in_partial_table=True,
     order=23,

@@ -5,7 +5,7 @@ from typing import Any
 
 from partita.methods.fedavg import LocalSGD
 from partita.methods.finetune import WHOLE_MODEL
-from partita.methods.named import Budget, NamedMethod
+from partita.methods.named import FINETUNE_RATE, Budget, NamedMethod
 
 _TAKEN_OVER = ("batch_size", "optimizer", "momentum", "weight_decay", "max_grad_norm")
 """Settings of pretraining that local training uses too."""
@@ -23,6 +23,7 @@ METHOD = NamedMethod(
     update=LocalSGD,
     personal="full",
     fixed={**WHOLE_MODEL, "pretrain.rounds": 0},
+    rates=(FINETUNE_RATE,),
     always_compared=True,
     order=10,
     from_scratch=_from_scratch,

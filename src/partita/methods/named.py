@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from partita.methods.carried import LocalFn
 
-AROUND: Sequence[Any] = ()
-"""In `NamedMethod.search`: learning rates around the config's own value."""
+SHARED_RATE, PERSONAL_RATE = "personalize.shared_lr", "personalize.personal_lr"
+"""The learning rates of training rounds, for `NamedMethod.rates`."""
+FINETUNE_RATE = "finetune.personal_lr"
+"""The learning rate of fine-tuning, for `NamedMethod.rates`."""
+RATES = (SHARED_RATE, PERSONAL_RATE, FINETUNE_RATE)
+"""The learning rates of a method that trains both parts in rounds and then fine-tunes."""
+LAMBDAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""The paper's grid for lambda, the strength of a proximal term, for `NamedMethod.search`."""
 HEAD_APART: Mapping[str, Any] = {"partition.untie": True}
 """The settings of a method that puts the head in one part and the rest in another: a head that is tied, to
 the embedding for example, gets a copy of its own."""
@@ -65,9 +71,11 @@ class NamedMethod:
     """Settings, by dotted key, that define the method: they override the config's."""
     suggested: Mapping[str, Any] = field(default_factory=dict)
     """Settings, by dotted key, that its paper uses: they apply where the config has none."""
+    rates: Sequence[str] = RATES
+    """Dotted keys of the learning rates that `compare tune=N` tries, from a tenth of the config's value to
+    ten times it; a rate that a config does not train with is left out."""
     search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values, by dotted key, that `compare tune=N` tries besides the learning rates of both parts and the
-    strengths of proximal terms: values of the method's own hyperparameters, or `AROUND`."""
+    """Values, by dotted key, that `compare tune=N` tries besides the learning rates."""
     compared_by_default: bool = False
     """Whether a comparison that lists no methods runs it."""
     always_compared: bool = False

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from partita.methods.carried import Carried, Sent, mean_over_all_devices
 from partita.methods.descent import Batch, LossFn, Steps, descend
 from partita.methods.fedavg import NO_PERSONAL_STEPS
-from partita.methods.named import Citation, NamedMethod
+from partita.methods.named import SHARED_RATE, Citation, NamedMethod
 from partita.params import Params, cloned
 from partita.partition import Partition
 
@@ -93,5 +93,6 @@ METHOD = NamedMethod(
         "personalize.momentum": 0.0,
         "personalize.stateful": True,
     },
+    rates=(SHARED_RATE,),
     order=14,
 )

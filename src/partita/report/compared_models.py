@@ -1,13 +1,19 @@
 """The models that a comparison's tables have rows for, and the difference of two of them."""
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from partita.protocol import Stage
 from partita.report.entries import Entry, Interval
 from partita.report.means import MetricsBySeed
 from partita.studies.results import CellResult, Results, Variant
 from partita.studies.statistics import paired_difference
+from partita.tasks.metrics import Direction
+
+Cost = Literal["rounds", "sent", "seconds"]
+"""A cost in the results of a cell."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +49,18 @@ def at_stage(runs: Mapping[int, CellResult], stage: Stage) -> MetricsBySeed:
     return {seed: outcome.stages[stage] for seed, outcome in runs.items() if outcome.stages.get(stage)}
 
 
-def interval(own: MetricsBySeed, other: MetricsBySeed, results: Results) -> Interval | None:
+def cost_of(results: Results, variant: Variant, name: Cost) -> float:
+    """Return the mean of a cost over seeds, including that of the training that a variant continues."""
+    runs = [results.outcomes.get(each, {}) for each in (*results.before(variant), variant)]
+    seeds = results.outcomes[variant]
+    return statistics.fmean(sum(getattr(own[seed], name) for own in runs if seed in own) for seed in seeds)
+
+
+def interval(own: MetricsBySeed, other: MetricsBySeed, direction: Direction) -> Interval | None:
     """Return the paired difference of two models, on the seeds and devices that both have."""
     common = [seed for seed in own if seed in other]
     pair = (
-        paired_difference([own[s] for s in common], [other[s] for s in common], results.direction)
-        if common
-        else None
+        paired_difference([own[s] for s in common], [other[s] for s in common], direction) if common else None
     )
     return pair and Interval(pair.value, pair.low, pair.high, seeds=pair.seeds)
 

@@ -87,25 +87,7 @@ class ComparisonData:
                 found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
         return found
 
-    @cached_property
-    def points(self) -> list[Datum]:
-        """One datum for each variant with a personal part: the values that a device keeps, and the change."""
-        if self.reference not in self.results.outcomes:
-            return []
-        points = [
-            {
-                "model": self.name(variant),
-                "method": self.results.titles[variant[0]],
-                "part": variant[1] or WHOLE,
-                "kept": max(outcome.kept for outcome in self.results.outcomes[variant].values()),
-                "change": self.change(variant),
-            }
-            for variant in self.drawn
-            if self._is_personal(variant)
-        ]
-        return [point for point in points if point["kept"]]
-
-    def _is_personal(self, variant: Variant) -> bool:
+    def is_personal(self, variant: Variant) -> bool:
         """Return whether devices have a personal part under a variant."""
         run = next(iter(self.results.runs[variant].values()))
         return run.values["partition"]["personal"] not in ("none", [])

@@ -14,6 +14,7 @@ from partita.report.method_tables import method_tables
 from partita.report.metrics_table import comparison_metrics
 from partita.report.references import references
 from partita.report.tables import Table, write_tables
+from partita.report.tuned_table import tuned_table
 from partita.report.unseen_tables import comparison_unseen_table
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START
@@ -52,7 +53,7 @@ def comparison_tables(results: Results) -> list[Table]:
         _stateless(results),
         *others,
         comparison_unseen_table(results),
-        _tuned(results),
+        tuned_table(results),
     ]
     return [_with_failures(table, results) for table in tables if table.rows]
 
@@ -89,7 +90,7 @@ def _finetuning(results: Results) -> Table:
     for (method, partition), runs in results.outcomes.items():
         before, after = (at_stage(runs, stage) for stage in (Stage.PERSONALIZED, Stage.FINETUNED))
         if before and after and method != START:
-            pair = [mean_std(before), mean_std(after), interval(after, before, results)]
+            pair = [mean_std(before), mean_std(after), interval(after, before, results.direction)]
             rows.append([results.titles[method], partition, *pair])
     return Table(
         name="finetuning",
@@ -110,7 +111,7 @@ def _stateless(results: Results) -> Table:
         other = results.outcomes.get((method + STATELESS, partition))
         if other:
             kept, without = last(runs), last(other)
-            pair = [mean_std(kept), mean_std(without), interval(without, kept, results)]
+            pair = [mean_std(kept), mean_std(without), interval(without, kept, results.direction)]
             rows.append([results.titles[method], partition, *pair])
     return Table(
         name="stateless",
@@ -121,21 +122,6 @@ def _stateless(results: Results) -> Table:
             "Difference: paired over devices and seeds, with its 95 % confidence interval.",
             *interval_notes(rows),
         ],
-    )
-
-
-def _tuned(results: Results) -> Table:
-    """Return the settings that tuning has chosen for each method."""
-    rows: list[list[Entry]] = [
-        [results.titles[method], partition, key, str(value)]
-        for (method, partition), values in results.tuned.items()
-        for key, value in values.items()
-    ]
-    return Table(
-        name="tuned",
-        title="Settings chosen on the validation split of the first seed",
-        columns=["method", "personal part", "key", "value"],
-        rows=rows,
     )
 
 

@@ -8,9 +8,10 @@ from partita.report.charts.chart import Legend
 from partita.report.charts.curves import PRETRAINING, Curves
 from partita.report.comparison_data import WHOLE, ComparisonData
 from partita.report.curve_data import ComparisonCurves, RunCurves, domains_of, labels_of
+from partita.report.differences import counted
 from partita.report.figures import Data, Datum
 from partita.report.page import Section
-from partita.report.sections import chart_section, counted
+from partita.report.sections import chart_section
 from partita.runs.folder import RunFolder
 
 _MAX_LABELED = 6

@@ -30,15 +30,23 @@ PALETTES = {
     ],
 }
 """Colors with enough contrast to the background, distinguishable for color-blind readers too."""
-_FILE_CONFIG = {
-    "range": {"category": PALETTES["light"]},
-    "background": "white",
-    "legend": {"orient": "bottom", "columns": 4},
-}
+VERDICTS = {"light": ["#57606A", "#1B1F24"], "dark": ["#A3ADB8", "#E6E9EC"]}
+"""Gray for models that do not clearly differ from the reference, and the color of the reference."""
+_FILE_CONFIG = {"background": "white", "legend": {"orient": "bottom", "columns": 4}}
 _VERSION = "6.4"
 """The version of Vega-Lite that Altair writes for."""
 _SCALE = 2.0
 """PNG pixels for one pixel of the chart."""
+
+
+def palettes() -> dict[str, dict[str, list[str]]]:
+    """Return the colors of methods (`category`) and of verdicts on them (`ordinal`), by color scheme."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for scheme, colors in PALETTES.items():
+        gray, reference = VERDICTS[scheme]
+        # In the order of the verdicts: better, unclear, worse, no interval, the reference.
+        found[scheme] = {"category": colors, "ordinal": [colors[0], gray, colors[1], gray, reference]}
+    return found
 
 
 def write_figures(charts: Sequence[Chart], data: Data, folder: Path) -> None:
@@ -59,7 +67,9 @@ def with_data(chart: Chart, data: Data) -> dict[str, Any]:
     """Return a chart's specification with its data, in light colors."""
     spec = copy.deepcopy(dict(chart.spec))
     spec["datasets"] = {name: data[name] for name in chart.data}
-    spec["config"] = {**spec.get("config", {}), **_FILE_CONFIG}
+    own = spec.get("config", {})
+    legend = {**own.get("legend", {}), **_FILE_CONFIG["legend"]}
+    spec["config"] = {**own, **_FILE_CONFIG, "legend": legend, "range": palettes()["light"]}
     return spec
 
 

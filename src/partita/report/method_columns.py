@@ -4,10 +4,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal
 
 from partita.protocol import DeviceId
-from partita.report.compared_models import Model, interval, last, models_of
+from partita.report.compared_models import Model, cost_of, interval, last, models_of
 from partita.report.entries import Cited, Entry, Interval, MeanStd, Reached, Rounded, Share
 from partita.report.means import MetricsBySeed, marked
 from partita.report.reaching import MATCHED, Reaching
@@ -17,7 +16,6 @@ from partita.studies.statistics import count_better, count_helped, mean_of, quar
 
 FIRST = ("method", "personal part")
 """The columns that every table of methods begins with."""
-_Cost = Literal["rounds", "sent", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -72,9 +70,9 @@ class MethodColumns:
         """The function of every column but the metric, by name."""
         return {
             "kept": self._kept,
-            "rounds": lambda model: round(self._cost(model, "rounds")),
-            "mb": lambda model: Rounded(self._cost(model, "sent") / 1e6),
-            "seconds": lambda model: Rounded(self._cost(model, "seconds")),
+            "rounds": lambda model: round(cost_of(self.results, model.variant, "rounds")),
+            "mb": lambda model: Rounded(cost_of(self.results, model.variant, "sent") / 1e6),
+            "seconds": lambda model: Rounded(cost_of(self.results, model.variant, "seconds")),
             "difference": self._difference,
             "rounds_to_reach": partial(self._reached, Reaching.rounds),
             "mb_to_reach": partial(self._reached, Reaching.megabytes),
@@ -92,17 +90,10 @@ class MethodColumns:
     def _kept(self, model: Model) -> int:
         return max(outcome.kept for outcome in self.results.outcomes[model.variant].values())
 
-    def _cost(self, model: Model, name: _Cost) -> float:
-        """Return the mean of a cost over seeds, including that of the training that the model continues."""
-        every = [*self.results.before(model.variant), model.variant]
-        runs = [self.results.outcomes.get(variant, {}) for variant in every]
-        seeds = self.results.outcomes[model.variant]
-        return statistics.fmean(sum(getattr(own[s], name) for own in runs if s in own) for s in seeds)
-
     def _difference(self, model: Model) -> Interval | None:
         if model.is_last_of(self.results.baseline):
             return None
-        return interval(model.by_seed, self._baseline(model.variant), self.results)
+        return interval(model.by_seed, self._baseline(model.variant), self.results.direction)
 
     def _baseline(self, variant: Variant) -> MetricsBySeed:
         """Return the baseline with the same personal part as a variant, or its first personal part."""

@@ -1,14 +1,19 @@
 "use strict";
 
-// ---- Data: stored by column on the page, used by row ----------------------------------------------------------------
+// ---- Data: stored by column on the page, compressed; used by row ----------------------------------------------------
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
+async function unpacked(id) {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
 const decoded = (column) => (Array.isArray(column) ? column : column.indices.map((index) => column.texts[index]));
 const rowsOf = (columns) => {
   const names = Object.keys(columns);
   const values = names.map((name) => decoded(columns[name]));
   return names.length ? values[0].map((_, i) => Object.fromEntries(names.map((name, n) => [name, values[n][i]]))) : [];
 };
-const data = Object.fromEntries(Object.entries(read("data")).map(([name, columns]) => [name, rowsOf(columns)]));
+const data = Object.fromEntries(Object.entries(await unpacked("data")).map(([name, columns]) => [name, rowsOf(columns)]));
 const charts = read("charts");
 
 // ---- Charts: scaled to the width of the page, in its colors --------------------------------------------------------------
@@ -25,14 +30,14 @@ function themed(width) {
     background: null,
     font: "system-ui, sans-serif",
     axis: { ...labels, gridColor: line, domainColor: muted, tickColor: muted },
-    legend: { ...labels, symbolBaseFillColor: muted, symbolBaseStrokeColor: muted, orient: "bottom", labelLimit: 170, columns: Math.max(1, Math.floor(width / 190)) },
+    legend: { ...labels, symbolBaseFillColor: muted, symbolBaseStrokeColor: muted, orient: "bottom", labelLimit: 250, columns: Math.max(1, Math.floor(width / 220)) },
     header: labels,
     title: { color: text },
     view: { stroke: line },
     rule: { color: muted },
     text: { color: text },
-    mark: { color: palette[0] },
-    range: { category: palette },
+    mark: { color: palette.category[0] },
+    range: palette,
   };
 }
 
@@ -56,18 +61,33 @@ function scaled(spec, factor, low = 1) {
 
 const AXES = 90;
 const DESIGNED = 910;
+const WIDEST = 1.3;
+// Below this width, a chart that has a specification for narrow pages is drawn from it.
+const NARROW_PAGE = 760;
 // With more rows than this, charts are drawn on a canvas: SVG elements would be too many.
 const MANY_ROWS = 5000;
 const renderer = data.devices.length > MANY_ROWS ? "canvas" : "svg";
 const views = new Map();
 
-async function draw(place) {
-  const factor = Math.min(1, (place.clientWidth - AXES) / (DESIGNED - AXES));
-  const spec = scaled(charts[place.dataset.chart], factor);
+async function embed(place, factor) {
+  const { wide, narrow } = charts[place.dataset.chart];
+  const spec = scaled((place.clientWidth < NARROW_PAGE && narrow) || wide, factor);
   spec.datasets = data;
-  const selected = [...place.querySelectorAll("select")].map((menu) => menu.selectedIndex);
   views.get(place)?.finalize();
   views.set(place, await window.vegaEmbed(place, spec, { renderer, actions: false, config: themed(place.clientWidth) }));
+  return place.querySelector("svg, canvas").getBoundingClientRect().width;
+}
+
+// A chart that is wider than the page, because of its labels, is drawn again with a smaller factor.
+async function draw(place) {
+  const selected = [...place.querySelectorAll("select")].map((menu) => menu.selectedIndex);
+  const room = place.clientWidth;
+  let factor = Math.min(WIDEST, (room - AXES) / (DESIGNED - AXES));
+  let width = await embed(place, factor);
+  for (let tries = 0; width > room && tries < 3; tries += 1) {
+    factor -= (width - room + 2) / (DESIGNED - AXES) * 1.5;
+    width = await embed(place, factor);
+  }
   const image = place.querySelector("svg, canvas");
   image.setAttribute("role", "img");
   image.setAttribute("aria-label", place.dataset.caption);
@@ -103,7 +123,9 @@ const element = (name, attributes = {}, ...children) => {
 
 const table = document.getElementById("devices");
 const { split, change } = table.dataset;
-const models = [...new Set(data.devices.map((row) => row.model))];
+// Of many models, the table has only some, and no column of their changes.
+const listed = JSON.parse(table.dataset.listed);
+const models = [...new Set(data.devices.map((row) => row.model))].filter((model, place) => !listed.length || !place || listed.includes(model));
 function grouped(rows) {
   const found = new Map();
   for (const row of rows) {
@@ -122,7 +144,7 @@ const columns = [
 models.forEach((model, place) => {
   const own = (rows) => rows.find((row) => row.model === model && row.split === split);
   columns.push({ title: model, of: (rows) => own(rows)?.metric ?? null, text: number, number: true });
-  if (place) columns.push({ title: `${change}, ${model}`, of: (rows) => own(rows)?.change ?? null, text: signed, number: true });
+  if (place && !listed.length) columns.push({ title: `${change}, ${model}`, of: (rows) => own(rows)?.change ?? null, text: signed, number: true });
 });
 
 const state = { column: 0, descending: false, query: "" };

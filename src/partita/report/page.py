@@ -1,5 +1,7 @@
 """One self-contained HTML page: an answer, interactive charts, tables and every device."""
 
+import base64
+import gzip
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,7 @@ from jinja2 import Environment
 
 from partita.report.charts.chart import Chart
 from partita.report.entries import plain
-from partita.report.figures import PALETTES, Data, Datum, libraries
+from partita.report.figures import Data, Datum, libraries, palettes
 from partita.report.tables import Table, text_columns, visible
 
 _DIGITS = 5
@@ -23,6 +25,8 @@ class Section:
     """A section of a page: a heading, paragraphs, a table and a chart."""
 
     title: str
+    finding: str = ""
+    """The result that the section shows, in a few words."""
     paragraphs: Sequence[str] = ()
     chart: Chart | None = None
     table: Table | None = None
@@ -35,6 +39,8 @@ class Page:
     title: str
     answer: str
     """The result in one sentence."""
+    details: Sequence[str] = ()
+    """Further sentences about the result."""
     sections: Sequence[Section]
     data: Data
     """The datasets of the charts; the table of devices shows `devices`."""
@@ -44,6 +50,8 @@ class Page:
     """The name of a change of the metric, positive if it is an improvement."""
     split: str
     """The split that the table of devices shows."""
+    listed: Sequence[str] = ()
+    """The models in the table of devices, if it does not show all of them."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """How to reproduce it: commands, versions and seeds, by name."""
     config: str = ""
@@ -72,10 +80,17 @@ def html_of(page: Page) -> str:
         style=_file("page.css"),
         script=_file("page.js"),
         libraries=libraries().replace("</script", "<\\/script"),
-        data=_json({name: columns_of(rows) for name, rows in page.data.items()}),
-        palettes=_json(PALETTES),
-        charts=_json({chart.name: dict(chart.spec) for chart in page.charts}),
+        data=packed({name: columns_of(rows) for name, rows in page.data.items()}),
+        palettes=_json(palettes()),
+        listed=json.dumps(page.listed),
+        charts=_json({chart.name: {"wide": chart.spec, "narrow": chart.narrow} for chart in page.charts}),
     )
+
+
+def packed(value: Any) -> str:
+    """Return a value as compressed JSON, in base64: the data of many models and devices are several MB."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def columns_of(rows: Sequence[Datum]) -> dict[str, Any]:
@@ -108,9 +123,9 @@ def _json(value: Any) -> str:
     r"""Return JSON that is safe inside a script element.
 
     >>> print(_json({"</script>": 1}))
-    {"\u003c/script>": 1}
+    {"\u003c/script>":1}
     """
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _file(name: str) -> str:

@@ -1,16 +1,16 @@
 """The data of a run's report: every model on every device, the rounds, and each device's visits."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from partita.progress.display import ACTIVITIES
 from partita.protocol import DeviceId, Stage
+from partita.report.differences import Difference, difference
 from partita.report.figures import Datum
 from partita.report.models import EvaluatedModel, evaluated_models
 from partita.runs.folder import RunFolder
-from partita.training.evaluation import weighted_mean
+from partita.studies.statistics import DeviceMetrics
 
 Place = tuple[DeviceId, str]
 """A device and a split."""
@@ -63,23 +63,18 @@ class RunData:
         """The factor that makes an improvement of the metric positive."""
         return {"up": 1.0, "down": -1.0}[self.run.summary["direction"]]
 
-    def paired_means(self, model: EvaluatedModel) -> tuple[float, float, int]:
-        """Return the weighted means of the pretrained model and of another over the devices that have both.
+    def metrics_of(self, model: EvaluatedModel) -> DeviceMetrics:
+        """Return the metric and its weight of each device that has one, on the split that is reported."""
+        return {
+            device: (row["metric"], row["weight"])
+            for (device, split), row in _measurements(model).items()
+            if split == self.split and row["metric"] is not None
+        }
 
-        Returns:
-            Both means and the number of devices; without a device in common, NaN and 0.
-        """
-        before = _measurements(self.first) if self.first else {}
-        pairs = [
-            (before[place]["metric"], row["metric"], row["weight"])
-            for place, row in _measurements(model).items()
-            if place[1] == self.split and place in before
-        ]
-        known = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
-        if not known:
-            return math.nan, math.nan, 0
-        first, second, weights = zip(*known, strict=True)
-        return weighted_mean(first, weights), weighted_mean(second, weights), len(known)
+    def difference(self, model: EvaluatedModel, other: EvaluatedModel) -> Difference | None:
+        """Return the paired difference of two models; None without a device that has both."""
+        own, others = ({0: self.metrics_of(one)} for one in (model, other))
+        return difference(own, others, self.run.summary["direction"])
 
     @property
     def training_examples(self) -> dict[DeviceId, int]:

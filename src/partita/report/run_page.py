@@ -1,6 +1,6 @@
 """The page of one run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,26 +11,27 @@ from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.command_tables import bytes_text, models_table
 from partita.report.curve_sections import CurveSections, run_curves
+from partita.report.differences import counted
 from partita.report.entries import Entry, Rounded
 from partita.report.figures import Data, Datum
+from partita.report.forest import Line, forest_row, forest_section
 from partita.report.metrics_table import run_metrics
-from partita.report.models import EvaluatedModel, all_models
+from partita.report.models import all_models
 from partita.report.page import Page, Section
+from partita.report.run_answer import RunAnswer
 from partita.report.run_data import RunData, read_run
 from partita.report.sections import (
     change_of,
     chart_section,
-    counted,
     distribution_section,
     examples_section,
-    parameters_section,
     reproduction,
     scatter_section,
 )
 from partita.report.tables import Table
 from partita.report.unseen_tables import run_unseen_table
 from partita.runs.folder import RunFolder
-from partita.runs.warnings import divergence, failed_stages, warnings_of
+from partita.runs.warnings import failed_stages, warnings_of
 
 _QUANTITIES = {
     "loss": ("loss", "training loss"),
@@ -64,10 +65,11 @@ class _RunPage:
 
     def page(self) -> Page:
         """Return the page."""
-        run = self.data.run
+        run, answer = self.data.run, RunAnswer(self.data, self._metric)
         return Page(
             title=run.values["name"],
-            answer=self._answer(),
+            answer=answer.sentence(),
+            details=list(answer.details()),
             sections=list(self._sections()),
             data=self._data_sets(),
             metric=self._metric,
@@ -105,48 +107,16 @@ class _RunPage:
         return {
             "devices": self.data.devices,
             "rounds": self._updates(),
-            "models": self._points(),
+            "models": self._means(),
             "sizes": [{"device": device, "examples": count} for device, count in examples],
             "visits": self.data.visits,
             **self._curves.data,
             **({"unseen": self.data.unseen} if self.data.unseen else {}),
         }
 
-    def _answer(self) -> str:
-        """Return the result, after what makes it worthless."""
-        run = self.data.run
-        worst = [*failed_stages(run), *divergence(run)]
-        if Stage.PRETRAINED in run.summary.get("failed", {}):
-            return _sentences(worst)
-        return " ".join(filter(None, (_sentences(worst), self._result())))
-
-    def _result(self) -> str:
-        first, last = self.data.first, self.data.last
-        if first is None:
-            return f"The pretrained model has no {self._metric} on any device: there is nothing to compare."
-        if last is not None:
-            return self._comparison(last)
-        mean, devices = first.statistics["weighted_mean"], counted(first.statistics["devices"], "device")
-        prefix = "" if self.data.run.summary.get("failed") else "No personalization: "
-        return f"{prefix}{first.title} has a {self._metric} of {mean:.4f} over {devices}."
-
-    def _comparison(self, last: EvaluatedModel) -> str:
-        """Return how the last model compares with the pretrained one, on the devices that have both."""
-        before, mean, devices = self.data.paired_means(last)
-        if not devices:
-            return f"No device has a {self._metric} for both the pretrained model and {last.title}."
-        after = last.statistics
-        change = self.data.sign * (mean - before)
-        verb = "left" if not change else "improved" if change > 0 else "worsened"
-        moved = f"at {before:.4f}" if not change else f"from {before:.4f} to {mean:.4f}"
-        subject = "Personalization" if self.data.is_personal else "More training without a personal part"
-        failed = f", {after['failed']} failed" if after.get("failed") else ""
-        return (
-            f"{subject} ({last.title}) {verb} {self._metric} {moved} over {counted(devices, 'device')}: "
-            f"{after['helped']} helped, {after['hurt']} hurt, {after['same']} unchanged{failed}."
-        )
-
     def _sections(self) -> Iterator[Section]:
+        if len(self._means()) > 1:
+            yield forest_section(self._means(), self._line, self._metric, title="Models at a glance")
         yield self._models()
         if (metrics := run_metrics(self.data.run.summary, all_models(self.data.run))).rows:
             yield Section(title="All metrics", table=metrics)
@@ -155,7 +125,6 @@ class _RunPage:
             yield Section(title="Unseen devices", table=unseen)
         yield self._training()
         if self.data.changed:
-            yield parameters_section(self._points(), self._change, self._titles)
             yield from self._devices()
         else:
             reason = "This run has no personalization stage."
@@ -232,16 +201,26 @@ class _RunPage:
             f"On the {self.data.split} split, {title} improves {better} of {counted(len(known), 'device')}."
         )
 
-    def _points(self) -> Sequence[Datum]:
-        """Return the values that a device keeps for each model, with the model's mean change."""
-        if self.data.first is None or not self.data.is_personal:
-            return []
-        points: list[Datum] = []
-        for model in self.data.changed:
-            before, after, _ = self.data.paired_means(model)
-            own = {"model": model.title, "method": model.title, "kept": model.run.kept_parameters}
-            points.append({**own, "change": self.data.sign * (after - before)})
-        return [point for point in points if point["kept"]]
+    @property
+    def _line(self) -> Line | None:
+        """The pretrained model, the reference of a run."""
+        first = self.data.first
+        mean = first.statistics["weighted_mean"] if first else 0.0
+        return first and Line(title=first.title, mean=mean, direction=self.data.run.summary["direction"])
+
+    def _means(self) -> list[Datum]:
+        """Return the rows of the chart of all models, the best first."""
+        first = self.data.first
+        rows = [
+            forest_row(
+                model.title,
+                model.statistics["weighted_mean"],
+                self.data.difference(model, first) if first and model is not first else None,
+                self._line,
+            )
+            for model in self.data.models
+        ]
+        return sorted(rows, key=lambda row: -self.data.sign * row["mean"])
 
     def _costs(self) -> Section:
         rows: list[list[Entry]] = []
@@ -264,15 +243,6 @@ class _RunPage:
         )
         paragraphs = [_device_costs(self.data.run)]
         return Section(title="Traffic and memory", table=table if rows else None, paragraphs=paragraphs)
-
-
-def _sentences(warnings: Sequence[str]) -> str:
-    """Return warnings as sentences.
-
-    >>> _sentences(["the run diverged", "`a` failed"])
-    'The run diverged. `a` failed.'
-    """
-    return " ".join(f"{warning[:1].upper()}{warning[1:]}." for warning in warnings)
 
 
 def _device_costs(run: RunFolder) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 from partita.config.provenance import COMMAND
 from partita.config.recording import has_task_from_python
 from partita.report.charts import devices as device_charts
-from partita.report.charts import methods as method_charts
-from partita.report.charts.chart import Chart, Legend
+from partita.report.charts.chart import Chart
+from partita.report.differences import counted
 from partita.report.figures import Datum
 from partita.report.page import Section
 
@@ -38,15 +38,6 @@ def change_of(metric: str, direction: str) -> str:
     return f"{'change' if direction == 'up' else 'decrease'} in {metric}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "device"), counted(1200, "device")
-    ('1 device', '1,200 devices')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def chart_section(chart: Chart) -> Section:
     """Return a section with a chart."""
     return Section(title=chart.title, chart=chart)
@@ -63,8 +54,17 @@ def scatter_section(devices: Sequence[Datum], chart: Chart) -> Section:
     return Section(title=chart.title, paragraphs=[reason])
 
 
-def distribution_section(devices: Sequence[Datum], change: str, models: Sequence[str]) -> Section:
-    """Return violins of the models whose changes vary on every split, and name the other models."""
+def distribution_section(
+    devices: Sequence[Datum], change: str, models: Sequence[str], note: str = ""
+) -> Section:
+    """Return violins of the models whose changes vary on every split, and name the other models.
+
+    Args:
+        devices: the data of all devices.
+        change: the name of a change of the metric.
+        models: the models to draw.
+        note: further sentences of the caption.
+    """
     changes: dict[str, dict[str, list[float]]] = {model: {} for model in models}
     for datum in devices:
         if datum["change"] is not None and datum["model"] in changes:
@@ -78,32 +78,12 @@ def distribution_section(devices: Sequence[Datum], change: str, models: Sequence
     values = [value for model in drawn for own in changes[model].values() for value in own]
     low, high = min(values), max(values)
     caption = f"Distribution of the {change} over devices, from {low:+.4f} to {high:+.4f}. {omitted}".strip()
+    caption += note
     return chart_section(device_charts.violins(change, caption, drawn, extent=(low, high)))
 
 
 def _varies(changes: Sequence[float]) -> bool:
     return len(changes) >= _MIN_DEVICES and min(changes) < max(changes)
-
-
-def parameters_section(
-    points: Sequence[Datum], change: str, methods: Sequence[str], note: str = ""
-) -> Section:
-    """Return the chart of changes by personal parameters, unless no model has any.
-
-    Args:
-        points: one datum for each model: the values that a device keeps, and the mean change.
-        change: the name of a change of the metric.
-        methods: all methods of the page, in the order of their colors.
-        note: further sentences of the caption.
-    """
-    if not points:
-        return Section(title=method_charts.PARAMETERS, paragraphs=["No model has personal parameters."])
-    listed = "; ".join(f"{p['model']}: {p['kept']:,} values, {p['change']:+.4f}" for p in points)
-    shown = list(dict.fromkeys(point["method"] for point in points))
-    parts = list(dict.fromkeys(point["part"] for point in points if "part" in point))
-    legend = Legend(methods=methods, shown=shown, parts=parts)
-    caption = f"Values that a device keeps, and the mean {change}. {listed}.{note}"
-    return chart_section(method_charts.parameters(change, caption, legend))
 
 
 def examples_section(examples: Sequence[int]) -> Section:

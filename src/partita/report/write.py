@@ -7,19 +7,25 @@ from typing import Any
 
 from partita.config.changes import parse_overrides
 from partita.config.reading import unknown_key
+from partita.config.schema import Config
 from partita.durable import locked, replace_file
 from partita.errors import ConfigError
 from partita.report.comparison_page import comparison_page
 from partita.report.figures import write_figures
 from partita.report.page import Page, html_of
 from partita.report.run_page import run_page
+from partita.report.side_by_side import side_by_side_page
+from partita.report.sources import Source, names_of, read_source
 from partita.report.tables import write_tables
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import is_comparison, reopen
+from partita.studies.run import claim
 from partita.studies.variants import in_full
 
 _CHOICES = ("baseline", "columns")
 """Settings of a comparison that its report may change."""
+_OUT = "out"
+"""The setting of a report of several folders: its own folder."""
 
 
 def write_report(folder: Path, *, baseline: str = "", columns: Sequence[str] = ()) -> Path:
@@ -50,16 +56,40 @@ def write_report(folder: Path, *, baseline: str = "", columns: Sequence[str] = (
         return _write(page, run)
 
 
-def read_choices(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the baseline and the columns that arguments of `partita report` choose, as for `write_report`.
+def write_side_by_side(folders: Sequence[Path], out: str = "") -> Path:
+    """Write one report of several runs and comparisons to a new folder; return the page's path.
+
+    Args:
+        folders: the folders of the runs and comparisons.
+        out: the new folder; empty for the next free `runs/report-N`.
+
+    Raises:
+        ConfigError: a folder has no result, or what they measure is not the same.
+    """
+    sources: list[Source] = []
+    for folder, name in zip(folders, names_of(folders), strict=True):
+        with _readable(folder):
+            sources.append(read_source(folder, name))
+    page = side_by_side_page(sources)
+    return _write(page, RunFolder(claim(Config(name="report", out=out))))
+
+
+def read_choices(arguments: Sequence[str], *, several: bool = False) -> dict[str, Any]:
+    """Return what arguments of `partita report` choose, as for `write_report` or `write_side_by_side`.
 
     >>> read_choices(["baseline=fedavg", "columns=metric,memory"])
     {'baseline': 'fedavg', 'columns': ['metric', 'memory']}
+    >>> read_choices(["out=there"], several=True)
+    {'out': 'there'}
     """
+    known = [_OUT] if several else _CHOICES
     for argument in arguments:
         key = argument.partition("=")[0]
-        if key not in _CHOICES:
-            raise unknown_key("", key, _CHOICES, of="`partita report`")
+        if key not in known:
+            of = "`partita report` of several folders" if several else "`partita report`"
+            raise unknown_key("", key, known, of=of)
+    if several:
+        return dict(argument.split("=", 1) for argument in arguments)
     return {key.removeprefix("compare."): value for key, value in parse_overrides(in_full(arguments)).items()}
 
 

@@ -15,6 +15,7 @@ from partita.studies.cells import START, base_of
 from partita.studies.columns import DEFAULT, chosen
 from partita.studies.comparison import Comparison, first_seed
 from partita.studies.statistics import DeviceMetrics
+from partita.studies.trials import Tuned
 from partita.studies.variants import baseline_of
 from partita.tasks.metrics import Direction
 from partita.training.evaluation import Summary
@@ -86,8 +87,8 @@ class Results:
     """The method that helped and hurt refer to: pretraining, or training without a personal part."""
     begin_continued: frozenset[Variant] = frozenset()
     """The variants whose runs begin from what the round-matched reference made of the pretrained model."""
-    tuned: Mapping[Variant, Mapping[str, Any]] = field(default_factory=dict)
-    """The values that each variant was tuned to."""
+    tuned: Mapping[Variant, Tuned] = field(default_factory=dict)
+    """The trials with which each variant was tuned."""
     failures: Sequence[str] = ()
     """Of the notes, those about cells and stages that failed and have no result."""
     diverged: Sequence[str] = ()
@@ -177,7 +178,11 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
             cell.row for cell in comparison.cells if methods[cell.method].begins_continued
         ),
         reference=START if config.pretrain.rounds else registry.REFERENCE,
-        tuned={cell.row: comparison.tuned_to(cell) for cell in first_seed(comparison.cells)},
+        tuned={
+            cell.row: tuned
+            for cell in first_seed(comparison.cells)
+            if (tuned := comparison.trials_of(cell)) is not None
+        },
         runs=runs,
         directions=summary.get("directions", {}),
         alone=next(name for name, method in methods.items() if method.trains_alone),

@@ -1,5 +1,6 @@
-"""The values that a search tries for each method, where a comparison gives all methods the same trials."""
+"""The values that a comparison's tuning tries for each method: what the method's file declares, resolved."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,60 +8,40 @@ from partita.config.changes import value_at
 from partita.config.reading import to_values
 from partita.config.schema import Config
 from partita.methods import registry
-from partita.methods.named import AROUND
+from partita.methods.named import FINETUNE_RATE, PERSONAL_RATE
 
 _FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Learning rates are tried at these multiples of the config's."""
-_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""The paper's grid for lambda, the strength of a proximal term."""
 
 
 def space_of(config: Config, trials: int = 0) -> Mapping[str, Sequence[Any]]:
     """Return the values to try for one cell's config, by key.
 
-    These are its learning rates, the strengths of its proximal terms, and whatever else its method declares.
-    Where they are too few for so many trials, learning rates are tried at more points of the same range.
+    These are the learning rates and the further values that its method declares. Where they are too few for
+    so many trials, learning rates are tried at more points of the same range.
 
     >>> list(space_of(Config()))
     ['personalize.shared_lr', 'personalize.personal_lr', 'finetune.personal_lr']
     """
-    rates = dict(_rates(config))
-    others = {**dict.fromkeys(_proximal_terms(config), _STRENGTHS), **dict(_declared(config))}
-    combinations, points = 1, len(_FACTORS)
-    for values in others.values():
-        combinations *= len(values)
+    rates, search = dict(_rates(config)), registry.find(config.personalize.method).search
+    others = {key: choices for key, choices in search.items() if _is_trained(config, key)}
+    combinations, points = math.prod(map(len, others.values())), len(_FACTORS)
     while rates and points ** len(rates) * combinations < trials:
         points += 1
     return {**{key: _around(rate, points) for key, rate in rates.items()}, **others}
 
 
 def _rates(config: Config) -> Iterator[tuple[str, float]]:
-    """Yield the key and the config's value of each learning rate that training uses."""
-    own, last, values = config.personalize, config.finetune, to_values(config)
-    for key, choices in registry.find(own.method).search.items():
-        if choices is AROUND and _is_trained(config, key):
-            yield key, value_at(values, key)
-    if own.rounds:
-        yield "personalize.shared_lr", own.shared_lr
-        if config.partition.personal != "none" and (own.personal_epochs or own.personal_steps):
-            yield "personalize.personal_lr", own.shared_lr if own.personal_lr is None else own.personal_lr
-    if config.partition.personal != "none" and last.epochs:
-        yield "finetune.personal_lr", last.personal_lr
-
-
-def _proximal_terms(config: Config) -> Iterator[str]:
-    """Yield the keys of the proximal terms that a config has."""
-    if config.personalize.rounds and config.personalize.proximal:
-        yield "personalize.proximal"
-    if config.partition.personal == "full" and config.partition.proximal:
-        yield "partition.proximal"
-
-
-def _declared(config: Config) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield the values that a config's method declares."""
-    for key, choices in registry.find(config.personalize.method).search.items():
-        if choices is not AROUND and _is_trained(config, key):
-            yield key, choices
+    """Yield the key and the config's value of each declared learning rate that training uses."""
+    own, values = config.personalize, to_values(config)
+    has_personal = config.partition.personal != "none"
+    moves_personal = has_personal and (own.personal_epochs or own.personal_steps)
+    used = {PERSONAL_RATE: moves_personal, FINETUNE_RATE: has_personal}
+    for key in registry.find(own.method).rates:
+        if used.get(key, True) and _is_trained(config, key):
+            rate = value_at(values, key)
+            # Only the personal rate may be missing: it is then the shared one.
+            yield key, own.shared_lr if rate is None else rate
 
 
 def _is_trained(config: Config, key: str) -> bool:

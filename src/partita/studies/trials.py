@@ -21,6 +21,8 @@ _NOT_SEARCHED = ("seed", "evaluate.", "task.validation", "out", "name", "compare
 """Keys that must be the same in all trials."""
 _KEPT = 67.0
 """Percentage of trials that continue at each check; the others are stopped."""
+_STOPPED = "stopped after"
+"""The beginning of the status of a trial that was stopped early."""
 _MAX_ROUNDS = 10**9
 """More than the rounds of any stage."""
 _FULL_TRIALS = 3
@@ -37,6 +39,11 @@ class Trial:
     """The metric on validation rows after the last stage; None if the trial was stopped or failed."""
     status: str
     """How the trial ended."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has no result for another reason than that it was stopped early."""
+        return self.value is None and not self.status.startswith(_STOPPED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,22 +94,32 @@ def check_space(space: SearchSpace, trials: int) -> None:
             raise ConfigError(f"The values of `{key}` must be numbers or strings, got {odd[0]!r}.")
 
 
+def ends_of(trials: Sequence[Trial], best: Trial) -> dict[str, str]:
+    """Return "lowest" or "highest" by key, for each number of the best trial at an end of those tried.
+
+    There is no end at 0: no setting is negative.
+    """
+    ends: dict[str, str] = {}
+    for key, value in best.choice.items():
+        if isinstance(value, str | bool) or value == 0:
+            continue
+        tried = {trial.choice[key] for trial in trials if not isinstance(trial.choice[key], str)}
+        if len(tried) > 1 and value in (min(tried), max(tried)):
+            ends[key] = "lowest" if value == min(tried) else "highest"
+    return ends
+
+
 def warn_of_ends(trials: Sequence[Trial], best: Trial) -> Iterator[str]:
     """Yield a sentence for each number of the best trial that is the lowest or the highest tried.
-
-    Nothing is yielded for 0: no setting is negative.
 
     >>> tried = [Trial(number=n, choice={"rate": n / 10}, value=n, status="done") for n in (1, 2, 3)]
     >>> list(warn_of_ends(tried, tried[2]))
     ['The best `rate`, 0.3, is the highest that was tried: a higher one may be better.']
     """
-    for key, value in best.choice.items():
-        if isinstance(value, str | bool) or value == 0:
-            continue
-        tried = [trial.choice[key] for trial in trials if not isinstance(trial.choice[key], str)]
-        for end, beyond, extreme in (("lowest", "lower", min), ("highest", "higher", max)):
-            if value == extreme(tried) and len(set(tried)) > 1:
-                yield f"The best `{key}`, {value}, is the {end} that was tried: a {beyond} one may be better."
+    for key, end in ends_of(trials, best).items():
+        beyond = end.removesuffix("est") + "er"
+        value = best.choice[key]
+        yield f"The best `{key}`, {value}, is the {end} that was tried: a {beyond} one may be better."
 
 
 class Sampler:
@@ -222,7 +239,7 @@ class TrialWatcher:
             self._evaluated.clear()
             self.trial.report(weighted_mean(metrics, weights), self._step)
             if self.trial.should_prune():
-                raise Stopped(f"stopped after {done} rounds")
+                raise Stopped(f"{_STOPPED} {done} rounds")
 
 
 def _step_of(line: RoundRow) -> int:

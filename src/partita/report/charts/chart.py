@@ -10,10 +10,26 @@ WIDTH = 820
 """The width of a chart in pixels; on a narrow page every part of a chart is scaled down."""
 HEIGHT = 240
 """The height of a chart that has one panel."""
-NAMES = frozenset(("curves", "metric", "metrics", "parameters", "scatter", "violins", "sorted", "examples"))
+NAMES = frozenset(
+    (
+        *("forest", "bytes", "parameters", "metric", "metrics", "curves"),
+        *("scatter", "violins", "sorted", "examples"),
+    )
+)
 """The names of all charts, which are the names of their files."""
+TEXT_SIZE = 14
+"""The size of texts in pixels."""
+LETTER = 8.5
+"""The width of a bold letter in pixels, nearly."""
 _GAP = 24
 """Pixels between two charts side by side."""
+_CONFIG = {
+    "axis": {"labelFontSize": TEXT_SIZE, "titleFontSize": TEXT_SIZE, "titleFontWeight": "normal"},
+    "legend": {"labelFontSize": TEXT_SIZE, "titleFontSize": TEXT_SIZE, "symbolSize": 120},
+    "header": {"labelFontSize": TEXT_SIZE + 1, "labelFontWeight": "bold", "labelLimit": 0},
+    "line": {"strokeWidth": 2.5},
+}
+"""Texts and lines that are readable at arm's length."""
 COUNTS = alt.Axis(tickMinStep=1, labelOverlap=True, format=",d")
 
 
@@ -30,6 +46,8 @@ class Chart:
     """The Vega-Lite specification."""
     data: Sequence[str]
     """The names of the datasets that it draws."""
+    narrow: Mapping[str, Any] | None = None
+    """The specification for a narrow page, if it is another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +60,15 @@ class Legend:
     """The methods that this chart shows."""
     parts: Sequence[str] = ()
     """The personal parts, if there are several."""
+    field: str = "method"
+    """The column that colors tell apart."""
 
     @property
     def colors(self) -> alt.Color:
         """The color of each method."""
         scale, legend = alt.Scale(domain=list(self.methods)), alt.Legend(values=list(self.shown))
         title = "method" if self.parts else "model"
-        return alt.Color("method:N", scale=scale, title=title, legend=legend)
+        return alt.Color(f"{self.field}:N", scale=scale, title=title, legend=legend)
 
     @property
     def shapes(self) -> Any:
@@ -60,7 +80,10 @@ class Legend:
 
 def chart_of(name: str, title: str, caption: str, drawn: Any, *data: str) -> Chart:
     """Return a drawn chart with its name, its texts and the names of its datasets."""
-    spec = drawn.to_dict() | {"description": caption}
+    spec = drawn.to_dict() | {"description": caption, "config": _CONFIG}
+    if "facet" in spec and "transform" in spec["spec"]:
+        # Panels are split and sorted after the transforms, not before.
+        spec["transform"] = spec["spec"].pop("transform")
     return Chart(name=name, title=title, caption=caption, spec=spec, data=data)
 
 

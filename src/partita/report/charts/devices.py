@@ -11,21 +11,19 @@ EXAMPLES = "Training examples per device"
 """Titles of charts that a page also uses where the chart cannot be drawn."""
 _MAX_COLUMNS = 3
 """Small multiples side by side."""
-_MAX_VIOLINS = 5
-"""Violins side by side."""
 _SPLITS = ["train", "validation", "test"]
 _MARGIN = 0.1
 """The share of the range that is added above and below a violin."""
 
 
 def scatter(change: str, caption: str, legend: Legend) -> Chart:
-    """Return every device's change against its training examples, by split; a menu highlights a method."""
+    """Return every device's change against its training examples, by split; a menu highlights a model."""
     choices = alt.binding_select(options=[None, *legend.shown], labels=["all", *legend.shown], name="Show ")
-    chosen = alt.selection_point(fields=["method"], bind=choices)
+    chosen = alt.selection_point(fields=[legend.field], bind=choices)
     drawn = (
         from_data("devices")
         .transform_filter("isValid(datum.change)")
-        .transform_filter(alt.FieldOneOfPredicate("method", list(legend.shown)))
+        .transform_filter(alt.FieldOneOfPredicate(legend.field, list(legend.shown)))
         .mark_point(filled=True, size=36)
         .encode(
             x=alt.X("examples:Q", title="training examples", scale=alt.Scale(zero=False), axis=COUNTS),
@@ -49,7 +47,7 @@ def scatter(change: str, caption: str, legend: Legend) -> Chart:
 
 def violins(change: str, caption: str, models: Sequence[str], *, extent: Sequence[float]) -> Chart:
     """Return the distribution of the change over devices: a violin for each model, a color for each split."""
-    columns = min(len(models), _MAX_VIOLINS)
+    columns = min(len(models), _MAX_COLUMNS)
     low, high = extent
     margin = _MARGIN * (high - low)
     drawn = (

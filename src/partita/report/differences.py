@@ -1,0 +1,73 @@
+"""A paired difference between two models, and its verdict in words: better, worse, or no clear difference."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from partita.studies.statistics import DeviceMetrics, paired_difference
+from partita.tasks.metrics import Direction
+
+MetricsBySeed = Mapping[int, DeviceMetrics]
+BETTER, UNCLEAR, WORSE, UNKNOWN = "clearly better", "no clear difference", "clearly worse", "no interval"
+"""The verdicts: whether the interval lies above zero, holds it, lies below it, or cannot be estimated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A mean paired difference with its 95 % confidence interval; positive if better."""
+
+    value: float
+    low: float | None
+    high: float | None
+    devices: int
+    """Number of devices that it is over."""
+    seeds: int
+
+    @property
+    def verdict(self) -> str:
+        """The verdict about the difference."""
+        if self.low is None or self.high is None:
+            return UNKNOWN
+        return BETTER if self.low > 0 else WORSE if self.high < 0 else UNCLEAR
+
+    @property
+    def interval(self) -> str:
+        """The interval in words, with what it is over."""
+        over = f"{counted(self.devices, 'device')} and {counted(self.seeds, 'seed')}"
+        if self.low is None or self.high is None:
+            return f"over {over}: no interval"
+        return f"95 % interval {self.low:+.4f} to {self.high:+.4f}, paired over {over}"
+
+    def compared_with(self, other: str) -> str:
+        """Return the comparison with another model in words.
+
+        >>> found = Difference(value=0.01, low=-0.02, high=0.04, devices=9, seeds=3)
+        >>> print(found.compared_with("FedAvg"))  # doctest: +ELLIPSIS
+        no clear difference from FedAvg (+0.0100, 95 % interval -0.0200 to +0.0400, ...)
+        """
+        if self.verdict == UNCLEAR or not self.value:
+            return f"no clear difference from {other} ({self.value:+.4f}, {self.interval})"
+        word = "better" if self.value >= 0 else "worse"
+        return f"{abs(self.value):.4f} {word} than {other} ({self.interval})"
+
+
+def difference(own: MetricsBySeed, other: MetricsBySeed, direction: Direction) -> Difference | None:
+    """Return the difference of one model from another, both by seed; None without a device in common."""
+    seeds = [seed for seed in own if seed in other]
+    found = (
+        paired_difference([own[s] for s in seeds], [other[s] for s in seeds], direction) if seeds else None
+    )
+    if found is None:
+        return None
+    devices = {device for seed in seeds for device in own[seed] if device in other[seed]}
+    return Difference(
+        value=found.value, low=found.low, high=found.high, devices=len(devices), seeds=found.seeds
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "device"), counted(1200, "device")
+    ('1 device', '1,200 devices')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
