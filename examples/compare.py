@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
     )
 
     for row in comparison.tables["methods"].records:
-        print(f"{row['method']:20} {row['personal part']:8} {row['accuracy mean']:.4f}")
+        print(f"{row['method']:32} {row['personal part']:8} {row['accuracy mean']:.4f}")
 
     run = comparison.runs["fedalt", "2.*", 1]
     last = [row for row in run.devices.to_pylist() if (row["stage"], row["split"]) == ("finetuned", "test")]

@@ -18,7 +18,7 @@ SCRIPTS = {
     "own_data": r"FedAlt, fine-tuned +0\.\d{4}",
     "own_method": r"LocalAlt: mean squared error 0\.\d{3}\nSharedFirst: mean squared error 0\.\d{3}",
     "resume_and_open": r"interrupted\n20 rounds, 48 rows in devices.parquet\ndevice-03: mean squared error 0\.",
-    "compare": r"Finetune +0\.\d{4}\nFedAlt +2\.\* +0\.\d{4}\nFedAlt is worst on device-\d+: 0\.\d{4}\n",
+    "compare": r"Local only +0\.\d{4}\n(.*\n)*FedAlt +2\.\* +0\.\d{4}\nFedAlt is worst on device-\d+: 0\.\d{4}\n",
     "fedalt_in_one_file": r"(device-\d\d: mean squared error 0\.\d{3}, variance \d\.\d{3}\n){12}",
 }
 """A pattern in the output of each script."""
