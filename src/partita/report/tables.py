@@ -174,13 +174,13 @@ def to_markdown(table: Table) -> str:
 def to_html(table: Table) -> str:
     """Return the table for a notebook, without colors of its own: light and dark themes have theirs."""
     table = visible(table)
-    sides = ["left" if is_text else "right" for is_text in text_columns(table)]
+    numbers = "text-align: right; white-space: nowrap; "
+    styles = ["text-align: left; " if is_text else numbers for is_text in text_columns(table)]
 
     def line(entries: Sequence[Entry], tag: str) -> str:
-        cells = zip(map(plain, entries), sides, strict=True)
+        cells = zip(map(plain, entries), styles, strict=True)
         return "".join(
-            f'<{tag} style="text-align: {side}; padding: 0.1em 0.6em">{html.escape(text)}</{tag}>'
-            for text, side in cells
+            f'<{tag} style="{style}padding: 0.1em 0.6em">{html.escape(text)}</{tag}>' for text, style in cells
         )
 
     rows = "".join(f"<tr>{line(row, 'td')}</tr>" for row in table.rows)
