@@ -26,12 +26,17 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(model(inputs), labels)
 
 
-def main() -> None:
-    """Train with FedAvg and with FedAlt, and print the test accuracy of both."""
+def make_task() -> partita.Task:
+    """Return 20 devices with their data, the model, the loss and a metric."""
     devices = {
         f"device-{n}": {"train": make_data(n, seed=n), "test": make_data(n, seed=100 + n)} for n in range(20)
     }
-    task = partita.Task(model=make_model, loss=loss, metrics={"accuracy": partita.accuracy}, devices=devices)
+    return partita.Task(model=make_model, loss=loss, metrics={"accuracy": partita.accuracy}, devices=devices)
+
+
+def main() -> None:
+    """Train with FedAvg and with FedAlt, and print the test accuracy of both."""
+    task = make_task()
     partition = partita.Partition(make_model(), personal="2.*")
 
     for method in (partita.FedAvg(shared_lr=0.5), partita.FedAlt(shared_lr=0.5, personal_lr=0.5)):
@@ -40,7 +45,7 @@ def main() -> None:
         print(f"{type(method).__name__}: test accuracy {accuracy:.2f}")
 
     model = result.model("device-3")
-    inputs, labels = devices["device-3"]["test"]
+    inputs, labels = make_data(3, seed=103)
     print(f"device-3 predicts {model(inputs[:8]).argmax(dim=1).tolist()}, labels {labels[:8].tolist()}")
 
 

@@ -5,13 +5,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
+from functools import cached_property
 from typing import Any
 
 import partita
 from partita.config.reference import field_docs
 
 TOPICS = {
-    "Runs": ("training", "runs", "studies", "progress"),
+    "Runs": ("api", "training", "runs", "studies", "progress"),
     "Tasks": ("tasks", "data", "errors"),
     "Partitions": ("partition",),
     "Models": ("models",),
@@ -67,7 +68,7 @@ def _members(kind: type) -> Iterator[str]:
             continue
         if inspect.isfunction(member):
             yield f"**`.{name}{_signature(member, max_length=1000)}`**\n\n{_prose(member)}"
-        elif isinstance(member, property):
+        elif isinstance(member, property | cached_property):
             yield f"**`.{name}`**\n\n{_prose(member)}"
 
 

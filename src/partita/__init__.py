@@ -10,6 +10,11 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from partita.api.comparison import ComparisonResult, compare, open_comparison
+    from partita.api.opening import open
+    from partita.api.result import Result
+    from partita.api.runs import pipeline, run
+    from partita.api.tuning import TuningResult, tune
     from partita.data.devices import Devices
     from partita.errors import CannotDo
     from partita.methods.carried import Carried, Sent, mean_over_all_devices, mean_over_replies
@@ -33,10 +38,8 @@ if TYPE_CHECKING:
     from partita.partition import Partition, Personalization, Regularization
     from partita.progress.tensorboard import TensorBoard
     from partita.protocol import Stage
-    from partita.runs.result import Result
     from partita.server.optimizers import Adagrad, Adam, Averaging, FedAdam, Yogi
     from partita.server.schedules import Exponential, Linear, constant
-    from partita.studies.python import open, pipeline, run
     from partita.tasks.metrics import Metric, Undefined, accuracy
     from partita.tasks.task import Task
     from partita.training.plan import Evaluation, Plan, Training
@@ -50,6 +53,7 @@ __all__ = [
     "CannotDo",
     "Carried",
     "Citation",
+    "ComparisonResult",
     "Devices",
     "Evaluation",
     "Exponential",
@@ -83,10 +87,12 @@ __all__ = [
     "Task",
     "TensorBoard",
     "Training",
+    "TuningResult",
     "Undefined",
     "Yogi",
     "accuracy",
     "adapters",
+    "compare",
     "constant",
     "descend",
     "full",
@@ -95,11 +101,18 @@ __all__ = [
     "mean_over_replies",
     "named_partition",
     "open",
+    "open_comparison",
     "pipeline",
     "run",
+    "tune",
 ]
 
 _HOMES = {
+    "partita.api.comparison": ("ComparisonResult", "compare", "open_comparison"),
+    "partita.api.opening": ("open",),
+    "partita.api.result": ("Result",),
+    "partita.api.runs": ("pipeline", "run"),
+    "partita.api.tuning": ("TuningResult", "tune"),
     "partita.data.devices": ("Devices",),
     "partita.errors": ("CannotDo",),
     "partita.methods.carried": ("Carried", "Sent", "mean_over_all_devices", "mean_over_replies"),
@@ -125,8 +138,6 @@ _HOMES = {
     "partita.progress.tensorboard": ("TensorBoard",),
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "FedAdam", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
-    "partita.runs.result": ("Result",),
-    "partita.studies.python": ("open", "pipeline", "run"),
     "partita.training.plan": ("Evaluation", "Plan", "Training"),
     "partita.tasks.metrics": ("Metric", "Undefined", "accuracy"),
     "partita.tasks.task": ("Task",),

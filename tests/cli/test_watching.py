@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -287,65 +287,6 @@ def examples(word: str) -> str:
     blocks = re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
     (block,) = [block for block in blocks if word in block]
     return block
-
-
-class Service(ModuleType):
-    """A fake of MLflow and of Weights & Biases with what the examples call."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.started: list[str | None] = []
-        self.numbers: list[dict[str, float]] = []
-        self.kept: list[str] = []
-        self.id = self.run_id = "run-1"
-        self.info = self
-
-    @contextmanager
-    def start_run(self, *, run_id: str | None, run_name: str) -> Iterator[Any]:
-        self.started.append(run_id)
-        yield self
-
-    def init(self, *, project: str, name: str, id: str | None, resume: str, config: dict) -> Any:
-        return self.start_run(run_id=id, run_name=name)
-
-    def log_params(self, values: dict[str, Any]) -> None:
-        assert values["personalize.method"] == "fedalt"
-
-    def log_metrics(self, numbers: dict[str, float], *, step: int) -> None:
-        self.numbers.append(numbers)
-
-    def log(self, numbers: dict[str, float]) -> None:
-        self.numbers.append(numbers)
-
-    def log_artifact(self, path: str) -> None:
-        assert Path(path).exists()
-        self.kept.append(Path(path).name)
-
-
-@pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_the_watchers_in_the_docs_work(
-    here: Path,
-    name: str,
-    stop_after: Callable[[int | None], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    service = Service(name)
-    monkeypatch.setitem(sys.modules, name, service)
-    monkeypatch.delitem(sys.modules, f"{name}_watcher", raising=False)
-    (here / f"{name}_watcher.py").write_text(examples(f"import {name}\n"))
-    stop_after(4)
-    with pytest.raises(Stop):
-        main(["run", "mine.toml", "out=a", f"report.watchers=['{name}_watcher:make']"])
-    stop_after(None)
-    assert main(["run", "--resume", "a"]) == 0
-
-    assert main(["run", "--resume", "a"]) == 0  # A finished run makes no watcher.
-    assert service.started == [None, "run-1"]
-    assert len(service.numbers) == ROUNDS - 1
-    assert service.numbers[-1]["finetuned/evaluate/metric"] == rounds_in("a")[-1]["metric"]
-    assert service.numbers[-1].keys() >= {"finetuned/evaluate/hurt", "finetuned/evaluate/loss"}
-    assert service.kept == (["summary.json"] if name == "mlflow" else [])
 
 
 def test_the_reader_in_the_docs_works(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from partita import FedAlt, FedAvg, Finetuning, Partition, Plan, Training, full, pipeline
+from partita.api.result import Result
 from partita.methods import registry
-from partita.runs.result import Result
 from partita.tasks.build import build_model
 from partita.training.costs import cost_model_of
 from small import affine_task, same_bits

@@ -69,7 +69,7 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Order, Reply | Failur
                 exchanged.append((order, answer))
                 yield answer
 
-    monkeypatch.setattr("partita.studies.python.SerialExecutor", Listening)
+    monkeypatch.setattr("partita.studies.local.SerialExecutor", Listening)
     return exchanged
 
 

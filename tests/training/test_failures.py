@@ -19,7 +19,7 @@ from partita import (
     Training,
     pipeline,
 )
-from partita.runs.result import Result
+from partita.api.result import Result
 from partita.training.failures import TrainingFailures, failures_by_stage
 from small import Both, affine_devices, affine_task, point_task
 

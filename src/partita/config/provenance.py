@@ -35,8 +35,9 @@ def made_with(config: Config, folder: Path, *others: Config) -> dict[str, str]:
     places: set[str] = set()
     paths = [path for each in (config, *others) for path in _paths(each)]
     for module in sorted({path.partition(":")[0] for path in paths if ":" in path}):
-        source = inspect.getsourcefile(importlib.import_module(module))
-        if source is None:
+        imported = importlib.import_module(module)
+        # The `__main__` of a notebook has no file.
+        if not hasattr(imported, "__file__") or (source := inspect.getsourcefile(imported)) is None:
             continue
         file = Path(source).resolve()
         versions[module] = f"{_version(module)}sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}"

@@ -21,8 +21,10 @@ from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear, constant
 from partita.training.plan import Plan, Training
 
-ORIGIN, PYTHON = "origin", "python"
-"""The key and the value under `made_with` that mark a run as started in Python."""
+PYTHON = "python"
+"""The `task.kind` of a task that was created in Python."""
+ORIGIN = "origin"
+"""The key under `made_with` that marks a run whose other settings are objects from Python too."""
 _SPLIT, _BY_NAMES = "partition", "by names"
 """The key and the value under `made_with` of a partition that tensor names define completely."""
 _SCHEDULES = {constant: "constant", Linear: "linear", Exponential: "exponential"}
@@ -55,6 +57,11 @@ def recorded_values(own: Personalization, plan: Plan, *, seed: int, name: str) -
 def is_from_python(values: Mapping[str, Any]) -> bool:
     """Return whether the values of a `config.toml` are those of a run that was started in Python."""
     return values.get("made_with", {}).get(ORIGIN) == PYTHON
+
+
+def has_task_from_python(values: Mapping[str, Any]) -> bool:
+    """Return whether the values of a `config.toml` have a task that no file has."""
+    return values.get("task", {}).get("kind") == PYTHON
 
 
 def recorded_partition(values: Mapping[str, Any], model: nn.Module) -> Partition:

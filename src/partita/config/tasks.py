@@ -1,6 +1,8 @@
 """From a config's task and model to a `Task`: data, model and initial weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from torch import nn
 from partita.config.files import START, find_files
 from partita.config.loading import MODELS, TASKS, call, load, own_code, taken, takes
 from partita.config.reading import check_type
+from partita.config.recording import PYTHON
 from partita.config.schema import Config, ModelConfig
 from partita.config.sections import in_section
 from partita.data.options import UNSEEN
@@ -22,6 +25,35 @@ from partita.tasks.build import seeded
 from partita.tasks.derived import differing
 from partita.tasks.task import Task
 from partita.tasks.validation import hold_out_validation
+
+_GIVEN: ContextVar[Task | None] = ContextVar("given", default=None)
+"""The task from Python that `given_task` provides."""
+
+
+@contextmanager
+def given_task(task: Task | None) -> Iterator[None]:
+    """Build every config with `task.kind = "python"` with this task, in the block that follows."""
+    token = _GIVEN.set(task)
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
+def check_given(config: Config) -> None:
+    """Raise if a config needs a task from Python and none is given."""
+    if config.task.kind == PYTHON:
+        task_from_python()
+
+
+def task_from_python() -> Task:
+    """Return the task from Python."""
+    if (task := _GIVEN.get()) is None:
+        raise ConfigError(
+            f"`task.kind` = {PYTHON!r} is a task that was created in Python, and no file has it: resume in "
+            "Python, with `resume=True`, and open runs with `partita.open(DIR, task=...)`."
+        )
+    return task
 
 
 def build_task(config: Config, folder: Path) -> tuple[Task, LoadReport | None]:
@@ -43,7 +75,7 @@ def build_task(config: Config, folder: Path) -> tuple[Task, LoadReport | None]:
 
 def _build_task(config: Config, files: Mapping[str, Path]) -> Task:
     """Return the task with its own model."""
-    function = load("task.kind", config.task.kind, TASKS)
+    function = task_from_python if config.task.kind == PYTHON else load("task.kind", config.task.kind, TASKS)
     found = {key.removeprefix("task."): str(path) for key, path in files.items() if key != START}
     options = {**config.task.options, **found}
     if UNSEEN in options:

@@ -148,3 +148,20 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> 
     """Return rows as a table in memory; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
     return pa.Table.from_pylist(list(rows), schema=schema)
+
+
+def stacked(tables: Iterable[tuple[Mapping[str, str | int], Table]]) -> Table:
+    """Return the rows of several tables as one table, each with columns of its own values before the others.
+
+    >>> one = table_of([{"x": 1.5}], {"x": float})
+    >>> stacked([({"seed": 1}, one), ({"seed": 2}, one)]).to_pylist()
+    [{'seed': 1, 'x': 1.5}, {'seed': 2, 'x': 1.5}]
+    """
+    return pa.concat_tables(_with_columns(values, table) for values, table in tables)
+
+
+def _with_columns(values: Mapping[str, str | int], table: Table) -> Table:
+    for place, (name, value) in enumerate(values.items()):
+        column = pa.repeat(pa.scalar(value, _TYPES[type(value)]), len(table))
+        table = table.add_column(place, name, column)
+    return table

@@ -1,4 +1,4 @@
-"""A progress bar with the time left in a terminal, and plain lines at intervals elsewhere."""
+"""A progress bar in a terminal or a notebook, and plain lines at intervals elsewhere."""
 
 import time
 from collections.abc import Callable
@@ -7,6 +7,8 @@ from typing import Self
 
 from rich import progress as rich_progress
 from rich.console import Console
+
+from partita.progress.notebook import notebook_bar
 
 OnProgress = Callable[[float, int, str], None]
 """A callback for progress: how much is done, the total, and a description of the current step."""
@@ -35,8 +37,9 @@ class ProgressBar:
 
     def __init__(self, console: Console, name: str = "") -> None:
         self._name = name
-        self._is_live = console.is_terminal and not console.quiet
+        self._is_live = console.is_terminal and not console.is_jupyter and not console.quiet
         self._plain = PeriodicPrinter(console)
+        self._cell = notebook_bar(console)
         self._bar = rich_progress.Progress(
             rich_progress.TextColumn("{task.description}", markup=False),
             rich_progress.BarColumn(),
@@ -59,10 +62,14 @@ class ProgressBar:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+        if self._cell is not None:
+            self._cell.remove()
 
     def update(self, done: float, total: int, text: str = "") -> None:
         """Show how much is done, with a description of the current step."""
         text = text or self._name
         self._bar.update(self._task, description=text, completed=done, total=total)
-        if not self._is_live:
+        if self._cell is not None:
+            self._cell.update(done, total, f"{int(done)}/{total}", text)
+        elif not self._is_live:
             self._plain.print(f"{int(done)}/{total} {text}", is_last=done >= total)

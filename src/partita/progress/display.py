@@ -1,4 +1,4 @@
-"""The display of a run's progress: two live lines in a terminal, plain lines at intervals elsewhere."""
+"""The display of a run's progress: live in a terminal or a notebook, plain lines at intervals elsewhere."""
 
 import time
 from collections import deque
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partita.progress.bar import PeriodicPrinter
+from partita.progress.notebook import notebook_bar
 from partita.protocol import Stage
 from partita.runs.curves import Mean, combined_mean, mean_in
 
@@ -146,8 +147,10 @@ class Display:
     """Shows a run's stage, round, loss, metric, devices hurt, speed and the time left."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._is_live = console.is_terminal and not console.is_dumb_terminal and not console.quiet
+        is_dumb = console.is_dumb_terminal or console.is_jupyter
+        self._is_live = console.is_terminal and not is_dumb and not console.quiet
         self._plain = PeriodicPrinter(console, clock)
+        self._cell = notebook_bar(console)
         self._speed = Speed(clock)
         self._progress = RunProgress()
         self._done, self._total = 0, 0
@@ -166,13 +169,18 @@ class Display:
         trace: TracebackType | None,
     ) -> None:
         self._live.stop()
+        if self._cell is not None:
+            self._cell.remove()
 
     def watch(self, line: Mapping[str, Any], done: int, total: int) -> None:
         """Show that a round has ended."""
         self._progress = self._progress.after(line)
         self._speed.update(done, total)
         self._done, self._total = done, total
-        if not self._is_live:
+        if self._cell is not None:
+            counted = " ".join([f"{done}/{total}", *self._speed.facts()])
+            self._cell.update(done, total, counted, str(self._progress))
+        elif not self._is_live:
             text = ", ".join([str(self._progress), *self._speed.facts()])
             self._plain.print(f"{done}/{total} {text}", is_last=done == total)
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from partita.config.recording import is_from_python
 from partita.errors import ConfigError
 from partita.protocol import Stage
 from partita.report.charts import devices as device_charts
@@ -83,7 +82,7 @@ class _RunPage:
     def _facts(self) -> dict[str, str]:
         """Return how to reproduce the run."""
         run = self.data.run
-        command = "" if is_from_python(run.values) else f"partita run {run.config_file.name} out=FOLDER"
+        command = f"partita run {run.config_file.name} out=FOLDER"
         return reproduction(run.values, command) | {"Seed": str(run.values["seed"])}
 
     @cached_property

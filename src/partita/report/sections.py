@@ -5,6 +5,7 @@ from statistics import median
 from typing import Any
 
 from partita.config.provenance import COMMAND
+from partita.config.recording import has_task_from_python
 from partita.report.charts import devices as device_charts
 from partita.report.charts.chart import Chart
 from partita.report.differences import counted
@@ -16,11 +17,14 @@ _MIN_DEVICES = 5
 
 
 def reproduction(values: Mapping[str, Any], command: str) -> dict[str, str]:
-    """Return how a run or comparison was made: the commands to make it again, if any, and versions."""
+    """Return how a run or comparison was made: the commands to make it again, if any, and versions.
+
+    No command makes a task again that was created in Python.
+    """
     versions = dict(values["made_with"])
     commands = {
         "Original command": versions.pop(COMMAND, ""),
-        "Command to reproduce it, in this folder": command,
+        "Command to reproduce it, in this folder": "" if has_task_from_python(values) else command,
     }
     return {name: text for name, text in commands.items() if text} | versions
 

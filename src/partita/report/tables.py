@@ -1,6 +1,7 @@
-"""Tables: one definition, written for the terminal, as CSV, Markdown and LaTeX, and as JSON values."""
+"""Tables: one definition, written for the terminal, as CSV, Markdown, LaTeX, HTML and as JSON values."""
 
 import csv
+import html
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,20 @@ class Table:
     """Sentences below the table."""
     shown: Sequence[str] = ()
     """The columns that are shown, in this order; none: all. CSV and JSON have all columns."""
+
+    @property
+    def records(self) -> list[dict[str, str | int | float]]:
+        """The rows as in the CSV, each a mapping by column: `pandas.DataFrame(table.records)`."""
+        columns = csv_columns(self)
+        return [dict(zip(columns, row, strict=True)) for row in csv_rows(self)]
+
+    def __str__(self) -> str:
+        """Return the table in Markdown."""
+        return to_markdown(self)
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return to_html(self)
 
 
 def visible(table: Table) -> Table:
@@ -101,15 +116,29 @@ def _json_value(entry: Entry) -> str | float | Mapping[str, Any] | None:
 
 def to_csv(table: Table) -> str:
     """Return the table as CSV: every number in full, each field of an entry in a column of its own."""
-    fields = [_fields_of([row[place] for row in table.rows]) for place in range(len(table.columns))]
     written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    header = zip(table.columns, fields, strict=True)
-    writer.writerow([f"{column} {field}".strip() for column, own in header for field in own])
-    for row in table.rows:
-        entries = zip(row, fields, strict=True)
-        writer.writerow([_csv_value(entry, field) for entry, own in entries for field in own])
+    csv.writer(written, lineterminator="\n").writerows([csv_columns(table), *csv_rows(table)])
     return written.getvalue()
+
+
+def csv_columns(table: Table) -> list[str]:
+    """Return the names of the columns that the CSV has."""
+    columns = zip(table.columns, _fields(table), strict=True)
+    return [f"{column} {field}".strip() for column, own in columns for field in own]
+
+
+def csv_rows(table: Table) -> list[list[str | int | float]]:
+    """Return the rows that the CSV has."""
+    fields = _fields(table)
+    return [
+        [_csv_value(entry, field) for entry, own in zip(row, fields, strict=True) for field in own]
+        for row in table.rows
+    ]
+
+
+def _fields(table: Table) -> list[Sequence[str]]:
+    """Return the fields of each column's entries that the CSV has columns for."""
+    return [_fields_of([row[place] for row in table.rows]) for place in range(len(table.columns))]
 
 
 _FIELDS: Mapping[type, Sequence[str]] = {
@@ -140,6 +169,27 @@ def to_markdown(table: Table) -> str:
     rows = [[plain(entry).replace("|", "\\|") for entry in row] for row in (table.columns, *table.rows)]
     lines = [f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])]
     return "\n".join([f"**{table.title}**", "", *lines, *(f"\n{note}" for note in table.notes)]) + "\n"
+
+
+def to_html(table: Table) -> str:
+    """Return the table for a notebook, without colors of its own: light and dark themes have theirs."""
+    table = visible(table)
+    numbers = "text-align: right; white-space: nowrap; "
+    styles = ["text-align: left; " if is_text else numbers for is_text in text_columns(table)]
+
+    def line(entries: Sequence[Entry], tag: str) -> str:
+        cells = zip(map(plain, entries), styles, strict=True)
+        return "".join(
+            f'<{tag} style="{style}padding: 0.1em 0.6em">{html.escape(text)}</{tag}>' for text, style in cells
+        )
+
+    rows = "".join(f"<tr>{line(row, 'td')}</tr>" for row in table.rows)
+    notes = "".join(f"<p>{html.escape(note)}</p>" for note in table.notes)
+    return (
+        f'<table><caption style="text-align: left">{html.escape(table.title)}</caption>'
+        f"<thead><tr>{line(table.columns, 'th')}</tr></thead><tbody>{rows}</tbody></table>"
+        + (f"<details><summary>Notes</summary>{notes}</details>" if notes else "")
+    )
 
 
 def to_latex(table: Table) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from partita.config.files import check_unchanged
 from partita.config.provenance import find_own_code
+from partita.config.tasks import check_given
 from partita.durable import locked, make_folder, replace_file
 from partita.errors import InUse
 from partita.progress.bar import OnProgress
@@ -44,7 +45,9 @@ def finish(
     """
     find_own_code(comparison.values, comparison.folder)
     if not all(map(comparison.is_done, comparison.cells)):
-        check_unchanged(base_of(comparison.values), comparison.folder, "comparison")
+        base = base_of(comparison.values)
+        check_given(base)
+        check_unchanged(base, comparison.folder, "comparison")
     progress = _Progress(comparison, _ending_all(on_progress), _ending_all(on_round))
     try:
         while left := [cell for cell in comparison.cells if not comparison.is_done(cell)]:

@@ -12,7 +12,7 @@ from partita.runs.journal import MemoryJournal
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.comparison import cells_in, check_cell, first_seed, methods_of
-from partita.studies.python import local_executor
+from partita.studies.local import local_executor
 from partita.training.journal import RoundRow
 from partita.training.pipeline import Pipeline
 from partita.training.plan import Evaluation, Plan, Training

@@ -40,7 +40,7 @@ from partita.protocol import Stage
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
-from partita.studies.python import local_executor, write_costs, write_derived
+from partita.studies.local import local_executor, write_costs, write_derived
 from partita.studies.resume import resumed_config
 from partita.tasks.build import build_model
 from partita.tasks.task import Task

@@ -106,13 +106,18 @@ def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: i
     return reopen(folder)
 
 
+def is_search(folder: Path) -> bool:
+    """Return whether a folder holds a search."""
+    return (folder / _SEARCH).is_file()
+
+
 def reopen(folder: Path) -> Tuning:
     """Return the tuning in a folder, to begin or to resume it.
 
     Raises:
         ConfigError: there is none, or its files are damaged.
     """
-    if not (folder / _SEARCH).is_file():
+    if not is_search(folder):
         raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{_SEARCH}`.")
     values = read_values(folder / "config.toml")
     try:

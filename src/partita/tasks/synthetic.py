@@ -16,13 +16,15 @@ from partita.tasks.classification_metrics import classification_metrics
 from partita.tasks.metrics import Metric, NamedMetric, select
 from partita.tasks.regression_metrics import REGRESSION
 from partita.tasks.task import Task
+from partita.tasks.validation import hold_out_validation
 
 
-def synthetic(*, form: str = "quadratic", **settings: Any) -> Task:
+def synthetic(*, form: str = "quadratic", validation: float = 0.0, **settings: Any) -> Task:
     """Return a synthetic task with a known optimum.
 
     Args:
         form: `quadratic` or `mixture`.
+        validation: the share of training examples held out for validation.
         settings: the keys of that form.
     """
     if form not in FORMS:
@@ -31,7 +33,8 @@ def synthetic(*, form: str = "quadratic", **settings: Any) -> Task:
     for name in settings:
         if name not in keys:
             raise unknown_key(name, [*keys, "validation"])
-    return FORMS[form](**settings)
+    task = FORMS[form](**settings)
+    return hold_out_validation(task, validation) if validation else task
 
 
 def quadratic(

@@ -4,15 +4,22 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
 from partita.data.arrow import Table
+from partita.errors import ConfigError
 from partita.models.full import Full
 from partita.params import Params, cloned, copy_into
 from partita.partition import Personalization
 from partita.protocol import DeviceId, Stage
+from partita.report import write
+from partita.report.command_tables import models_table
+from partita.report.models import all_models
+from partita.report.tables import to_html
+from partita.runs.folder import RunFolder
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
 from partita.training.evaluation import Summary
@@ -97,6 +104,33 @@ class Result:
     def derived(self) -> Mapping[str, Any]:
         """Values derived from the data of all devices that models depend on, such as a vocabulary."""
         return self._origin.task.derived
+
+    def report(self) -> Path:
+        """Write the report to the run's folder, page, figures and tables, and return the page's path.
+
+        Raises:
+            ConfigError: the run is in memory.
+        """
+        if not isinstance(self._record, RunFolder):
+            raise ConfigError("A run in memory has no folder for its report: give it one with `out`.")
+        return write.write_report(self._record.path)
+
+    def __repr__(self) -> str:
+        """Return the metric of each stage on one line."""
+        summary = self.summary
+        stages = [f"{stats['weighted_mean']:.4f} {stage}" for stage, stats in summary["stages"].items()]
+        stages += [f"{stage} failed" for stage in summary.get("failed", {})]
+        devices = max((stats["devices"] for stats in summary["stages"].values()), default=0)
+        whose = f"{summary['split']} {summary['metric']} over {devices} devices"
+        return f"Result({whose}: {', '.join(stages)})"
+
+    def _repr_html_(self) -> str:
+        """Return the table of models, for a notebook."""
+        found = {**self.summary["stages"], **self.summary.get("failed", {})}
+        models = [(str(stage), found[stage]) for stage in Stage if stage in found]
+        if isinstance(self._record, RunFolder):
+            models = all_models(self._record)
+        return to_html(models_table(self.summary, models))
 
     def served(self, device: DeviceId) -> Literal["global", "personal"]:
         """Return which model the device is served: its own, or the global one where that was chosen."""

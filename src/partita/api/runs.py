@@ -1,0 +1,137 @@
+"""Runs from Python: `run` trains a split model with one method, `pipeline` runs all stages."""
+
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from partita.api.progress import run_progress
+from partita.api.result import Origin, Result
+from partita.config.recording import recorded_values
+from partita.device.store import DiskStore, MemoryStore
+from partita.durable import replace_file
+from partita.methods.method import Method
+from partita.partition import Partition, Personalization, personalization_of
+from partita.protocol import Executor
+from partita.runs.fingerprint import fingerprint_of
+from partita.runs.folder import RunFolder
+from partita.runs.journal import FolderJournal, MemoryJournal
+from partita.studies.local import local_executor, write_costs, write_derived
+from partita.tasks.check import check_task
+from partita.tasks.task import Task
+from partita.training.pipeline import Pipeline, RoundCallback
+from partita.training.plan import Plan, Training
+
+
+def pipeline(
+    task: Task,
+    partition: Partition | Personalization,
+    plan: Plan,
+    *,
+    seed: int = 1,
+    out: str | Path | None = None,
+    resume: bool = False,
+    watch: RoundCallback | None = None,
+    progress: bool | None = None,
+    executor: Executor | None = None,
+) -> Result:
+    """Run a plan's stages and return the result.
+
+    Args:
+        task: data, model, loss and metrics.
+        partition: how the model is split after pretraining.
+        plan: pretraining, personalization and fine-tuning, each optional.
+        seed: the source of all randomness.
+        out: the run's folder; without it everything stays in memory.
+        resume: continue the run in `out`.
+        watch: called after every round.
+        progress: whether progress is shown; by default in a terminal or a notebook, unless `watch` is given.
+        executor: where devices run; without it in this process, one after the other.
+    """
+    own = personalization_of(partition)
+    plan.check(task.devices.ids)
+    check_task(task, own, seed=seed)
+    plan.evaluate.check(task)
+    for training in plan.trainings.values():
+        training.check(task)
+    origin = Origin(task, own, seed)
+    folder = None if out is None else RunFolder(out)
+    if folder is None and resume:
+        raise ValueError("`resume=True` needs `out`, the folder of the run to resume.")
+    if folder is not None and folder.path.exists() and not resume:
+        raise FileExistsError(f"`{folder.path}` already exists: give another `out`, or `resume=True`.")
+    with run_progress(progress, watch) as watcher:
+        if folder is None:
+            record = _run_in_memory(origin, plan, executor, watcher)
+        else:
+            record = _run_in_folder(folder, origin, plan, executor, watcher)
+    return Result(record, lambda: origin)
+
+
+def _run_in_memory(
+    origin: Origin, plan: Plan, executor: Executor | None, watch: RoundCallback
+) -> MemoryJournal:
+    task, own, seed = origin.task, origin.personalization, origin.seed
+    memory = MemoryStore()
+    journal = MemoryJournal(memory if executor is None else None)
+    with executor or local_executor(task, own, plan, memory, seed=seed) as devices:
+        Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
+    return journal
+
+
+def _run_in_folder(
+    folder: RunFolder, origin: Origin, plan: Plan, executor: Executor | None, watch: RoundCallback
+) -> RunFolder:
+    task, own, seed = origin.task, origin.personalization, origin.seed
+    store = DiskStore(folder.personal_folder)
+    with (
+        FolderJournal(folder, fingerprint_of(task, own, plan, seed=seed)) as journal,
+        executor or local_executor(task, own, plan, store, seed=seed) as devices,
+    ):
+        _write_config(folder, own, plan, seed=seed)
+        write_derived(folder, task)
+        write_costs(folder, task, own, plan, seed=seed)
+        task.skipped.log_to(folder.skipped_file)
+        Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
+    return folder
+
+
+def _write_config(folder: RunFolder, own: Personalization, plan: Plan, *, seed: int) -> None:
+    """Write what a config can say of a run that was started in Python, so that its report can be written."""
+    values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
+    replace_file(folder.config_file, tomli_w.dumps(values).encode())
+
+
+def run(
+    task: Task,
+    partition: Partition | Personalization,
+    method: Method,
+    *,
+    rounds: int,
+    devices_per_round: int | None = None,
+    seed: int = 1,
+    out: str | Path | None = None,
+    resume: bool = False,
+    watch: RoundCallback | None = None,
+    progress: bool | None = None,
+    executor: Executor | None = None,
+) -> Result:
+    """Train a split model from its initial values with one method, and return the result.
+
+    Args:
+        task: data, model, loss and metrics.
+        partition: how the model is split.
+        method: the method, for example `FedAlt(shared_lr=0.1)`.
+        rounds: number of rounds.
+        devices_per_round: number of devices in each round; by default 10, or all where there are fewer.
+        seed: the source of all randomness.
+        out: the run's folder; without it everything stays in memory.
+        resume: continue the run in `out`.
+        watch: called after every round.
+        progress: whether progress is shown; by default in a terminal or a notebook, unless `watch` is given.
+        executor: where devices run; without it in this process, one after the other.
+    """
+    cohort = devices_per_round or min(10, len(task.devices))
+    plan = Plan(personalize=Training(method=method, rounds=rounds, devices_per_round=cohort))
+    where: dict[str, Any] = {"out": out, "resume": resume, "executor": executor}
+    return pipeline(task, partition, plan, seed=seed, watch=watch, progress=progress, **where)

@@ -1,0 +1,64 @@
+"""Settings of comparisons and searches from Python: the values of a config, but for the task."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from partita.config.changes import Values, dotted, with_values
+from partita.config.files import find_files, relative_to
+from partita.config.reading import read_values
+from partita.config.recording import PYTHON
+from partita.errors import ConfigError
+from partita.studies.cells import base_of
+
+_ARGUMENTS = {"task.kind": "task", "out": "out"}
+"""Keys that are no settings, and the arguments that are for them."""
+
+
+def values_of(settings: Mapping[str, Any], changes: Mapping[str, Any], out: str | Path | None) -> Values:
+    """Return the values of a config with these settings by dotted key, for a task from Python.
+
+    Args:
+        settings: the user's settings.
+        changes: further ones, which come from other arguments; None leaves the setting as it is.
+        out: the folder.
+
+    Raises:
+        ConfigError: a setting has a key or a value that a config cannot have.
+    """
+    for key, argument in _ARGUMENTS.items():
+        if key in settings:
+            raise ConfigError(f"`{key}` is not a setting: use the argument `{argument}`.")
+    own = {"name": Path(out).resolve().name if out else PYTHON, **settings, "task.kind": PYTHON}
+    own |= {key: value for key, value in changes.items() if value is not None}
+    try:
+        return tomllib.loads(tomli_w.dumps(with_values({}, {**own, "out": out and str(out)})))
+    except TypeError as error:
+        raise ConfigError(f"Settings are numbers, strings, booleans, lists and dicts: {error}.") from None
+
+
+def check_free(out: str | Path | None, *, resume: bool) -> None:
+    """Raise if `out` exists and is not to be resumed, or if there is nothing to resume."""
+    if out is None and resume:
+        raise ValueError("`resume=True` needs `out`, the folder to resume.")
+    if out is not None and Path(out).exists() and not resume:
+        raise FileExistsError(f"`{out}` already exists: give another `out`, or `resume=True`.")
+
+
+def check_same(given: Values, folder: Path) -> None:
+    """Raise if what is to be resumed in a folder was started with other settings.
+
+    Paths of files are from the current folder in `given`, and from its own in what is recorded.
+    """
+    files = relative_to(folder, find_files(base_of(given), Path()))
+    now = dotted(with_values(given, {**files, "out": None}))
+    then = dotted(with_values(read_values(folder / "config.toml"), {"made_with": None}))
+    for key in {**then, **now}:
+        if now.get(key) != then.get(key):
+            raise ConfigError(
+                f"`{folder}` was started with `{key}` = {then.get(key)!r}, got {now.get(key)!r}: resume it "
+                "with the same settings, or start again in another folder."
+            )

@@ -1,0 +1,108 @@
+"""Searches for settings from Python, on the validation rows of a task of one's own."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partita.api.progress import study_progress
+from partita.api.settings import check_free, check_same, values_of
+from partita.config.tasks import given_task
+from partita.errors import ConfigError
+from partita.report.command_tables import trials_table
+from partita.report.tables import Table, write_tables
+from partita.studies import tune as tuning
+from partita.studies.trials import SearchSpace, Trial, Tuned
+from partita.tasks.task import Task
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The result of a search in its folder."""
+
+    tuned: Tuned
+    folder: Path
+    """The folder of the search, with a run for each trial."""
+
+    @property
+    def best(self) -> Mapping[str, Any]:
+        """The best values by key; `settings={**settings, **result.best}` uses them."""
+        return self.tuned.best.choice
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """All trials: their values (`choice`), the metric on validation rows (`value`) and their `status`."""
+        return self.tuned.trials
+
+    @property
+    def table(self) -> Table:
+        """The table of `partita tune`."""
+        return trials_table(self.tuned)
+
+    def __repr__(self) -> str:
+        """Return the best trial on one line."""
+        metric = f"validation {self.tuned.metric} {self.tuned.best.value:.4f}"
+        return f"TuningResult({len(self.trials)} trials in {self.folder}; best: {metric} with {self.best})"
+
+    def _repr_html_(self) -> str:
+        """Return the table of trials, for a notebook."""
+        return self.table._repr_html_()
+
+
+def tune(
+    task: Task,
+    space: SearchSpace,
+    *,
+    trials: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> TuningResult:
+    """Search for settings on validation rows, as `partita tune` does, and return the best.
+
+    Args:
+        task: data, model, loss and metrics.
+        space: the values to try by config key, `{"personalize.shared_lr": [0.01, 0.1]}`.
+        trials: number of trials; 0: every combination.
+        settings: values of other config keys; the rest have their defaults.
+        out: the folder of the search; by default the next free `runs/python-tune-N`.
+        resume: continue the search in `out`, if it was started there.
+        progress: whether progress is shown; by default in a terminal or a notebook.
+
+    Raises:
+        ConfigError: an argument or a setting cannot be used; nothing has been trained then.
+        RunFailed: no trial ran to its end.
+    """
+    check_free(out, resume=resume)
+    own = {key: list(choices) for key, choices in space.items()}
+    values = values_of(settings or {}, {}, out)
+    with given_task(task), study_progress(progress) as on_progress:
+        if out is not None and tuning.is_search(Path(out)):
+            check_same(values, Path(out))
+            search = _reopened(Path(out), own, trials)
+        else:
+            search = tuning.begin(values, Path(), own, trials)
+        tuned = tuning.tune(search, on_progress=on_progress)
+    for warning in tuned.warnings:
+        logger.warning(warning)
+    write_tables([trials_table(tuned)], search.folder)
+    return TuningResult(tuned, search.folder)
+
+
+def _reopened(folder: Path, space: SearchSpace, trials: int) -> tuning.Tuning:
+    """Return the search in a folder, to resume it.
+
+    Raises:
+        ConfigError: it was started with another search space or number of trials.
+    """
+    search = tuning.reopen(folder)
+    if (dict(search.space), search.trials) != (dict(space), trials):
+        raise ConfigError(
+            f"The search in `{folder}` was started with {search.trials} trials of {dict(search.space)}, got "
+            f"{trials} trials of {dict(space)}."
+        )
+    return search

@@ -1,0 +1,49 @@
+"""Running a plan in this process: the default executor, and the files that every run's folder has."""
+
+import json
+
+from partita.device.roles import build_roles
+from partita.device.store import Store
+from partita.durable import replace_file
+from partita.executors.serial import SerialExecutor
+from partita.methods import registry
+from partita.partition import Personalization
+from partita.protocol import Stage
+from partita.runs.folder import RunFolder
+from partita.tasks.build import split_by_stage
+from partita.tasks.derived import derived_bytes
+from partita.tasks.task import Task
+from partita.training.costs import cost_model_of
+from partita.training.plan import Plan
+from partita.training.visits import visit_costs
+
+
+def local_executor(
+    task: Task, personalization: Personalization, plan: Plan, store: Store, *, seed: int
+) -> SerialExecutor:
+    """Return the executor that visits all devices of a plan in this process."""
+    pretrains = plan.pretrain is not None and plan.pretrain.rounds > 0
+    roles = build_roles(
+        split_by_stage(task, personalization, seed=seed, pretrains=pretrains),
+        pretrain=plan.pretrain.method if plan.pretrain else None,
+        personalize=plan.personalize.method if plan.personalize else None,
+        finetune=plan.finetune,
+    )
+    return SerialExecutor(task, roles, store, seed=seed)
+
+
+def write_derived(folder: RunFolder, task: Task) -> None:
+    """Write the values that the task derived from the data of all devices, if there are any."""
+    if task.derived:
+        replace_file(folder.derived_file, derived_bytes(task.derived))
+
+
+def write_costs(folder: RunFolder, task: Task, own: Personalization, plan: Plan, *, seed: int) -> None:
+    """Write what the run's partition costs a device, for its report, unless that has been written."""
+    if folder.costs_file.exists():
+        return
+    training = plan.training(Stage.PERSONALIZED)
+    local = training.method.local if training else registry.find(registry.REFERENCE).update
+    model = cost_model_of(task, seed=seed)
+    costs = {**model.costs(own, local), **visit_costs(model, own, plan)}
+    replace_file(folder.costs_file, json.dumps(costs, indent=1).encode())
