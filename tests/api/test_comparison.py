@@ -13,7 +13,7 @@ from partita import LocalSim, Task
 from partita.cli import main
 from partita.errors import ConfigError
 from partita.runs.folder import RunFolder
-from partita.studies import compare as comparing
+from partita.studies import run as runner
 from partita.tasks.synthetic import synthetic
 from small import same_bits
 
@@ -100,7 +100,7 @@ def test_a_comparison_is_opened_and_builds_its_models_with_its_task(mine: partit
 def test_an_interrupted_comparison_is_resumed_with_its_task(
     mine: partita.ComparisonResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, begun = comparing.runner.finish, list[Any]()
+    real, begun = runner.finish, list[Any]()
 
     def stop_in_the_third(prepared: Any, watch: Any) -> Any:
         begun.append(prepared)
@@ -108,7 +108,7 @@ def test_an_interrupted_comparison_is_resumed_with_its_task(
             raise KeyboardInterrupt
         return real(prepared, watch)
 
-    monkeypatch.setattr(comparing.runner, "finish", stop_in_the_third)
+    monkeypatch.setattr(runner, "finish", stop_in_the_third)
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path / "mine", seeds=2)
     with pytest.raises(FileExistsError, match="give another `out`, or `resume=True`"):

@@ -18,7 +18,8 @@ from partita.errors import ConfigError
 from partita.methods import registry
 from partita.report import write
 from partita.report.comparison_tables import comparison_tables, write_comparison_tables
-from partita.report.tables import MeanStd, Table, plain
+from partita.report.entries import MeanStd, plain
+from partita.report.tables import Table
 from partita.runs.fingerprint import fingerprint_of
 from partita.studies.cells import Cell
 from partita.studies.compare import finish, retry_failed
