@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from partita import Metric, Task
-from partita.report.comparison_tables import write_comparison_tables
+from partita.report.tables.comparison import write_comparison_tables
 from partita.studies.compare import finish
 from partita.studies.comparison import Comparison, begin
 from partita.tasks.metrics import Undefined

@@ -8,7 +8,7 @@ import pytest
 import partita
 from partita import FedAlt, Metric, Partition
 from partita.errors import ConfigError
-from partita.report.tables import Table, to_html
+from partita.report.tables.table import Table, to_html
 from small import affine_task
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from partita.cli import main
-from partita.report.comparison_page import comparison_page
-from partita.report.run_page import run_page
+from partita.report.comparison.page import comparison_page
+from partita.report.run.page import run_page
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import reopen
 

@@ -6,7 +6,7 @@ import pytest
 
 from compared import done, table, values
 from partita.cli import main
-from report.test_run_page import ParsedPage
+from report.run.test_page import ParsedPage
 
 pytestmark = pytest.mark.usefixtures("reports", "no_figures")
 

@@ -7,11 +7,11 @@ import pytest
 
 from compared import ROUNDS, quiet, started, values
 from partita import Evaluation, FedAvg, Metric, Partition, Plan, Training, pipeline
-from partita.report.comparison_data import read_comparison
-from partita.report.comparison_page import comparison_page
+from partita.report.comparison.data import read_comparison
+from partita.report.comparison.page import comparison_page
 from partita.report.curve_data import ComparisonCurves, domains_of, labels_of, over_seeds
 from partita.report.figures import write_figures
-from partita.report.run_page import run_page
+from partita.report.run.page import run_page
 from partita.runs.curves import CurvePoint, curve_of
 from partita.runs.folder import RunFolder
 from partita.studies.compare import finish

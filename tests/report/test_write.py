@@ -14,7 +14,7 @@ from compared import done, values
 from partita import FedAlt, Partition
 from partita.data.arrow import read_table
 from partita.report import write
-from report.test_run_page import ParsedPage, finished
+from report.run.test_page import ParsedPage, finished
 from small import affine_task
 
 pytestmark = pytest.mark.usefixtures("reports", "no_figures")

@@ -6,7 +6,7 @@ import pytest
 from torch import Tensor
 
 from partita import FedAvg, Finetuning, Metric, Partition, Plan, Training, pipeline
-from partita.report.run_page import run_page
+from partita.report.run.page import run_page
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, warnings_of
 from small import Both, Point, affine_devices, affine_task, point_task

@@ -15,7 +15,7 @@ from partita.config.schema import Config
 from partita.durable import locked
 from partita.errors import ConfigError, RunFailed
 from partita.params import to_bytes
-from partita.report.comparison_tables import write_comparison_tables
+from partita.report.tables.comparison import write_comparison_tables
 from partita.studies import comparison as running
 from partita.studies import run as runner
 from partita.studies.compare import finish, retry_failed

@@ -15,9 +15,9 @@ from partita.config.building import build
 from partita.config.reading import changed
 from partita.data.unseen import is_unseen
 from partita.protocol import Stage
-from partita.report.comparison_page import comparison_page
-from partita.report.run_page import run_page
-from partita.report.unseen_tables import run_unseen_table
+from partita.report.comparison.page import comparison_page
+from partita.report.run.page import run_page
+from partita.report.tables.unseen import run_unseen_table
 from partita.runs.folder import RunFolder
 from partita.studies import run as runner
 from partita.studies.comparison import Comparison

@@ -17,9 +17,9 @@ from partita.data.arrow import stacked
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.report import write
-from partita.report.comparison_tables import comparison_tables, write_comparison_tables
-from partita.report.entries import MeanStd, plain
-from partita.report.tables import Table
+from partita.report.tables.comparison import comparison_tables, write_comparison_tables
+from partita.report.tables.entries import MeanStd, plain
+from partita.report.tables.table import Table
 from partita.runs.fingerprint import fingerprint_of
 from partita.studies.cells import Cell
 from partita.studies.compare import finish, retry_failed

@@ -16,9 +16,9 @@ from partita.params import Params, cloned, copy_into
 from partita.partition import Personalization
 from partita.protocol import DeviceId, Stage
 from partita.report import write
-from partita.report.command_tables import models_table
 from partita.report.models import all_models
-from partita.report.tables import to_html
+from partita.report.tables.commands import models_table
+from partita.report.tables.table import to_html
 from partita.runs.folder import RunFolder
 from partita.tasks.build import build_model
 from partita.tasks.task import Task

@@ -10,8 +10,8 @@ from partita.api.progress import study_progress
 from partita.api.settings import check_free, check_same, values_of
 from partita.config.tasks import given_task
 from partita.errors import ConfigError
-from partita.report.command_tables import trials_table
-from partita.report.tables import Table, write_tables
+from partita.report.tables.commands import trials_table
+from partita.report.tables.table import Table, write_tables
 from partita.studies import tune as tuning
 from partita.studies.trials import SearchSpace, Trial, Tuned
 from partita.tasks.task import Task

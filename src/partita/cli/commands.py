@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from partita.report import tables as report_tables
+    from partita.report.tables import table as report_tables
     from partita.runs.folder import RunFolder
     from partita.studies.comparison import Comparison
     from partita.studies.run import Prepared
@@ -62,11 +62,11 @@ def _prepare(options: argparse.Namespace) -> "Prepared":
 
 def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     """Print the result of a finished run, and write its report."""
-    from partita.report.command_tables import models_table
-    from partita.report.metrics_table import run_metrics
     from partita.report.models import all_models
-    from partita.report.tables import to_terminal
-    from partita.report.unseen_tables import run_unseen_table
+    from partita.report.tables.commands import models_table
+    from partita.report.tables.metrics import run_metrics
+    from partita.report.tables.table import to_terminal
+    from partita.report.tables.unseen import run_unseen_table
     from partita.runs.warnings import warnings_of
 
     models, warnings = all_models(run), warnings_of(run)
@@ -113,8 +113,8 @@ def compare(options: argparse.Namespace) -> int:
 
 def _print_forecast(options: argparse.Namespace, values: Mapping[str, Any], folder: Path) -> None:
     """Print the runs of a comparison and the expected time of each."""
-    from partita.report.command_tables import forecast_table
-    from partita.report.tables import to_terminal, to_values
+    from partita.report.tables.commands import forecast_table
+    from partita.report.tables.table import to_terminal, to_values
     from partita.studies.forecast import forecast
 
     expected = forecast_table(forecast(values, folder))
@@ -129,8 +129,8 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
     """Run all runs of a comparison that are left, print the tables and write the report."""
     from partita.progress.bar import ProgressBar
     from partita.progress.watchers import ignore
-    from partita.report.comparison_tables import write_comparison_tables
-    from partita.report.tables import to_terminal, to_values
+    from partita.report.tables.comparison import write_comparison_tables
+    from partita.report.tables.table import to_terminal, to_values
     from partita.studies.compare import finish
 
     _log(options, f"Comparing in {comparison.folder}")
@@ -159,8 +159,8 @@ def tune(options: argparse.Namespace) -> int:
     """Search for settings on validation data, or resume a search."""
     from partita.progress.bar import ProgressBar
     from partita.progress.watchers import ignore
-    from partita.report.command_tables import trials_table
-    from partita.report.tables import to_terminal, write_tables
+    from partita.report.tables.commands import trials_table
+    from partita.report.tables.table import to_terminal, write_tables
     from partita.studies.tune import tune, write_tuned
 
     tuning = _tuning(options)
@@ -247,7 +247,7 @@ def _write_report(folder: Path, **shown: Any) -> Path:
 def describe(options: argparse.Namespace) -> int:
     """Print the costs of each partition of a model."""
     from partita.config.reading import read_config
-    from partita.report.command_tables import costs_notes, costs_table
+    from partita.report.tables.commands import costs_notes, costs_table
     from partita.studies.describe import describe
 
     path, overrides = _config_of(options.arguments)

@@ -9,7 +9,7 @@ from functools import cached_property
 from partita.progress.display import ACTIVITIES
 from partita.protocol import DeviceId, Stage
 from partita.report.charts.curves import PRETRAINING
-from partita.report.comparison_data import WHOLE, ComparisonData
+from partita.report.comparison.data import WHOLE, ComparisonData
 from partita.report.figures import Datum
 from partita.runs.curves import CurvePoint, curve_of, has_curve, metrics_of, sample_of
 from partita.runs.folder import RunFolder

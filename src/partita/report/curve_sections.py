@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from partita.report.charts import curves as curve_charts
 from partita.report.charts.chart import Legend
 from partita.report.charts.curves import PRETRAINING, Curves
-from partita.report.comparison_data import WHOLE, ComparisonData
+from partita.report.comparison.data import WHOLE, ComparisonData
 from partita.report.curve_data import ComparisonCurves, RunCurves, domains_of, labels_of
 from partita.report.differences import counted
 from partita.report.figures import Data, Datum

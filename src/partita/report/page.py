@@ -12,9 +12,9 @@ from typing import Any
 from jinja2 import Environment
 
 from partita.report.charts.chart import Chart
-from partita.report.entries import plain
 from partita.report.figures import Data, Datum, libraries, palettes
-from partita.report.tables import Table, text_columns, visible
+from partita.report.tables.entries import plain
+from partita.report.tables.table import Table, text_columns, visible
 
 _DIGITS = 5
 """Significant digits of the numbers that a page holds."""

@@ -10,13 +10,13 @@ from partita.config.reading import unknown_key
 from partita.config.schema import Config
 from partita.durable import locked, replace_file
 from partita.errors import ConfigError
-from partita.report.comparison_page import comparison_page
+from partita.report.comparison.page import comparison_page
 from partita.report.figures import write_figures
 from partita.report.page import Page, html_of
-from partita.report.run_page import run_page
-from partita.report.side_by_side import side_by_side_page
-from partita.report.sources import Source, names_of, read_source
-from partita.report.tables import write_tables
+from partita.report.run.page import run_page
+from partita.report.side_by_side.page import side_by_side_page
+from partita.report.side_by_side.sources import Source, names_of, read_source
+from partita.report.tables.table import write_tables
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import is_comparison, reopen
 from partita.studies.run import claim

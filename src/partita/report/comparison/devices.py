@@ -1,0 +1,82 @@
+"""The charts of a comparison's devices, under the best models and the reference."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from partita.report.charts import devices as device_charts
+from partita.report.charts.chart import Legend
+from partita.report.comparison.data import ComparisonData
+from partita.report.comparison.standings import Standings
+from partita.report.differences import counted
+from partita.report.page import Section
+from partita.report.sections import (
+    change_of,
+    chart_section,
+    distribution_section,
+    examples_section,
+    scatter_section,
+)
+from partita.studies.results import Variant
+
+BEST = 5
+"""The number of models in charts of devices, besides the reference."""
+
+
+@dataclass(frozen=True)
+class DeviceSections:
+    """Builds the sections with charts of every device."""
+
+    standings: Standings
+    over_seeds: str
+    """The words that say that changes are means over seeds; empty with one seed."""
+
+    @property
+    def _data(self) -> ComparisonData:
+        return self.standings.data
+
+    def all(self) -> Iterator[Section]:
+        """Yield the charts, or the reason why there are none."""
+        data, reference = self._data, self._data.name(self._data.reference)
+        if data.reference not in data.results.outcomes:
+            missing = f"{reference}, the reference for every change, has no result: no change can be drawn."
+            yield Section(title="Changes", paragraphs=[missing])
+            return
+        if not any(datum["change"] for datum in data.devices):
+            yield Section(title="Devices", paragraphs=["No device's metric differs between models."])
+            return
+        change = change_of(data.results.metric, data.results.direction)
+        names, omitted = [data.name(variant) for variant in self._shown()], self._omitted()
+        relative = f"relative to {reference}{self.over_seeds}"
+        caption = f"Each point is one device under one model: its change {relative}, by training examples."
+        legend = Legend(methods=names, shown=names, field="model")
+        yield scatter_section(data.devices, device_charts.scatter(change, f"{caption}{omitted}", legend))
+        yield distribution_section(data.devices, change, names, omitted)
+        has_band = bool(self.over_seeds)
+        band = " The band is the range over seeds." if has_band else ""
+        caption = f"The change of every device {relative}, lowest first.{band}{omitted}"
+        yield chart_section(device_charts.sorted_changes(change, caption, names, has_band=has_band))
+        yield examples_section(list(data.training_examples.values()))
+
+    def listed(self) -> list[str]:
+        """Return the models in the table of all devices, none if it has room for all of them."""
+        shown = [self._data.name(variant) for variant in self._shown()]
+        return shown if len(self._data.results.outcomes) > len(shown) + 1 else []
+
+    def _shown(self) -> list[Variant]:
+        """Return the best models and the reference, the best first."""
+        order = [one.variant for one in self.standings.all if one.variant in self._data.drawn]
+        return [v for place, v in enumerate(order) if place < BEST or v == self.standings.reference]
+
+    def _omitted(self) -> str:
+        """Return which models are not drawn: those below the best, and those that would dwarf the others."""
+        data, shown = self._data, self._shown()
+        others = [variant for variant in data.drawn if variant not in shown]
+        far = [v for v in data.results.outcomes if v not in data.drawn and v != data.reference]
+        sentences = ""
+        if others:
+            more = counted(len(others), "other model")
+            sentences = f" Shown: the {BEST} best models and the reference. A device's details have {more}."
+        if far:
+            changes = "; ".join(f"{data.name(variant)}: {data.change(variant):+.4f}" for variant in far)
+            sentences += f" Not drawn, far below the others: {changes}."
+        return sentences

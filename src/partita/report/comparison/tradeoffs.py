@@ -1,0 +1,119 @@
+"""Sections with the metric of every model of a comparison against what it costs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from partita.report.charts.chart import Legend
+from partita.report.charts.methods import Tradeoff, tradeoff
+from partita.report.comparison.standings import Standings
+from partita.report.differences import counted
+from partita.report.figures import Datum
+from partita.report.forest import fences, is_near
+from partita.report.page import Section
+from partita.report.tables.commands import bytes_text
+
+_CHEAPER = 0.9
+"""A model that costs at most this share of the best one's is clearly cheaper."""
+_COLORS = 10
+"""The number of colors that differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """A cost of a model."""
+
+    column: str
+    """Its name in the data of the models."""
+    chart: str
+    """The name of the chart's files."""
+    title: str
+    """The end of the section's title."""
+    axis: str
+    explanation: str
+    """The sentence that explains it."""
+    missing: str
+    """The sentence that replaces the chart if no model has any."""
+
+    amount: Callable[[float], str]
+    """The cost in words."""
+
+    def of(self, point: Datum) -> str:
+        """Return the cost of a model in words."""
+        return self.amount(point[self.column])
+
+
+TRAFFIC = Cost(
+    column="megabytes",
+    chart="bytes",
+    title="by traffic",
+    axis="MB up and down in all training",
+    explanation="MB up and down are those of all devices in all training, including pretraining",
+    missing="No model has sent anything.",
+    amount=lambda megabytes: bytes_text(round(megabytes * 1e6)),
+)
+PARAMETERS = Cost(
+    column="personal",
+    chart="parameters",
+    title="by personal parameters",
+    axis="personal parameters of a device",
+    explanation="Personal parameters are the values that a device keeps after the last stage, at most",
+    missing="No model has personal parameters.",
+    amount=lambda values: counted(round(values), "personal parameter"),
+)
+
+
+def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
+    """Return the chart of all models by a cost, without those far below the others; or why there is none."""
+    fence, direction = fences([point["mean"] for point in standings.points]), standings.data.results.direction
+    points = [point for point in standings.points if is_near(point["mean"], fence, direction)]
+    title = f"{metric[:1].upper()}{metric[1:]} {cost.title}"
+    if not any(point[cost.column] for point in points):
+        return Section(title=title, paragraphs=[cost.missing])
+    front = sorted((p for p in points if p[f"{cost.column}_front"]), key=lambda point: point[cost.column])
+    reference = standings.line.title if standings.line else ""
+    content = Tradeoff(
+        name=cost.chart,
+        title=title,
+        caption=f"Every model's mean {metric}. {cost.explanation}. {_front_text(front, cost)}",
+        cost=cost.column,
+        points=points,
+        axes=(cost.axis, metric),
+        direction=direction,
+        reference=reference,
+        legend=Legend(
+            methods=standings.data.methods,
+            shown=_methods(points, front, reference),
+            parts=list(dict.fromkeys(point["part"] for point in points)),
+        ),
+    )
+    others = [f"{point['model']}: {point['mean']:.4f}" for point in standings.points if point not in points]
+    omitted = [f"Not drawn, far below the others: {'; '.join(others)}."] if others else []
+    return Section(title=title, finding=_finding(front, cost), paragraphs=omitted, chart=tradeoff(content))
+
+
+def _front_text(front: Sequence[Datum], cost: Cost) -> str:
+    """Return the models on the Pareto front with their costs."""
+    models = ", ".join(f"{point['model']} ({cost.of(point)})" for point in front)
+    return (
+        f"The line is the Pareto front, the models that no other beats at the same or a lower cost: {models}."
+    )
+
+
+def _methods(points: Sequence[Datum], front: Sequence[Datum], reference: str) -> list[str]:
+    """Return the methods that have a color: all of them, or of many those on the front and the reference."""
+    every = list(dict.fromkeys(point["method"] for point in points))
+    if len(every) <= _COLORS:
+        return every
+    named = [point["method"] for point in points if point in front or point["model"] == reference]
+    return list(dict.fromkeys(named))[:_COLORS]
+
+
+def _finding(front: Sequence[Datum], cost: Cost) -> str:
+    """Return the best model, and the next one on the front that is clearly cheaper."""
+    best = front[-1]
+    cheaper = [point for point in front[:-1] if point[cost.column] <= _CHEAPER * best[cost.column]]
+    start = f"The best, {best['model']}, has {best['mean']:.4f} at {cost.of(best)}"
+    if not cheaper:
+        return f"{start}, and no model on the front costs clearly less"
+    less = abs(best["mean"] - cheaper[-1]["mean"])
+    return f"{start}; {cheaper[-1]['model']} is {less:.4f} behind at {cost.of(cheaper[-1])}"

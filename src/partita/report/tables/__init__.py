@@ -1,0 +1,1 @@
+"""Tables: one definition each, written for the terminal, the page, CSV, Markdown and LaTeX."""

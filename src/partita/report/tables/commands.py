@@ -1,0 +1,179 @@
+"""Tables that commands print: the models of a run, costs of partitions, trials of a search, a forecast."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import table as rich_table
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+
+from partita.report.tables.entries import Entry, MeanStd, Rounded
+from partita.report.tables.table import Table
+from partita.studies.forecast import Forecast
+from partita.studies.trials import Tuned
+from partita.training.evaluation import Summary
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def models_table(
+    summary: Summary, models: Sequence[tuple[str, Mapping[str, Any]]], warnings: Sequence[str] = ()
+) -> Table:
+    """Return the statistics over devices of each model, given by title; none for a stage that failed.
+
+    Args:
+        summary: names the metric and its direction.
+        models: the models.
+        warnings: sentences without their full stop, for the notes.
+    """
+    better, worst = {"up": ("higher", "min"), "down": ("lower", "max")}[summary["direction"]]
+    devices = max((statistics["devices"] for _, statistics in models), default=0)
+    split = summary.get("split", "test").capitalize()
+    has_reference = bool(models) and "mean" in models[0][1]
+    has_failed = any(statistics.get("failed") for _, statistics in models)
+    rows: list[list[Entry]] = []
+    for place, (title, statistics) in enumerate(models):
+        numbers = [statistics.get(key) for key in ("weighted_mean", "mean", "std", worst)]
+        counts = [statistics.get(key) if place and has_reference else "" for key in ("helped", "hurt")]
+        rows.append([title, *numbers, *counts, *([statistics.get("failed", 0)] if has_failed else [])])
+    columns = ["model", "weighted mean", "mean", "std", "worst", "helped", "hurt"]
+    return Table(
+        name="models",
+        title=f"{split} {summary['metric']} over {devices} devices ({better} is better)",
+        columns=[*columns, *(["failed"] if has_failed else [])],
+        rows=rows,
+        notes=[*_stopping_notes(summary), *(f"Warning: {warning}." for warning in warnings)],
+    )
+
+
+def _stopping_notes(summary: Summary) -> Iterator[str]:
+    """Yield a sentence for each stage that could stop early.
+
+    >>> outcome = {"planned_rounds": 100, "rounds": 60, "best_round": 40, "stopped_early": True}
+    >>> list(_stopping_notes({"early_stopping": {"personalized": outcome}}))
+    ['The stage `personalized` stopped after round 60 of 100, best round 40.']
+    """
+    for stage, outcome in summary.get("early_stopping", {}).items():
+        rounds, planned, best = (outcome[key] for key in ("rounds", "planned_rounds", "best_round"))
+        if best is None:
+            yield f"The stage `{stage}` could not stop early: no evaluated device has a validation metric."
+        elif outcome["stopped_early"]:
+            yield f"The stage `{stage}` stopped after round {rounds} of {planned}, best round {best}."
+        else:
+            yield f"The stage `{stage}` did not stop early, best round {best} of {planned}."
+
+
+def trials_table(tuned: Tuned) -> Table:
+    """Return all trials of a search, the best one marked."""
+    keys = list(tuned.best.choice)
+    rows: list[list[Entry]] = [
+        [
+            str(trial.number),
+            *(str(trial.choice[key]) for key in keys),
+            None if trial.value is None else MeanStd(trial.value, is_best=trial.number == tuned.best.number),
+            trial.status,
+        ]
+        for trial in tuned.trials
+    ]
+    return Table(
+        name="trials",
+        title=f"Validation {tuned.metric} of {len(rows)} trials",
+        columns=["trial", *keys, tuned.metric, "status"],
+        rows=rows,
+        notes=[f"Warning: {warning}" for warning in tuned.warnings],
+    )
+
+
+def forecast_table(forecast: Forecast) -> Table:
+    """Return the runs of a comparison and the expected time of each."""
+    rows: list[list[Entry]] = [
+        [
+            each.cell.name,
+            forecast.titles[each.cell.method] if each.cell.method else "pretraining",
+            each.cell.partition,
+            None if each.seconds is None else Rounded(each.seconds),
+        ]
+        for each in forecast.cells
+    ]
+    runs = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+    tuning = f" and {_time(forecast.tuning)} for {forecast.trials} trials per method"
+    return Table(
+        name="forecast",
+        title=f"{runs}: about {_time(forecast.seconds)}{tuning if forecast.trials else ''} in one process",
+        columns=["run", "method", "personal part", "seconds"],
+        rows=rows,
+        notes=[
+            *forecast.notes,
+            *([] if all(row[-1] for row in rows) else ["No time: all devices failed in the short trial."]),
+        ],
+    )
+
+
+def _time(seconds: float) -> str:
+    """Return a duration in a readable unit.
+
+    >>> [_time(seconds) for seconds in (7.4, 150, 20_000)]
+    ['7 seconds', '2 minutes', '5.6 hours']
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
+
+
+def costs_table(model: str, devices: int, partitions: Mapping[str, Mapping[str, Any]]) -> rich_table.Table:
+    """Return the costs of each partition of a model, for the terminal."""
+    table = rich_table.Table(title=escape(f"Partitions of {model} ({devices:,} devices)"), box=SIMPLE_HEAD)
+    table.add_column("partition", no_wrap=True)
+    parts = ("personal", "shared", "frozen")
+    shown = [p for p in parts if p != "frozen" or any(costs.get(p) for costs in partitions.values())]
+    sizes = {"up_bytes": "up", "down_bytes": "down", "disk_bytes": "on disk", "memory_bytes": "memory"}
+    for column in (*shown, *sizes.values()):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, costs in partitions.items():
+        counts = [_range(costs, part, "{:,}".format) for part in shown]
+        table.add_row(escape(name), *counts, *(_range(costs, key, bytes_text) for key in sizes))
+    return table
+
+
+def costs_notes(partitions: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the notes below a table of costs, the same reason only once."""
+    notes = [
+        "up, down: traffic of one device per round; on disk: personal parts of all devices; memory: to train "
+        "on one example"
+    ]
+    reasons: dict[str, list[str]] = {}
+    for name, costs in partitions.items():
+        if "error" in costs:
+            notes.append(f"{name}: {costs['error']}")
+            continue
+        notes += [
+            f"{name}: `{tensor}` is tied in the model and gets a copy of its own, {count:,} more parameters "
+            "on each device"
+            for tensor, count in costs.get("untied", {}).items()
+        ]
+        if "reason" in costs:
+            reasons.setdefault(costs["reason"], []).append(name)
+    notes += [f"Memory is not known for {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    return notes
+
+
+def _range(costs: Mapping[str, Any], key: str, text: Callable[[Any], str]) -> str:
+    """Return a cost; its minimum and maximum if it differs between devices."""
+    values = [size[key] for size in costs.get("sizes", [costs]) if size.get(key) is not None]
+    if key == "disk_bytes" and values:
+        values = [costs[key]]
+    if not values:
+        return "-"
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low}-{high}"
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes with three significant digits.
+
+    >>> [bytes_text(count) for count in (0, 999, 153_128, 71_300_000)]
+    ['0 B', '999 B', '153 kB', '71.3 MB']
+    """
+    unit = max(power for power in range(5) if power == 0 or count >= 1000**power)
+    value = count / 1000**unit
+    return f"{value:.0f} {_UNITS[unit]}" if value >= 100 or not unit else f"{value:.3g} {_UNITS[unit]}"

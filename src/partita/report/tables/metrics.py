@@ -1,0 +1,132 @@
+"""All metrics of a task side by side: for the models of a run, and for the methods of a comparison."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from partita.protocol import Stage
+from partita.report.tables.entries import Cited, Entry, MeanStd
+from partita.report.tables.means import MetricsBySeed, marked, measured
+from partita.report.tables.table import Table
+from partita.studies.results import Results, Variant
+from partita.studies.statistics import DeviceMetrics
+from partita.tasks.metrics import Direction
+from partita.training.evaluation import Summary
+
+Model = tuple[Variant, str]
+"""A variant, and the stage `served` or an empty string for the last stage of training."""
+
+
+def run_metrics(summary: Summary, models: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Return the weighted mean of every metric for each model of a run; no rows where there is one metric.
+
+    Args:
+        summary: names the metrics and their directions.
+        models: title and statistics of each model.
+    """
+    directions = _directions(summary)
+    rows: list[list[Entry]] = []
+    fewer: dict[str, str] = {}
+    for title, statistics in models:
+        # A stage that failed has no statistics.
+        found = {summary["metric"]: statistics, **statistics.get("metrics", {})}
+        rows.append([title, *(found.get(name, {}).get("weighted_mean") for name in directions)])
+        for name in directions:
+            known, all_known = (found.get(each, {}).get("devices", 0) for each in (name, summary["metric"]))
+            if known < all_known:
+                fewer.setdefault(name, f"{name} is undefined on some devices: {title} has it on {known}.")
+    return _table(
+        directions,
+        split=summary.get("split", "test"),
+        columns=["model"],
+        rows=rows,
+        notes=["Weighted means over devices.", *fewer.values()],
+    )
+
+
+def comparison_metrics(results: Results) -> Table:
+    """Return every metric after the last stage for each method and personal part; no rows for one metric."""
+    models = _models(results)
+    columns = {name: _column(results, name) for name in results.directions}
+    rows: list[list[Entry]] = []
+    for model, title in models.items():
+        citation = results.citations[model[0][0]]
+        own = [column.get(model) for column in columns.values()]
+        rows.append([Cited(title, citation.key if citation else ""), model[0][1], *own])
+    over = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± their standard deviation"
+    return _table(
+        results.directions,
+        split=results.split,
+        columns=["method", "personal part"],
+        rows=rows,
+        notes=[
+            f"Weighted means over devices, averaged over {over}. Marked with *: the best mean of each "
+            "metric, and every mean within one standard deviation of it.",
+            *_undefined(results),
+        ],
+    )
+
+
+def _models(results: Results) -> dict[Model, str]:
+    """Return the title of each row, as in the table of methods."""
+    titles: dict[Model, str] = {}
+    for variant, runs in results.outcomes.items():
+        titles[variant, ""] = title = results.titles[variant[0]]
+        if any(outcome.stages.get(Stage.SERVED) for outcome in runs.values()):
+            titles[variant, Stage.SERVED] = f"{title}, chosen on validation"
+    return titles
+
+
+def _column(results: Results, name: str) -> dict[Model, MeanStd]:
+    """Return the means of one metric, the best marked, for the models that have it on any device."""
+    found = {model: _by_seed(results, model, name) for model in _models(results)}
+    known = {model: by_seed for model, by_seed in found.items() if by_seed}
+    if not known:
+        return {}
+    return dict(zip(known, marked(list(known.values()), results.directions[name]), strict=True))
+
+
+def _by_seed(results: Results, model: Model, name: str) -> MetricsBySeed:
+    """Return one metric of a model by seed and device, without the seeds on which no device has it."""
+    variant, stage = model
+    found: dict[int, DeviceMetrics] = {}
+    for seed, outcome in results.outcomes[variant].items():
+        at = stage or outcome.last_stage
+        by_device = outcome.stages if name == results.metric else outcome.further.get(name, {})
+        if by_device.get(at):
+            found[seed] = by_device[at]
+    return found
+
+
+def _undefined(results: Results) -> Iterator[str]:
+    """Yield a note about every metric that fewer devices have than the headline metric."""
+    counts = {
+        name: [measured(_by_seed(results, model, name)) for model in _models(results)]
+        for name in results.directions
+    }
+    for name, own in counts.items():
+        if any(one < headline for one, headline in zip(own, counts[results.metric], strict=True)):
+            yield f"{name} is undefined on some devices, which its means leave out."
+
+
+def _directions(summary: Summary) -> Mapping[str, Direction]:
+    """Return the direction of every metric; runs of older versions have recorded the headline metric's."""
+    return summary.get("directions", {summary["metric"]: summary["direction"]})
+
+
+def _table(
+    directions: Mapping[str, Direction],
+    *,
+    split: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Entry]],
+    notes: Sequence[str],
+) -> Table:
+    lower = [name for name, direction in directions.items() if direction == "down"]
+    better = f"Lower is better for {', '.join(lower)}." if lower else "Higher is better."
+    return Table(
+        name="metrics",
+        title=f"All metrics on the {split} split",
+        columns=[*columns, *directions],
+        rows=rows if len(directions) > 1 else [],
+        notes=[notes[0], better, *notes[1:]],
+    )

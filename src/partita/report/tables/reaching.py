@@ -1,0 +1,80 @@
+"""The training that a method needs to reach the final metric of the round-matched reference."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from partita.methods import registry
+from partita.report.tables.entries import Reached
+from partita.runs.curves import CurvePoint, curve_of, has_curve, sample_of
+from partita.studies.results import Results, Variant
+
+MATCHED: Variant = (registry.REFERENCE, "")
+"""The round-matched reference: as many rounds as a method, without a personal part."""
+_Curves = dict[Variant, list[CurvePoint]]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Training up to some point, including what it continues."""
+
+    rounds: int
+    sent: int
+    """Bytes, up and down."""
+
+
+@dataclass(frozen=True)
+class Reaching:
+    """Finds the first evaluation of each variant that is at least as good as the reference's final one."""
+
+    results: Results
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the reference was evaluated during training."""
+        return bool(self._curves)
+
+    def rounds(self, variant: Variant) -> Reached | None:
+        """Return the rounds of training that a variant needs, None where that is not known."""
+        return _mean([cost and cost.rounds for cost in self._costs(variant)])
+
+    def megabytes(self, variant: Variant) -> Reached | None:
+        """Return the traffic of training that a variant needs, None where that is not known."""
+        return _mean([cost and cost.sent / 1e6 for cost in self._costs(variant)])
+
+    @cached_property
+    def _curves(self) -> dict[int, _Curves]:
+        """The curve of every variant, by seed, on the devices that the reference evaluates in training."""
+        found: dict[int, _Curves] = {}
+        for seed in self.results.outcomes.get(MATCHED, {}):
+            runs = {variant: own[seed] for variant, own in self.results.runs.items() if seed in own}
+            if MATCHED in runs and has_curve(runs[MATCHED]):
+                sample = sample_of(runs[MATCHED])
+                found[seed] = {variant: curve_of(run, sample=sample) for variant, run in runs.items()}
+        return {seed: curves for seed, curves in found.items() if curves[MATCHED]}
+
+    def _costs(self, variant: Variant) -> list[Cost | None]:
+        """Return the cost for each seed with a known goal, None where the variant does not reach it."""
+        return [self._cost(variant, seed) for seed in self.results.outcomes[variant] if seed in self._curves]
+
+    def _cost(self, variant: Variant, seed: int) -> Cost | None:
+        sign = 1 if self.results.direction == "up" else -1
+        goal = sign * self._curves[seed][MATCHED][-1].mean
+        return next((cost for cost, mean in self._points(variant, seed) if sign * mean >= goal), None)
+
+    def _points(self, variant: Variant, seed: int) -> Iterator[tuple[Cost, float]]:
+        """Yield all evaluations of the training that a variant continues, then its own."""
+        rounds = sent = 0
+        for each in (*self.results.before(variant), variant):
+            for point in self._curves[seed].get(each, []):
+                yield Cost(rounds + point.round, sent + point.sent), point.mean
+            outcome = self.results.outcomes.get(each, {}).get(seed)
+            if outcome is not None:
+                rounds, sent = rounds + outcome.rounds, sent + outcome.sent
+
+
+def _mean(costs: Sequence[float | None]) -> Reached | None:
+    """Return the mean over the seeds that reach the goal, None if there is no seed."""
+    known = [cost for cost in costs if cost is not None]
+    return Reached(statistics.fmean(known) if known else None, len(known), len(costs)) if costs else None

@@ -1,0 +1,92 @@
+"""The table `unseen`: devices that training has seen beside those that it has not, with the gap."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from partita.report.models import EvaluatedModel, evaluated_models
+from partita.report.tables.entries import Entry, MeanStd
+from partita.report.tables.table import Table
+from partita.runs.folder import RunFolder
+from partita.studies.results import CellResult, Results
+from partita.studies.statistics import mean_of
+
+_GAP = (
+    "Unseen devices took no part in training. Their personal part begins at its start and is fine-tuned on "
+    "their own training examples. Gap: the weighted mean over seen devices minus that over unseen ones, "
+    "positive if unseen devices are worse."
+)
+
+
+def run_unseen_table(run: RunFolder) -> Table:
+    """Return the models of a finished run, on seen and on unseen devices; without rows if all are seen."""
+    summary = run.summary
+    models = evaluated_models(run) if "unseen" in summary else []
+    found = [(model, _of_unseen(model)) for model in models]
+    rows: list[list[Entry]] = [
+        [
+            model.title,
+            model.statistics["weighted_mean"],
+            own.get("weighted_mean"),
+            own.get("gap"),
+            model.statistics["devices"],
+            own["devices"] if "gap" in own else 0,
+        ]
+        for model, own in found
+    ]
+    return Table(
+        name="unseen",
+        title=_title(summary.get("split", "test"), summary["metric"], summary["direction"]),
+        columns=["model", "seen", "unseen", "gap", "seen devices", "unseen devices"],
+        rows=rows,
+        notes=[_GAP, *(note for model, own in found for note in _failed(model, own))],
+    )
+
+
+def _of_unseen(model: EvaluatedModel) -> Mapping[str, Any]:
+    return model.run.summary["unseen"].get(model.stage, {})
+
+
+def _failed(model: EvaluatedModel, own: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how many unseen devices failed under a model."""
+    if count := own.get("failed"):
+        devices = "1 unseen device" if count == 1 else f"{count} unseen devices"
+        reason = f" ({own['reason'].rstrip('.')})" if "reason" in own else ""
+        yield f"Warning: {model.title} failed on {devices}{reason}."
+
+
+def comparison_unseen_table(results: Results) -> Table:
+    """Return the methods of a comparison after their last stage; without rows if all devices are seen."""
+    rows: list[list[Entry]] = []
+    for (method, partition), runs in results.outcomes.items():
+        if pairs := [pair for outcome in runs.values() if (pair := _means(outcome))]:
+            seen, unseen = zip(*pairs, strict=True)
+            sign = 1 if results.direction == "up" else -1
+            gaps = [sign * (one - other) for one, other in pairs]
+            devices = max(len(outcome.last_unseen) for outcome in runs.values())
+            columns = [_over_seeds(values) for values in (seen, unseen, gaps)]
+            rows.append([results.titles[method], partition, *columns, devices])
+    return Table(
+        name="unseen",
+        title=_title(results.split, results.metric, results.direction),
+        columns=["method", "personal part", "seen", "unseen", "gap", "unseen devices"],
+        rows=rows,
+        notes=[
+            f"{_GAP} Means over seeds, ± their standard deviation. A method that trains every device alone "
+            "treats both alike: its gap shows how much harder the unseen devices are."
+        ],
+    )
+
+
+def _means(outcome: CellResult) -> tuple[float, float] | None:
+    """Return the weighted means of a run over its seen and its unseen devices, None without unseen ones."""
+    return (mean_of(outcome.last), mean_of(outcome.last_unseen)) if outcome.last_unseen else None
+
+
+def _over_seeds(values: tuple[float, ...] | list[float]) -> MeanStd:
+    return MeanStd(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+def _title(split: str, metric: str, direction: str) -> str:
+    better = {"up": "higher", "down": "lower"}[direction]
+    return f"Seen and unseen devices: {split} {metric} ({better} is better)"

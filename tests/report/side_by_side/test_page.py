@@ -1,0 +1,209 @@
+"""Runs and comparisons side by side: means and paired differences by hand, and what must not be compared."""
+
+import csv
+import json
+import statistics
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from compared import ROUNDS, done, values
+from partita.cli import main
+from partita.config.reading import config_of
+from partita.report.side_by_side.comparable import has_other_data
+from partita.report.side_by_side.sources import Source, SourceModel
+from partita.studies import run as runner
+from report.run.test_page import ParsedPage, data_sets
+
+pytestmark = pytest.mark.usefixtures("reports")
+
+
+def finished(folder: Path, **changes: Any) -> Path:
+    """A finished run of FedAlt, of seed 3."""
+    given = {key: value for key, value in values(**changes).items() if key != "compare"}
+    runner.finish(runner.prepare(config_of({**given, "out": str(folder)}), Path()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A run, another one with more rounds, and a comparison of two seeds, of which they have one."""
+    place = tmp_path_factory.mktemp("side")
+    done(place / "grid", values("finetune", "fedalt"))
+    longer = {**ROUNDS, "rounds": 3}
+    return [finished(place / "one"), finished(place / "two", personalize=longer), place / "grid"]
+
+
+@pytest.fixture(scope="module")
+def page(folders: list[Path]) -> Path:
+    out = folders[0].parent / "page"
+    assert main(["report", *map(str, folders), f"out={out}", "--quiet"]) == 0
+    return out
+
+
+def rows_of(page: Path) -> list[dict[str, str]]:
+    with (page / "tables/side_by_side.csv").open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def metrics(run: Path, stage: str) -> dict[str, tuple[float, int]]:
+    rows = pq.read_table(run / "devices.parquet").to_pylist()
+    own = [row for row in rows if (row["stage"], row["split"]) == (stage, "test")]
+    return {row["device"]: (row["metric"], row["weight"]) for row in own}
+
+
+def test_every_model_of_every_folder_has_a_row(page: Path) -> None:
+    found = [(row["from"], row["model"], row["personal part"]) for row in rows_of(page)]
+
+    titles = ["FedAvg", "FedAlt", "FedAlt, fine-tuned"]
+    assert found[:6] == [(name, title, "") for name in ("one", "two") for title in titles]
+    assert found[6:] == [
+        *(("grid", title, "") for title in ("FedAvg", "Local only", "FedAvg, continued", "Finetune")),
+        ("grid", "Finetune after continued FedAvg", ""),
+        ("grid", "FedAlt", "output"),
+    ]
+
+
+def test_rounds_and_bytes_are_those_behind_each_model(page: Path, folders: list[Path]) -> None:
+    rows = rows_of(page)
+    with (folders[2] / "tables/methods.csv").open() as lines:
+        own = list(csv.DictReader(lines))
+
+    assert [row["rounds"] for row in rows[:6]] == ["2", "4", "4", "2", "5", "5"]
+    assert [row["rounds"] for row in rows[6:]] == [row["rounds"] for row in own]
+    assert [row["MB up and down"] for row in rows[6:]] == [row["MB up and down"] for row in own]
+    # The same training, as a run and as a cell.
+    assert float(rows[2]["MB up and down"]) == pytest.approx(float(rows[-1]["MB up and down"]))
+
+
+def test_a_difference_is_paired_over_devices_with_the_last_model_of_the_first_run(
+    page: Path, folders: list[Path]
+) -> None:
+    first, second = (metrics(folder, "finetuned") for folder in folders[:2])
+    gains = [(second[device][0] - first[device][0]) * weight for device, (_, weight) in second.items()]
+    expected = sum(gains) / sum(weight for _, weight in second.values())
+
+    rows = rows_of(page)
+
+    column = "difference from one: FedAlt, fine-tuned"
+    assert float(rows[5][f"{column} value"]) == pytest.approx(expected)
+    assert float(rows[5][f"{column} low"]) < expected < float(rows[5][f"{column} high"])
+    assert rows[2][f"{column} value"] == ""
+    # Seed 3 of the comparison is the same run, to the bit.
+    assert float(rows[-1][f"{column} value"]) == 0
+    assert (rows[-1]["seeds"], rows[2]["seeds"], rows[2]["devices"]) == ("2", "1", "6")
+
+
+def test_the_page_says_what_is_best_and_what_is_not_the_same(page: Path) -> None:
+    column = "difference from one: FedAlt, fine-tuned value"
+    best = max(rows_of(page), key=lambda row: float(row[column] or 0))
+    parsed = ParsedPage(page / "report.html")
+
+    (title,), text = parsed.texts["h1"], (page / "report.html").read_text()
+    assert title == "one, two and grid"
+    assert f"{best['from']}: {best['model']} has the best test closeness of 12 models" in text
+    assert "one and grid have different seeds (1 and 2, 1 in common): means are over all of their own" in text
+    assert "have different data" not in text
+    models = data_sets(page)["models"]
+    reference = float(rows_of(page)[2]["closeness mean"])
+    points = [reference + float(row[column] or 0) for row in rows_of(page)]
+    assert models["point"] == pytest.approx(sorted(points, reverse=True), rel=1e-4)
+
+
+def test_the_change_of_a_device_is_from_the_mean_of_the_reference(page: Path, folders: list[Path]) -> None:
+    columns = data_sets(page)["devices"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    cells = [metrics(folders[2] / f"cells/local-{seed}", "finetuned") for seed in (3, 4)]
+    reference = metrics(folders[0], "finetuned")
+
+    own = {row["device"]: row["change"] for row in rows if row["model"] == "grid: Local only"}
+
+    mean = {device: statistics.fmean(cell[device][0] for cell in cells) for device in reference}
+    expected = {device: mean[device] - reference[device][0] for device in reference}
+    assert own == pytest.approx(expected, rel=1e-3)
+    assert {row["change"] for row in rows if row["model"] == "one: FedAlt, fine-tuned"} == {None}
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_other_data_are_not_paired_and_the_first_sentence_says_so(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = finished(tmp_path / "other", task={"kind": "compared:low_rank"}, partition={"personal": "none"})
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["report", str(folders[0]), str(other), "--json"]) == 0
+
+    assert json.loads(capsys.readouterr().out)["page"] == "runs/report-1/report.html"
+    assert {
+        row["difference from one: FedAlt, fine-tuned value"] for row in rows_of(Path("runs/report-1"))[3:]
+    } == {""}
+    text = Path("runs/report-1/report.html").read_text()
+    assert '<p class="answer">other and one have different data (task.kind): they are not comparable' in text
+    assert "The best test closeness of each: one: " in text
+    devices = data_sets(Path("runs/report-1"))["devices"]["device"]
+    assert {"d0", "other: d0"} <= set(devices)
+
+
+def source(weight: int = 3, **data: str) -> Source:
+    """A source of which only the data matter."""
+    keys = {f"task.{key}": text for key, text in data.items()}
+    model = SourceModel(title="", part="", by_seed={1: {"d0": (0.5, weight)}}, rounds=0, sent=0)
+    given = dict.fromkeys((field.name for field in fields(Source)), None)
+    return Source(**given | {"data": keys, "reference": model})
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({"kind": "image", "data": "1 rows, sha256 a"}, False),
+        ({"kind": "image", "data": "1 rows, sha256 a", "size": "28"}, False),
+        ({"kind": "image", "data": "1 rows, sha256 b"}, True),
+        ({"kind": "text", "data": "1 rows, sha256 a"}, True),
+    ],
+)
+def test_a_table_is_known_by_its_digest(other: dict[str, str], expected: bool) -> None:
+    assert has_other_data(source(kind="image", data="1 rows, sha256 a"), source(**other)) is expected
+
+
+def test_without_a_table_every_setting_counts_but_metrics_and_validation() -> None:
+    assert has_other_data(source(kind="synthetic"), source(kind="synthetic", devices="30"))
+    assert not has_other_data(source(kind="synthetic"), source(kind="synthetic", validation="0.2"))
+
+
+def test_a_device_with_another_number_of_examples_is_another_one() -> None:
+    assert has_other_data(source(kind="python"), source(kind="python", weight=4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["one", "one"], "`one` is given twice: give each run or comparison once."),
+        (
+            ["one", "lower"],
+            "`one` has test closeness (higher is better) and `lower` has test error (lower is",
+        ),
+        (["one", "none"], "`none` is not the folder of a run or a comparison: it has no `config.toml`."),
+        (["one", "out=page"], "Unknown key `out`."),
+        (["one", "two", "baseline=a"], "Unknown key `baseline`. Known keys of `partita report` of several"),
+        (["out=page"], "`partita report` needs the folder of a run or a comparison."),
+        (["one", "two", "out=two"], "`two` already exists"),
+    ],
+)
+def test_what_cannot_be_put_side_by_side_is_one_line(
+    folders: list[Path],
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folders[0].parent)
+    if "lower" in arguments and not Path("lower").exists():
+        finished(Path("lower"), task={"kind": "compared:worse"})
+
+    assert main(["report", *arguments]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
