@@ -9,6 +9,7 @@ from compared import ROUNDS, quiet, started, values
 from partita import Evaluation, FedAvg, Metric, Partition, Plan, Training, pipeline
 from partita.report.comparison.data import read_comparison
 from partita.report.comparison.page import comparison_page
+from partita.report.comparison.standings import Standings
 from partita.report.curve_data import ComparisonCurves, domains_of, labels_of, over_seeds
 from partita.report.figures import write_figures
 from partita.report.run.page import run_page
@@ -24,8 +25,8 @@ def point(round: int, mean: float, stage: str = "personalized", sent: int = 0) -
 
 
 def datum(round: int, mean: float, model: str = "a", **further: Any) -> dict[str, Any]:
-    own = {"metric": "accuracy", "model": model, "part": "", "round": round, "mean": mean}
-    return {**own, "is_trained": True, **further}
+    own = {"metric": "accuracy", "model": model, "round": round, "mean": mean}
+    return {**own, "is_shown": True, "is_trained": True, **further}
 
 
 def test_a_band_goes_from_the_lowest_to_the_highest_seed() -> None:
@@ -62,13 +63,15 @@ def test_a_comparison_draws_what_differs_late_in_training_and_a_run_everything()
     assert domains_of(points) == {"accuracy": pytest.approx((-0.06, 1.06))}
 
 
-def test_labels_of_lines_that_end_in_one_place_are_apart() -> None:
-    points = [datum(5, 0.5, "a"), datum(5, 0.51, "b"), datum(5, 0.9, "c"), datum(0, 0.5, "d")]
+def test_labels_are_apart_and_inside_the_chart() -> None:
+    ends = {"a": 0.5, "b": 0.51, "c": 0.98, "d": 0.99, "e": -3.0}
+    points = [datum(5, end, model) for model, end in ends.items()]
 
-    labels = labels_of(points, {"accuracy": (0.0, 1.0)}, {"": [""]})
+    labels = labels_of([*points, datum(5, 0.7, "gray", is_shown=False)], {"accuracy": (0.0, 1.0)})
 
+    # 0.08 between two of them: b goes up, c comes down.
     assert {label["model"]: label["at"] for label in labels} == pytest.approx(
-        {"a": 0.5, "b": 0.58, "c": 0.9, "d": 0.5}
+        {"a": 0.5, "b": 0.58, "c": 0.92, "d": 1.0, "e": 0.0}
     )
 
 
@@ -84,7 +87,8 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_a_method_that_begins_pretrained_continues_the_pretraining(comparison: Comparison) -> None:
-    curves = ComparisonCurves(read_comparison(comparison))
+    data = read_comparison(comparison)
+    curves = ComparisonCurves(data, Standings(data).shown)
     runs = [RunFolder(comparison.folder / f"cells/fedalt-output-{seed}") for seed in (3, 4)]
     starts = [RunFolder(comparison.folder / f"cells/start-{seed}") for seed in (3, 4)]
 
@@ -93,7 +97,7 @@ def test_a_method_that_begins_pretrained_continues_the_pretraining(comparison: C
     # 4 rounds of pretraining, then evaluations at its start, after 2 rounds, after 4, and after fine-tuning.
     assert [each["round"] for each in own] == [4, 6, 8, 8]
     assert [each["is_trained"] for each in own] == [True, True, True, False]
-    assert [each["round"] for each in curves.points if each["part"] == "pretraining"] == [2, 4]
+    assert [each["round"] for each in curves.points if each["model"] == "FedAvg"] == [2, 4]
     bytes_before = [curve_of(start)[-1].sent for start in starts]
     for at, each in enumerate(own):
         points = [curve_of(run)[at] for run in runs]
@@ -112,11 +116,11 @@ def test_the_pages_of_a_comparison_and_of_its_runs_have_curves(comparison: Compa
     for each in (page, inner):
         (chart,) = [chart for chart in each.charts if chart.name == "metric"]
         assert "Weighted mean over the same 3 devices" in chart.caption
-        panels = chart.spec["concat"]
-        assert [panel["layer"][-1]["encoding"]["x"]["field"] for panel in panels] == ["round", "megabytes"]
+        panels = chart.spec["vconcat"]
+        assert [panel["layer"][0]["encoding"]["x"]["field"] for panel in panels] == ["round", "megabytes"]
     assert "band: lowest to highest seed" in next(c.caption for c in page.charts if c.name == "metric")
-    assert {label["method"] for label in page.data["labels"]} == {
-        *("FedAvg", "FedAvg, continued", "FedAlt", "Local only"),
+    assert {label["model"] for label in page.data["labels"]} == {
+        *("FedAvg", "FedAvg, continued", "FedAlt (output)", "Local only"),
     }
 
 

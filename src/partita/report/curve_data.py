@@ -8,12 +8,10 @@ from functools import cached_property
 
 from partita.progress.display import ACTIVITIES
 from partita.protocol import DeviceId, Stage
-from partita.report.charts.curves import PRETRAINING
-from partita.report.comparison.data import WHOLE, ComparisonData
+from partita.report.comparison.data import ComparisonData
 from partita.report.figures import Datum
 from partita.runs.curves import CurvePoint, curve_of, has_curve, metrics_of, sample_of
 from partita.runs.folder import RunFolder
-from partita.studies.cells import START
 from partita.studies.results import Results, Variant
 
 _MARGIN = 0.06
@@ -49,9 +47,8 @@ class RunCurves:
         return [
             {
                 "model": ACTIVITIES[Stage(point.stage)],
-                "method": ACTIVITIES[Stage(point.stage)],
-                "part": "",
                 "metric": metric,
+                "is_shown": True,
                 "is_trained": point.stage != Stage.FINETUNED,
                 "round": point.round,
                 "megabytes": point.sent / 1e6,
@@ -67,6 +64,8 @@ class ComparisonCurves:
     """The curves of a comparison: one for each variant that was evaluated during training."""
 
     data: ComparisonData
+    shown: Sequence[Variant]
+    """The variants in color, of which the first is the best."""
 
     @property
     def _results(self) -> Results:
@@ -92,16 +91,12 @@ class ComparisonCurves:
     def points(self) -> list[Datum]:
         """One datum for each variant, metric and evaluation: the mean and the range over seeds."""
         return [
-            {**self._names(variant), "metric": metric, **point}
+            {"model": self.data.name(variant), "metric": metric, "is_shown": variant in self.shown, **point}
             for variant in self._results.outcomes
-            if variant in (*self.data.drawn, self.data.reference, (START, ""))
+            if variant in (*self.data.drawn, self.data.reference, *self.shown)
             for metric in self.metrics
             for point in over_seeds(self._curves(variant, metric))
         ]
-
-    def _names(self, variant: Variant) -> Datum:
-        part = PRETRAINING if variant[0] == START else variant[1] or WHOLE
-        return {"model": self.data.name(variant), "method": self._results.titles[variant[0]], "part": part}
 
     def _curves(self, variant: Variant, metric: str) -> list[list[CurvePoint]]:
         """Return the curves of a variant, one for each seed, continued from those that it continues."""
@@ -168,18 +163,23 @@ def domains_of(points: Sequence[Datum], *, is_late: bool = False) -> dict[str, t
     return found
 
 
-def labels_of(
-    points: Sequence[Datum], domains: Mapping[str, tuple[float, float]], rows: Mapping[str, Sequence[str]]
-) -> list[Datum]:
-    """Return a label for each curve in each row of panels: at its end, and clear of others that end there."""
+def labels_of(points: Sequence[Datum], domains: Mapping[str, tuple[float, float]]) -> list[Datum]:
+    """Return the label of each line in color for each metric: as high as its end, and clear of others."""
     found: list[Datum] = []
     for metric, (low, high) in domains.items():
-        ends = {datum["model"]: datum for datum in points if datum["metric"] == metric}
-        for row, parts in rows.items():
-            lowest: dict[int, float] = {}
-            for end in sorted(ends.values(), key=lambda end: end["mean"]):
-                if end["part"] in parts:
-                    above = lowest.get(end["round"], -math.inf) + _GAP * (high - low)
-                    lowest[end["round"]] = at = max(min(end["mean"], high), low, above)
-                    found.append({**end, "row": row, "at": at})
+        ends = {datum["model"]: datum for datum in points if datum["metric"] == metric and datum["is_shown"]}
+        gap, below = _GAP * (high - low), -math.inf
+        wanted = sorted((max(low, min(high, end["mean"])), model) for model, end in ends.items())
+        places: list[float] = []
+        for height, _ in wanted:
+            below = max(height, below + gap)
+            places.append(below)
+        # What was pushed beyond the top comes down again, and pushes those below it.
+        above = high + gap
+        for at in reversed(range(len(places))):
+            above = places[at] = min(places[at], above - gap)
+        found += [
+            {"model": model, "metric": metric, "at": at}
+            for (_, model), at in zip(wanted, places, strict=True)
+        ]
     return found

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 
 from partita.report.charts import curves as curve_charts
 from partita.report.charts.chart import Legend
-from partita.report.charts.curves import PRETRAINING, Curves
-from partita.report.comparison.data import WHOLE, ComparisonData
+from partita.report.charts.curves import Curves
+from partita.report.comparison.standings import Standings
 from partita.report.curve_data import ComparisonCurves, RunCurves, domains_of, labels_of
 from partita.report.differences import counted
 from partita.report.figures import Data, Datum
 from partita.report.page import Section
 from partita.report.sections import chart_section
 from partita.runs.folder import RunFolder
+from partita.studies.cells import START
 
-_MAX_LABELED = 6
-"""The largest number of lines with labels at their ends; more lines have a legend."""
 _MISSING = (
     "No model was evaluated during training. With evaluate.every=5, for example, the metric is measured "
     "every 5 rounds and drawn here."
@@ -33,13 +32,11 @@ class CurveSections:
 def run_curves(run: RunFolder) -> CurveSections:
     """Return the curves of a run, or a sentence on how to get them."""
     curves = RunCurves(run)
-    stages = list(dict.fromkeys(datum["method"] for datum in curves.points))
+    stages = list(dict.fromkeys(datum["model"] for datum in curves.points))
     drawn = Curves(
-        legend=Legend(methods=stages, shown=stages),
-        title="stage",
+        legend=Legend(methods=stages, shown=stages, field="model"),
         domains=domains_of(curves.points),
         longest=_longest(curves.points),
-        rows={"": [""]},
         is_chain=True,
     )
     caption = (
@@ -49,25 +46,25 @@ def run_curves(run: RunFolder) -> CurveSections:
     return _sections(drawn, curves, run.summary["split"], caption.strip())
 
 
-def comparison_curves(data: ComparisonData) -> CurveSections:
+def comparison_curves(standings: Standings) -> CurveSections:
     """Return the curves of a comparison, or a sentence on how to get them."""
-    curves = ComparisonCurves(data)
+    data, start = standings.data, (START, "")
+    shown = [*standings.shown, *([] if start in standings.shown else [start])]
+    curves = ComparisonCurves(data, shown)
     points, has_band = curves.points, any(datum["seeds"] > 1 for datum in curves.points)
-    shown = list(dict.fromkeys(datum["method"] for datum in points))
+    names = [data.name(variant) for variant in shown if variant in data.results.outcomes]
     drawn = Curves(
-        legend=Legend(methods=data.methods, shown=shown),
-        title="method",
+        legend=Legend(methods=names, shown=names, field="model"),
         domains=domains_of(points, is_late=True),
         longest=_longest(points),
-        rows=_rows(points),
         has_band=has_band,
-        has_labels=len(shown) <= _MAX_LABELED,
     )
     devices = counted(max(map(len, curves.samples.values()), default=0), "device")
     band = "; line: mean over seeds, band: lowest to highest seed" if has_band else ""
+    others = " Thin lines: all other models." if not all(datum["is_shown"] for datum in points) else ""
     caption = (
-        f"Weighted mean over the same {devices} for all methods{band}. Methods that begin from the "
-        f"pretrained model continue its line: its rounds and MB count as theirs. "
+        f"Weighted mean over the same {devices} for all models{band}. Methods that begin from the "
+        f"pretrained model continue its line: its rounds and MB count as theirs.{others} "
         f"{_notes(points, drawn.domains)}"
     )
     return _sections(drawn, curves, data.results.split, caption.strip())
@@ -82,17 +79,8 @@ def _sections(drawn: Curves, curves: RunCurves | ComparisonCurves, split: str, c
     sections = [chart_section(drawn.headline(headline, titles[headline], caption))]
     if further:
         sections.append(chart_section(drawn.further({name: titles[name] for name in further}, caption)))
-    labels = {"labels": labels_of(curves.points, drawn.domains, drawn.rows)} if drawn.has_labels else {}
-    return CurveSections(sections, {"curves": curves.points, **labels})
-
-
-def _rows(points: Sequence[Datum]) -> dict[str, list[str]]:
-    """Return the parts in each row of panels: one for each personal part, with all lines that have none."""
-    common = [PRETRAINING, WHOLE]
-    parts = [part for part in dict.fromkeys(datum["part"] for datum in points) if part not in common]
-    if len(parts) < 2:
-        return {"": [*common, *parts]}
-    return {f"personal part: {part}": [*common, part] for part in parts}
+    labels = labels_of(curves.points, drawn.domains)
+    return CurveSections(sections, {"curves": curves.points, "labels": labels})
 
 
 def _longest(points: Sequence[Datum]) -> dict[str, float]:

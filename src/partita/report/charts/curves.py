@@ -1,42 +1,38 @@
 """Charts of curves: metrics on a sample of devices, by training rounds and by megabytes."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
 
-from partita.report.charts.chart import COUNTS, HEIGHT, Chart, Legend, chart_of, from_data, width_of
+from partita.report.charts.chart import HEIGHT, LETTER, TEXT_SIZE, WIDTH, Chart, Legend, chart_of, from_data
 
 TITLE = "Curves"
 """The title of the headline metric's curves, which a page also uses where there are none."""
 FURTHER = "Curves of further metrics"
 _AXES = {"round": "training rounds", "megabytes": "MB up and down, all devices"}
 """The title of each horizontal axis, by field."""
-PRETRAINING = "pretraining"
-"""The `part` of a line that others continue."""
+_TICKS = alt.Axis(tickMinStep=1, tickCount=8, labelOverlap=True, format=",d")
+_THIN = {"clip": True, "strokeWidth": 1, "opacity": 0.6, "color": "gray"}
 _FURTHER_HEIGHT = 150
-_TEXT = 13
-_MARGIN, _ROOM = 1.03, 1.45
-"""An axis is so many times as long as the longest line: without labels at the lines, and with them."""
+_MARGIN = 1.03
+"""An axis is so many times as long as the longest line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """How curves are drawn, from the data set `curves`: one line for each `model`."""
+    """How curves are drawn, from the data set `curves`: one line for each `model`, in color if `is_shown`.
+
+    A wide page has their names beside them, from the data set `labels`; a narrow one has a legend.
+    """
 
     legend: Legend
-    """The color of each `method`."""
-    title: str
-    """The title of the legend."""
+    """The color of each line."""
     domains: Mapping[str, tuple[float, float]]
     """The lowest and highest value that is drawn, by metric; lines are cut off there."""
-    rows: Mapping[str, Sequence[str]]
-    """The values of `part` in each row of panels, by the title of the row; the only row has none."""
     longest: Mapping[str, float]
     """The end of the longest line, by field."""
-    has_labels: bool = False
-    """Whether lines have labels at their ends, from the data set `labels`, and no legend."""
     has_band: bool = False
     """Whether lines have a band, from `low` to `high`."""
     is_chain: bool = False
@@ -44,77 +40,65 @@ class Curves:
 
     def headline(self, metric: str, axis: str, caption: str) -> Chart:
         """Return the curves of the headline metric; `axis` is the title of its axis."""
-        return chart_of("metric", TITLE, caption, self._panels({metric: axis}, HEIGHT), *self._data)
+        return self._chart("metric", TITLE, caption, {metric: axis})
 
     def further(self, metrics: Mapping[str, str], caption: str) -> Chart:
         """Return the curves of further metrics, given the title of the axis of each."""
-        return chart_of("metrics", FURTHER, caption, self._panels(metrics, _FURTHER_HEIGHT), *self._data)
+        return self._chart("metrics", FURTHER, caption, metrics)
 
-    @property
-    def _data(self) -> Sequence[str]:
-        return ("curves", "labels") if self.has_labels else ("curves",)
+    def _chart(self, name: str, title: str, caption: str, metrics: Mapping[str, str]) -> Chart:
+        """Return a chart with a panel for each metric and axis."""
+        height = HEIGHT if name == "metric" else _FURTHER_HEIGHT
+        wide, narrow = (self._panels(metrics, height, has_labels=each) for each in (True, False))
+        chart = chart_of(name, title, caption, wide, "curves", "labels")
+        return replace(chart, narrow=chart_of(name, title, caption, narrow).spec)
 
-    def _panels(self, metrics: Mapping[str, str], height: int) -> Any:
-        """Return two panels side by side for each metric and row: by rounds and by megabytes."""
-        panels: list[Any] = []
-        for metric, axis in metrics.items():
-            for row in self.rows:
-                title = {"title": alt.TitleParams(row, anchor="start", fontSize=_TEXT)} if row else {}
-                for x in _AXES:
-                    panel = alt.layer(*self._layers(metric, axis, x, row))
-                    panels.append(panel.properties(width=width_of(2), height=height, **title))
-        return alt.concat(*panels, columns=2).resolve_scale(color="shared")
+    def _panels(self, metrics: Mapping[str, str], height: int, *, has_labels: bool) -> Any:
+        width = WIDTH - round(LETTER * max(map(len, self.legend.shown))) if has_labels else WIDTH
+        panels = [
+            alt.layer(
+                *self._lines(metric, axis, x, has_legend=not has_labels),
+                *([self._labels(metric, x)] if has_labels else []),
+            ).properties(width=width, height=height)
+            for metric, axis in metrics.items()
+            for x in _AXES
+        ]
+        return alt.vconcat(*panels).resolve_scale(color="shared")
 
-    def _layers(self, metric: str, axis: str, x: str, row: str) -> list[alt.Chart]:
-        of_metric = alt.FieldEqualPredicate(field="metric", equal=metric)
-        in_row = alt.FieldOneOfPredicate(field="part", oneOf=list(self.rows[row]))
-        scale = alt.Scale(domain=[0, (_ROOM if self.has_labels else _MARGIN) * self.longest[x]], nice=False)
-        across = alt.X(f"{x}:Q", title=_AXES[x], axis=COUNTS if x == "round" else alt.Axis(), scale=scale)
+    def _lines(self, metric: str, axis: str, x: str, *, has_legend: bool) -> list[Any]:
+        across = alt.X(f"{x}:Q", title=_AXES[x], axis=_TICKS, scale=self._across(x))
         up = alt.Y("mean:Q", title=axis, scale=alt.Scale(domain=list(self.domains[metric]), zero=False))
-        # One filter for each layer: with several, Vega-Lite gives up on simplifying them and logs a warning.
-        is_trained = alt.FieldEqualPredicate(field="is_trained", equal=True)
-        own, trained, finetuned = (
-            from_data("curves").transform_filter(of_metric, in_row, *more)
-            for more in ((), (is_trained,), (~is_trained,))
-        )
-        drawn = {"x": across, "y": up, "color": self._colors, "tooltip": self._tips(axis)}
-        layers = [
-            trained.mark_line(clip=True, point={"size": 26}).encode(**drawn, detail="model:N"),
-            finetuned.mark_point(shape="diamond", size=110, strokeWidth=2).encode(**drawn),
+        place = {"x": across, "y": up, "detail": "model:N", "tooltip": self._tips(axis)}
+        colored = {**place, "color": self._colors(has_legend=has_legend)}
+        others = _where(metric, is_shown=False, is_trained=True)
+        trained = _where(metric, is_shown=True, is_trained=True)
+        finetuned = _where(metric, is_shown=True, is_trained=False)
+        lines: list[Any] = [
+            others.mark_line(**_THIN).encode(**place),
+            trained.mark_line(clip=True, point={"size": 26}).encode(**colored),
+            finetuned.mark_point(shape="diamond", size=110, strokeWidth=2).encode(**colored),
         ]
         if self.is_chain:
-            chain = own.mark_line(clip=True, strokeWidth=1, opacity=0.6, color="gray")
-            layers.insert(0, chain.encode(x=across, y=up))
+            lines.insert(0, _where(metric).mark_line(**_THIN).encode(x=across, y=up))
         if self.has_band:
-            band = trained.mark_area(clip=True, opacity=0.18).encode(**drawn)
-            layers.insert(0, band.encode(y=alt.Y("low:Q", title=axis), y2="high:Q", detail="model:N"))
-        return [*layers, *self._labels(metric, x, row)]
+            band = trained.mark_area(clip=True, opacity=0.15).encode(**colored)
+            lines.insert(0, band.encode(y=alt.Y("low:Q", title=axis), y2="high:Q"))
+        return lines
 
-    def _labels(self, metric: str, x: str, row: str) -> list[alt.Chart]:
-        """Return the labels of lines: right of their ends; of a line that others continue, left of it."""
-        if not self.has_labels:
-            return []
-        places = {"metric": metric, "row": row}
-        here = [alt.FieldEqualPredicate(field=name, equal=value) for name, value in places.items()]
-        is_continued = alt.FieldEqualPredicate(field="part", equal=PRETRAINING)
-        own, continued = (
-            from_data("labels")
-            .transform_filter(*here, which)
-            .encode(x=f"{x}:Q", y="at:Q", text="method:N", color=self._colors)
-            for which in (~is_continued, is_continued)
-        )
-        return [
-            own.mark_text(align="left", dx=9, fontSize=_TEXT),
-            continued.mark_text(align="right", dx=-9, dy=-9, fontSize=_TEXT),
-        ]
+    def _labels(self, metric: str, x: str) -> Any:
+        """Return the names of lines, right of the panel, each as high as the end of its line."""
+        end = alt.XDatum(_MARGIN * self.longest[x], scale=self._across(x))
+        texts = _where(metric, "labels").mark_text(align="left", dx=8, fontSize=TEXT_SIZE, fontWeight="bold")
+        return texts.encode(x=end, y="at:Q", text="model:N", color=self._colors(has_legend=False))
 
-    @property
-    def _colors(self) -> alt.Color:
-        colors = self.legend.colors.title(self.title)
-        if self.has_labels:
-            return colors.legend(None)
+    def _across(self, x: str) -> alt.Scale:
+        return alt.Scale(domain=[0, _MARGIN * self.longest[x]], nice=False)
+
+    def _colors(self, *, has_legend: bool) -> alt.Color:
+        if not has_legend:
+            return self.legend.colors.legend(None)
         shown = list(self.legend.shown)
-        return colors.legend(
+        return self.legend.colors.legend(
             alt.Legend(values=shown, symbolType="stroke", symbolStrokeWidth=4, symbolOpacity=1)
         )
 
@@ -127,3 +111,15 @@ class Curves:
             alt.Tooltip("megabytes:Q", title="MB", format=",.4~g"),
             *(alt.Tooltip(f"{name}:Q", title=title, format=".4f") for name, title in numbers.items()),
         ]
+
+
+def _where(metric: str, data: str = "curves", **kinds: bool) -> alt.Chart:
+    """Return an empty chart of one metric's points of a kind.
+
+    All conditions are one filter: with several, Vega-Lite gives up on simplifying them and logs a warning.
+    """
+    conditions = [
+        alt.FieldEqualPredicate(field=name, equal=value)
+        for name, value in {"metric": metric, **kinds}.items()
+    ]
+    return from_data(data).transform_filter(*conditions)

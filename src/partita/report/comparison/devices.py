@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from partita.report.charts import devices as device_charts
 from partita.report.charts.chart import Legend
 from partita.report.comparison.data import ComparisonData
-from partita.report.comparison.standings import Standings
+from partita.report.comparison.standings import BEST, Standings
 from partita.report.differences import counted
 from partita.report.page import Section
 from partita.report.sections import (
@@ -16,10 +16,6 @@ from partita.report.sections import (
     examples_section,
     scatter_section,
 )
-from partita.studies.results import Variant
-
-BEST = 5
-"""The number of models in charts of devices, besides the reference."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class DeviceSections:
             yield Section(title="Devices", paragraphs=["No device's metric differs between models."])
             return
         change = change_of(data.results.metric, data.results.direction)
-        names, omitted = [data.name(variant) for variant in self._shown()], self._omitted()
+        names, omitted = [data.name(variant) for variant in self.standings.shown], self._omitted()
         relative = f"relative to {reference}{self.over_seeds}"
         caption = f"Each point is one device under one model: its change {relative}, by training examples."
         legend = Legend(methods=names, shown=names, field="model")
@@ -59,17 +55,12 @@ class DeviceSections:
 
     def listed(self) -> list[str]:
         """Return the models in the table of all devices, none if it has room for all of them."""
-        shown = [self._data.name(variant) for variant in self._shown()]
+        shown = [self._data.name(variant) for variant in self.standings.shown]
         return shown if len(self._data.results.outcomes) > len(shown) + 1 else []
-
-    def _shown(self) -> list[Variant]:
-        """Return the best models and the reference, the best first."""
-        order = [one.variant for one in self.standings.all if one.variant in self._data.drawn]
-        return [v for place, v in enumerate(order) if place < BEST or v == self.standings.reference]
 
     def _omitted(self) -> str:
         """Return which models are not drawn: those below the best, and those that would dwarf the others."""
-        data, shown = self._data, self._shown()
+        data, shown = self._data, self.standings.shown
         others = [variant for variant in data.drawn if variant not in shown]
         far = [v for v in data.results.outcomes if v not in data.drawn and v != data.reference]
         sentences = ""

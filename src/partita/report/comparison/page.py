@@ -93,7 +93,7 @@ class _ComparisonPage:
 
     @cached_property
     def _curves(self) -> CurveSections:
-        return comparison_curves(self.data)
+        return comparison_curves(self.standings)
 
     @property
     def _has_seeds(self) -> bool:

@@ -13,6 +13,9 @@ from partita.report.forest import Line, forest_row
 from partita.studies.results import CellResult, Variant
 from partita.tasks.metrics import Direction
 
+BEST = 5
+"""The number of models in color in charts of devices and curves, besides the reference."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
@@ -63,6 +66,12 @@ class Standings:
     def of_reference(self) -> Standing | None:
         """The reference; None if it has no result."""
         return next((one for one in self.all if one.variant == self.reference), None)
+
+    @property
+    def shown(self) -> list[Variant]:
+        """The best models and the reference, the best first: as many as colors can tell apart."""
+        order = [one.variant for one in self.all if one.variant in self.data.drawn]
+        return [each for place, each in enumerate(order) if place < BEST or each == self.reference]
 
     @property
     def line(self) -> Line | None:
