@@ -143,8 +143,8 @@ def test_another_task_is_refused_before_the_first_run_and_the_folder_stays_as_it
         space = {"finetune.personal_lr": [0.01, 0.1]}
         return partita.tune(given, space, settings=SETTINGS, out=tmp_path / "mine", resume=True)
 
-    monkeypatch.setattr(runner, "finish", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(runner, "finish", killed)
+    with pytest.raises(SystemExit):
         start(task())
     before = sorted(tmp_path.rglob("*"))
 
@@ -154,9 +154,9 @@ def test_another_task_is_refused_before_the_first_run_and_the_folder_stays_as_it
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def interrupted(*_: object) -> None:
-    """Stop where a run would begin."""
-    raise KeyboardInterrupt
+def killed(*_: object) -> None:
+    """End where a run would begin."""
+    raise SystemExit
 
 
 def test_a_finished_comparison_refuses_another_task(mine: partita.ComparisonResult) -> None:
