@@ -37,6 +37,8 @@ class Page:
     """The content of a page."""
 
     title: str
+    setup: str = ""
+    """The task, the model and the number of devices, in a line below the title."""
     answer: str
     """The result in one sentence."""
     details: Sequence[str] = ()

@@ -1,16 +1,20 @@
 """Sections that the page of a run and that of a comparison share; a paragraph replaces an empty chart."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from partita.config.provenance import COMMAND
 from partita.config.recording import has_task_from_python
+from partita.data.arrow import Table
+from partita.protocol import DeviceId
 from partita.report.charts import devices as device_charts
 from partita.report.charts.chart import Chart
 from partita.report.differences import counted
 from partita.report.figures import Datum
 from partita.report.page import Section
+from partita.runs.folder import RunFolder
 
 _MIN_DEVICES = 5
 """The smallest number of devices whose distribution is drawn."""
@@ -27,6 +31,40 @@ def reproduction(values: Mapping[str, Any], command: str) -> dict[str, str]:
         "Command to reproduce it, in this folder": "" if has_task_from_python(values) else command,
     }
     return {name: text for name, text in commands.items() if text} | versions
+
+
+def setup_line(runs: Sequence[RunFolder]) -> str:
+    """Return the task, the model, the devices and their test examples, of runs on the same data."""
+    values = runs[0].values
+    task, model = values["task"], values.get("model", {}).get("name")
+    name = "a task from Python" if has_task_from_python(values) else task["kind"]
+    data = f" from {Path(task['data']).name}" if "data" in task else ""
+    stages = [run.values[stage] for run in runs for stage in ("pretrain", "personalize")]
+    sizes = sorted({stage["devices_per_round"] for stage in stages if stage["rounds"]})
+    rounds = (
+        f"{' or '.join(f'{size:,}' for size in sizes)} {'device' if sizes == [1] else 'devices'} per round"
+    )
+    split = runs[0].summary.get("split", "test")
+    seen, unseen = (_examples_by_device(table, split) for table in (runs[0].devices, runs[0].unseen))
+    devices = counted(len(seen) + len(unseen), "device")
+    if values["evaluate"]["devices"] != "all":
+        devices += " evaluated"
+    if unseen:
+        devices += f" ({len(seen):,} seen, {len(unseen):,} unseen)"
+    examples = counted(sum([*seen.values(), *unseen.values()]), f"{split} example")
+    parts = (
+        f"{name}{data}",
+        model and f"model {model}",
+        devices,
+        rounds if sizes else "",
+        f"{examples} in total",
+    )
+    return " · ".join(filter(None, parts))
+
+
+def _examples_by_device(table: Table, split: str) -> dict[DeviceId, int]:
+    rows = table.select(["device", "split", "examples"]).to_pylist()
+    return {row["device"]: row["examples"] for row in rows if row["split"] == split}
 
 
 def change_of(metric: str, direction: str) -> str:

@@ -15,7 +15,7 @@ from partita.report.comparison.tradeoffs import PARAMETERS, TRAFFIC, tradeoff_se
 from partita.report.curve_sections import CurveSections, comparison_curves
 from partita.report.forest import forest_section
 from partita.report.page import Page, Section
-from partita.report.sections import change_of, chart_section, reproduction
+from partita.report.sections import change_of, chart_section, reproduction, setup_line
 from partita.report.tables.comparison import comparison_tables
 from partita.report.tables.entries import Entry, Rounded
 from partita.report.tables.table import Table
@@ -65,6 +65,7 @@ class _ComparisonPage:
         command = f"partita compare {folder.config_file.name} out=FOLDER"
         return Page(
             title=f"{folder.values['name']}: comparison",
+            setup=setup_line([run for runs in self._results.runs.values() for run in runs.values()]),
             answer=answer.sentence(),
             details=list(answer.details()),
             sections=[

@@ -24,6 +24,7 @@ from partita.report.sections import (
     examples_section,
     reproduction,
     scatter_section,
+    setup_line,
 )
 from partita.report.tables.commands import bytes_text, models_table
 from partita.report.tables.entries import Entry, Rounded
@@ -42,6 +43,7 @@ _QUANTITIES = {
     "seconds": ("seconds", "processor time"),
 }
 """Axis title and name of each training curve, by field of a round's datum."""
+_ONE_SEED = "The intervals are over one seed: they cover other devices like these, not other seeds."
 
 
 def run_page(run: RunFolder) -> Page:
@@ -68,6 +70,7 @@ class _RunPage:
         run, answer = self.data.run, RunAnswer(self.data, self._metric)
         return Page(
             title=run.values["name"],
+            setup=setup_line([run]),
             answer=answer.sentence(),
             details=list(answer.details()),
             sections=list(self._sections()),
@@ -116,7 +119,7 @@ class _RunPage:
 
     def _sections(self) -> Iterator[Section]:
         if len(self._means()) > 1:
-            yield forest_section(self._means(), self._line, self._metric, title="Models at a glance")
+            yield self._forest()
         yield self._models()
         if (metrics := run_metrics(self.data.run.summary, all_models(self.data.run))).rows:
             yield Section(title="All metrics", table=metrics)
@@ -133,6 +136,13 @@ class _RunPage:
             yield Section(title="Personalization", paragraphs=[reason])
         yield examples_section(list(self.data.training_examples.values()))
         yield self._costs()
+
+    def _forest(self) -> Section:
+        """Return the chart of all models, with what the intervals of one run do not cover."""
+        rows = self._means()
+        has_bars = any(row["low"] is not None for row in rows)
+        notes = [_ONE_SEED] if has_bars else []
+        return forest_section(rows, self._line, self._metric, title="Models at a glance", notes=notes)
 
     def _models(self) -> Section:
         paragraphs = [
