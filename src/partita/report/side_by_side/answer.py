@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from partita.report.differences import counted
 from partita.report.side_by_side.comparable import differing_data, other_data, unrecorded_data
-from partita.report.side_by_side.ranking import RankedModel, Ranking, best_of, fewer
+from partita.report.side_by_side.ranked import RankedModel, RankedModels, best_of, fewer
 from partita.report.side_by_side.sources import Source
 
 
@@ -13,7 +13,7 @@ from partita.report.side_by_side.sources import Source
 class SideBySideAnswer:
     """Says which model is the best, on which devices and seeds, and what is not the same."""
 
-    ranking: Ranking
+    ranking: RankedModels
     metric: str
     """The name of the metric, with its split."""
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from partita.config.provenance import COMMAND
 from partita.protocol import DeviceId
-from partita.report.comparison.devices import BEST
+from partita.report.comparison.standings import BEST
 from partita.report.differences import Difference, difference
 from partita.report.figures import Datum
 from partita.report.forest import Line, forest_row, forest_section
@@ -15,7 +15,7 @@ from partita.report.page import Page, Section
 from partita.report.sections import change_of
 from partita.report.side_by_side.answer import SideBySideAnswer
 from partita.report.side_by_side.comparable import better, check_same, other_data
-from partita.report.side_by_side.ranking import RankedModel, Ranking
+from partita.report.side_by_side.ranked import RankedModel, RankedModels
 from partita.report.side_by_side.settings import settings_table
 from partita.report.side_by_side.sources import Source, SourceModel
 from partita.report.tables.entries import Entry, Interval, Rounded
@@ -41,14 +41,14 @@ def side_by_side_page(sources: Sequence[Source]) -> Page:
     """
     for other in sources[1:]:
         check_same(sources[0], other)
-    return _SideBySide(Ranking(sources)).page()
+    return _SideBySide(RankedModels(sources)).page()
 
 
 @dataclass(frozen=True)
 class _SideBySide:
     """Builds the page from the sources."""
 
-    ranking: Ranking
+    ranking: RankedModels
 
     def page(self) -> Page:
         """Return the page."""
@@ -145,7 +145,7 @@ class _SideBySide:
             model.title,
             model.part,
             mean_std(model.by_seed),
-            found and Interval(found.value, found.low, found.high, seeds=found.seeds),
+            Interval.of(found),
             len(model.devices),
             len(model.by_seed),
             round(model.rounds),

@@ -12,10 +12,10 @@ from partita.config.files import KEYS, TABLE
 from partita.config.reading import to_values
 from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage
+from partita.report.differences import MetricsBySeed
 from partita.report.models import EvaluatedModel, evaluated_models
 from partita.report.run.data import training_rounds
-from partita.report.tables.means import MetricsBySeed, mean_std
-from partita.report.tables.models import cost_of, models_of
+from partita.report.tables.models import models_of
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import warnings_of
 from partita.studies.cells import base_of
@@ -47,11 +47,6 @@ class SourceModel:
     def name(self) -> str:
         """The title with the personal part."""
         return f"{self.title} ({self.part})" if self.part else self.title
-
-    @property
-    def mean(self) -> float:
-        """The weighted mean over devices, averaged over seeds."""
-        return mean_std(self.by_seed).mean
 
     @property
     def devices(self) -> frozenset[DeviceId]:
@@ -188,8 +183,8 @@ def _comparison(folder: Path, name: str) -> Source:
             title=model.title,
             part=model.variant[1],
             by_seed=model.by_seed,
-            rounds=cost_of(results, model.variant, "rounds"),
-            sent=cost_of(results, model.variant, "sent"),
+            rounds=model.rounds,
+            sent=model.sent,
         )
         for model in models_of(results)
     ]

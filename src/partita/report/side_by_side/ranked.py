@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from partita.protocol import DeviceId
-from partita.report.differences import Difference, MetricsBySeed, counted, difference
+from partita.report.differences import Difference, MetricsBySeed, counted, difference, mean_over_seeds
 from partita.report.side_by_side.comparable import differing_data
 from partita.report.side_by_side.sources import Source, SourceModel
-from partita.report.tables.means import mean_std
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +31,7 @@ class RankedModel:
     @property
     def mean(self) -> float:
         """The weighted mean over devices, averaged over seeds."""
-        return mean_std(self.by_seed).mean
+        return mean_over_seeds(self.by_seed)
 
     @property
     def seeds(self) -> int:
@@ -41,7 +40,7 @@ class RankedModel:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class RankedModels:
     """Ranks the models of sources."""
 
     sources: Sequence[Source]
