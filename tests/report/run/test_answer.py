@@ -57,7 +57,7 @@ def test_a_difference_of_zero_is_not_divided(tmp_path: Path) -> None:
 
     assert page.answer == (
         "FT (part.) has a test closeness of 0.0000, no clear difference from the model that it began with "
-        "(+0.0000, 95 % interval +0.0000 to +0.0000, paired over 2 devices and 1 seed)."
+        "(0.0000, 95 % interval 0.0000 to 0.0000, paired over 2 devices and 1 seed)."
     )
 
 
@@ -71,7 +71,7 @@ def test_more_training_without_a_personal_part_is_called_that(tmp_path: Path) ->
     # Both u and v move: 1 + 1/2 * 2 * 2 is 3 after the first round, and stays there.
     assert run_page(RunFolder(tmp_path / "run")).answer == (
         "More training without a personal part (LocalSGD) has a test closeness of 0.0000, no clear difference "
-        "from FedAvg (+0.0000, over 1 device and 1 seed: no interval)."
+        "from FedAvg (0.0000, over 1 device and 1 seed: no interval)."
     )
 
 

@@ -168,3 +168,15 @@ def test_only_a_table_of_devices_with_changes_is_said_to_have_them() -> None:
     assert few.sections[-1].paragraphs == ["In the table of all devices, every change is relative to a: Ref."]
     assert many.listed
     assert many.sections[-1].paragraphs == []
+
+
+def test_a_difference_of_rounding_has_no_sign() -> None:
+    # 0.1 + 0.2 is not 0.3 for a computer: weighted means of the same metrics differ by 1e-17.
+    page = side_by_side_page([
+        source("a", {"Ref": {1: [0.3, 0.3, 0.3]}}),
+        source("b", {"Own": {1: [0.1 + 0.2, 0.3, 0.3]}}),
+    ])  # fmt: skip
+
+    assert {gain for _, gain in columns(page, "model", "gain")} == {None, 0.0}
+    assert page.sections[-1].table
+    assert "| 0.0000 [0.0000, 0.0000] |" in str(page.sections[-1].table)

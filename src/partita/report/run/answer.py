@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from partita.progress.display import ACTIVITIES
 from partita.protocol import Stage
-from partita.report.differences import UNCLEAR, Difference, counted
+from partita.report.differences import UNCLEAR, Difference, counted, signed
 from partita.report.models import EvaluatedModel
 from partita.report.run.data import RunData
 from partita.runs.warnings import divergence, failed_stages
@@ -106,7 +106,7 @@ class RunAnswer:
         ways = [self._way(model.stage) for model in own[1:]]
         if len(ways) == 1:
             return f"all of it {ways[0]}"
-        parts = [f"{round(gain, _DIGITS) + 0.0:+.4f} {way}" for gain, way in zip(gains, ways, strict=True)]
+        parts = [f"{signed(gain)} {way}" for gain, way in zip(gains, ways, strict=True)]
         return f"{', '.join(parts[:-1])}, and {parts[-1]}"
 
     def _way(self, stage: Stage) -> str:
@@ -143,8 +143,7 @@ class RunAnswer:
         for baseline, found in self._baseline(last):
             if parts := self._parts(first, last):
                 yield f"The difference from {self._beginning(first)}: {parts}."
-            value = round(found.value, _DIGITS) + 0.0
-            yield f"The difference from {baseline.title}: {value:+.4f} ({found.interval})."
+            yield f"The difference from {baseline.title}: {signed(found.value)} ({found.interval})."
         if self.data.is_personal and any(model.stage == Stage.PERSONALIZED for model in self.data.changed):
             rounds = f"more rounds of {first.title} alone" if self._has_pretrained else _ROUNDS
             yield f"Whether {rounds} would do the same is not measured here: `partita compare` does that."

@@ -104,7 +104,7 @@ class _SideBySide:
 
     def _settings(self) -> Iterator[Section]:
         if (table := settings_table(self._sources)).rows:
-            yield Section(title=table.title, table=table)
+            yield Section(title="Settings that differ", table=table)
 
     def _chart(self) -> Section:
         common = self.ranking.common()

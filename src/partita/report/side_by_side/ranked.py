@@ -1,13 +1,16 @@
 """Models of several runs and comparisons, ranked on the devices and seeds that all of these have."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from partita.protocol import DeviceId
 from partita.report.differences import Difference, MetricsBySeed, counted, difference, mean_over_seeds
 from partita.report.side_by_side.comparable import differing_data
 from partita.report.side_by_side.sources import Source, SourceModel
+
+_NOISE = 1e-12
+"""A smaller difference is one of rounding: it has no sign."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +111,8 @@ class RankedModels:
         }
         if model is first.reference or not is_same or not self.is_comparable(source):
             return None
-        return difference(own, other, first.direction)
+        found = difference(own, other, first.direction)
+        return replace(found, value=0.0) if found and abs(found.value) < _NOISE else found
 
     def common(self) -> str:
         """Return the devices and seeds that all have in words, nothing if all have the same."""

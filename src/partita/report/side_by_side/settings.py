@@ -23,7 +23,7 @@ def settings_table(sources: Sequence[Source]) -> Table:
     values = {key: [_text(own.get(key)) for own in known] for key in keys}
     return Table(
         name="settings",
-        title="Settings that differ",
+        title="The settings of each folder that are not the same in all",
         columns=["key", *(source.name for source in sources)],
         rows=[[key, *texts] for key, texts in values.items() if len(set(texts)) > 1],
     )
