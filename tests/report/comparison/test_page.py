@@ -63,6 +63,9 @@ def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
         *("forest", "bytes", "parameters", "metric", "curves"),
         *("scatter", "violins", "sorted", "examples"),
     }
+    # One reference: also of the differences, although Finetune is compared.
+    assert "difference from FedAvg, continued" in page.texts["th"]
+    assert "better than FedAvg, continued" in page.texts["th"]
     captions = [a["data-caption"] for _, a in page.tags if a.get("data-caption")]
     assert any("The band is the range over seeds." in (caption or "") for caption in captions)
 
