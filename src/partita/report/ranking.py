@@ -35,7 +35,7 @@ class Ranking:
 
     @cached_property
     def seeds(self) -> frozenset[int]:
-        """The seeds that most models have: a seed that has only begun counts for none."""
+        """The seeds that most models have: one that only a few have does not count."""
         every = {seed for model in self.models for seed in model}
         return frozenset(s for s in every if 2 * sum(s in model for model in self.models) > len(self.models))
 

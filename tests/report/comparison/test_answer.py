@@ -202,7 +202,7 @@ def test_a_model_without_a_seed_is_not_the_best_and_a_better_mean_of_it_is_named
     ]
 
 
-def test_a_seed_that_has_only_begun_excludes_no_model() -> None:
+def test_a_seed_that_few_models_have_excludes_no_model() -> None:
     found = standings(seeds=2, start=FLAT, fedavg={0: FLAT}, fedalt={0: CLEAR})
 
     assert ComparisonAnswer(found).sentence().startswith("FedAlt has the best test accuracy of 3 models, 0.7")
