@@ -61,10 +61,16 @@ def comparison_curves(standings: Standings) -> CurveSections:
     )
     devices = counted(max(map(len, curves.samples.values()), default=0), "device")
     band = "; line: mean over seeds, band: lowest to highest seed" if has_band else ""
+    ragged = (
+        " A line has the evaluations that all seeds have, at the mean of their rounds: early stopping ends "
+        "training after another round with each seed."
+        if points and curves.is_ragged
+        else ""
+    )
     others = " Thin lines: all other models." if not all(datum["is_shown"] for datum in points) else ""
     caption = (
         f"Weighted mean over the same {devices} for all models{band}. Methods that begin from the "
-        f"pretrained model continue its line: its rounds and MB count as theirs.{others} "
+        f"pretrained model continue its line: its rounds and MB count as theirs.{ragged}{others} "
         f"{_notes(points, drawn.domains)}"
     )
     return _sections(drawn, curves, data.results.split, caption.strip())

@@ -107,7 +107,7 @@ class Curves:
         numbers = {"mean": axis, **seeds}
         return [
             "model:N",
-            alt.Tooltip("round:Q", title="training rounds"),
+            alt.Tooltip("round:Q", title="training rounds", format=",.5~g"),
             alt.Tooltip("megabytes:Q", title="MB", format=",.4~g"),
             *(alt.Tooltip(f"{name}:Q", title=title, format=".4f") for name, title in numbers.items()),
         ]
