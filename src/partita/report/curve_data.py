@@ -77,7 +77,7 @@ class ComparisonCurves:
 
     data: ComparisonData
     shown: Sequence[Variant]
-    """The variants in color, of which the first is the best."""
+    """The variants in color."""
 
     @property
     def _results(self) -> Results:

@@ -9,7 +9,7 @@ from partita.methods import registry
 from partita.report.comparison.data import WHOLE, ComparisonData
 from partita.report.differences import Difference, MetricsBySeed, difference
 from partita.report.figures import Datum
-from partita.report.forest import Line, forest_row
+from partita.report.forest_section import Line, forest_row
 from partita.studies.results import CellResult, Variant
 from partita.tasks.metrics import Direction
 

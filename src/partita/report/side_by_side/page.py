@@ -10,7 +10,7 @@ from partita.protocol import DeviceId
 from partita.report.comparison.devices import BEST
 from partita.report.differences import Difference, counted, difference
 from partita.report.figures import Datum
-from partita.report.forest import Line, forest_row, forest_section
+from partita.report.forest_section import Line, forest_row, forest_section
 from partita.report.page import Page, Section
 from partita.report.sections import change_of
 from partita.report.side_by_side.comparable import better, check_same, has_other_data, other_data, unshared
@@ -121,7 +121,12 @@ class _SideBySide:
     def _chart(self) -> Section:
         rows = [self._datum(source, model) for source, model in self._sorted]
         return forest_section(
-            rows, self._line, self._metric, title="All models", notes=unshared(self.sources)
+            rows,
+            self._line,
+            self._metric,
+            title="All models",
+            direction=self.sources[0].direction,
+            notes=unshared(self.sources),
         )
 
     def _table(self) -> Section:
