@@ -95,7 +95,7 @@ def scatter_section(devices: Sequence[Datum], chart: Chart) -> Section:
 def distribution_section(
     devices: Sequence[Datum], change: str, models: Sequence[str], note: str = ""
 ) -> Section:
-    """Return violins of the models whose changes vary on every split, and name the other models.
+    """Return violins of the models whose changes vary, and name the other models.
 
     Args:
         devices: the data of all devices.
@@ -103,21 +103,22 @@ def distribution_section(
         models: the models to draw.
         note: further sentences of the caption.
     """
-    changes: dict[str, dict[str, list[float]]] = {model: {} for model in models}
+    changes: dict[str, list[float]] = {model: [] for model in models}
     for datum in devices:
-        if datum["change"] is not None and datum["model"] in changes:
-            changes[datum["model"]].setdefault(datum["split"], []).append(datum["change"])
-    drawn = [model for model in models if changes[model] and all(map(_varies, changes[model].values()))]
+        # Only devices on the split that is reported have a rank.
+        if datum["rank"] is not None and datum["model"] in changes:
+            changes[datum["model"]].append(datum["change"])
+    drawn = [model for model in models if _varies(changes[model])]
     missing = ", ".join(model for model in models if model not in drawn)
     needs = f"fewer than {_MIN_DEVICES} devices, or the same change on all of them"
     omitted = f"Not drawn ({needs}): {missing}." if missing else ""
     if not drawn:
         return Section(title=device_charts.DISTRIBUTION, paragraphs=[omitted])
-    values = [value for model in drawn for own in changes[model].values() for value in own]
+    values = [value for model in drawn for value in changes[model]]
     low, high = min(values), max(values)
     caption = f"Distribution of the {change} over devices, from {low:+.4f} to {high:+.4f}. {omitted}".strip()
-    caption += note
-    return chart_section(device_charts.violins(change, caption, drawn, extent=(low, high)))
+    caption += f" A violin ends at its model's lowest and highest device.{note}"
+    return chart_section(device_charts.violins(change, caption, models, drawn=drawn))
 
 
 def _varies(changes: Sequence[float]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from partita.report.charts import devices as device_charts
-from partita.report.charts.chart import Legend
+from partita.report.comparison.colors import legend_of
 from partita.report.comparison.data import ComparisonData
 from partita.report.comparison.standings import Standings
 from partita.report.differences import counted
@@ -44,7 +44,7 @@ class DeviceSections:
         names, omitted = self._drawn, self._omitted()
         relative = f"relative to {reference}{self.over_seeds}"
         caption = f"Each point is one device under one model: its change {relative}, by training examples."
-        legend = Legend(methods=names, shown=names, field="model")
+        legend = legend_of(self.standings, has_start=False)
         yield scatter_section(data.devices, device_charts.scatter(change, f"{caption}{omitted}", legend))
         yield distribution_section(data.devices, change, names, omitted)
         has_band = bool(self.over_seeds)
@@ -78,5 +78,5 @@ class DeviceSections:
             )
         if far:
             changes = "; ".join(f"{data.name(variant)}: {data.change(variant):+.4f}" for variant in far)
-            sentences += f" Not drawn, far below the others: {changes}."
+            sentences += f" Not drawn, far worse than the others: {changes}."
         return sentences

@@ -7,7 +7,7 @@ from functools import cached_property
 from partita.report.comparison.data import WHOLE, ComparisonData
 from partita.report.differences import Difference
 from partita.report.figures import Datum
-from partita.report.forest import Line, forest_row
+from partita.report.forest_section import Line, forest_row
 from partita.report.ranking import Ranking
 from partita.report.tables.models import ComparedModel, ranking_of
 from partita.studies.results import Variant

@@ -12,7 +12,7 @@ from partita.report.charts.chart import Legend
 from partita.report.curve_sections import CurveSections, run_curves
 from partita.report.differences import counted
 from partita.report.figures import Data, Datum
-from partita.report.forest import Line, forest_row, forest_section
+from partita.report.forest_section import Line, forest_row, forest_section
 from partita.report.models import all_models
 from partita.report.page import Page, Section
 from partita.report.run.answer import RunAnswer
@@ -142,7 +142,14 @@ class _RunPage:
         rows = self._means()
         has_bars = any(row["low"] is not None for row in rows)
         notes = [_ONE_SEED] if has_bars else []
-        return forest_section(rows, self._line, self._metric, title="Models at a glance", notes=notes)
+        return forest_section(
+            rows,
+            self._line,
+            self._metric,
+            title="Models at a glance",
+            direction=self.data.run.summary["direction"],
+            notes=notes,
+        )
 
     def _models(self) -> Section:
         paragraphs = [
@@ -195,7 +202,7 @@ class _RunPage:
                 reason = "No model changes the metric of any device: nothing to draw."
             yield Section(title="Devices", paragraphs=[reason])
             return
-        legend = Legend(methods=self._titles, shown=self._titles)
+        legend = Legend(models=self._titles, shown=self._titles)
         scatter = device_charts.scatter(self._change, self._scatter_caption(), legend)
         yield scatter_section(self.data.devices, scatter)
         yield distribution_section(self.data.devices, self._change, self._titles)

@@ -10,7 +10,7 @@ from partita.protocol import DeviceId
 from partita.report.comparison.standings import BEST
 from partita.report.differences import Difference, difference
 from partita.report.figures import Datum
-from partita.report.forest import Line, forest_row, forest_section
+from partita.report.forest_section import Line, forest_row, forest_section
 from partita.report.page import Page, Section
 from partita.report.sections import change_of
 from partita.report.side_by_side.answer import SideBySideAnswer
@@ -109,7 +109,14 @@ class _SideBySide:
     def _chart(self) -> Section:
         common = self.ranking.common()
         notes = [f"All of this is over the {common} that all have."] if common else []
-        return forest_section(self._data, self._line, self._metric, title="All models", notes=notes)
+        return forest_section(
+            self._data,
+            self._line,
+            self._metric,
+            title="All models",
+            direction=self._first.direction,
+            notes=notes,
+        )
 
     def _difference(self, source: Source, model: SourceModel) -> Difference | None:
         """Return the difference from the reference over all that both have, None for other data."""
