@@ -2,19 +2,20 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from partita.protocol import DeviceId
+from partita.report.charts.training import PRETRAINING
 from partita.report.figures import Datum
 from partita.report.run.data import Place, ranked, training_rounds
+from partita.report.tables.models import ComparedModel, models_of
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START
 from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant, collect
-from partita.studies.statistics import mean_of
 from partita.training.evaluation import last_stage
 
 Measurements = Mapping[int, Mapping[Place, Datum]]
@@ -38,7 +39,12 @@ class ComparisonData:
     @property
     def reference(self) -> Variant:
         """The variant that changes are relative to."""
-        return self.results.reference, ""
+        return self.results.reference
+
+    @cached_property
+    def models(self) -> dict[Variant, ComparedModel]:
+        """The models after their last stage, by variant."""
+        return {model.variant: model for model in models_of(self.results) if not model.is_served}
 
     @cached_property
     def drawn(self) -> list[Variant]:
@@ -46,7 +52,7 @@ class ComparisonData:
         variants = [variant for variant in self.results.outcomes if variant != self.reference]
         if self.reference not in self.results.outcomes:
             return variants
-        alone = [variant for variant in variants if self.comparison.methods[variant[0]].trains_alone]
+        alone = [variant for variant in variants if self.models[variant].trains_alone]
         others = [abs(self.change(variant)) for variant in variants if variant not in alone]
         lowest = -max(others, default=math.inf)
         return [variant for variant in variants if variant not in alone or self.change(variant) >= lowest]
@@ -65,13 +71,10 @@ class ComparisonData:
         title = self.results.titles[variant[0]]
         return f"{title} ({variant[1]})" if variant[1] else title
 
-    def mean(self, variant: Variant) -> float:
-        """Return the mean of a variant's final metric over devices and seeds."""
-        return statistics.fmean(mean_of(outcome.last) for outcome in self.results.outcomes[variant].values())
-
     def change(self, variant: Variant) -> float:
-        """Return how much better a variant is than the reference."""
-        return self.sign * (self.mean(variant) - self.mean(self.reference))
+        """Return how much better a variant is than the reference; 0 without a device in common."""
+        found = self.models[variant].difference_from(self.models[self.reference], self.results.direction)
+        return found.value if found else 0.0
 
     @cached_property
     def training_examples(self) -> dict[DeviceId, int]:
@@ -87,6 +90,17 @@ class ComparisonData:
                 found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
         return found
 
+    def unseen_examples(self, devices: Collection[DeviceId]) -> int:
+        """Return the number of examples of unseen devices on the split that counts."""
+        found: dict[DeviceId, int] = {}
+        for runs in self.results.runs.values():
+            for run in runs.values():
+                rows = run.unseen.select(["device", "split", "examples"]).to_pylist()
+                found |= {
+                    row["device"]: row["examples"] for row in rows if row["split"] == self.results.split
+                }
+        return sum(found[device] for device in devices)
+
     def is_personal(self, variant: Variant) -> bool:
         """Return whether devices have a personal part under a variant."""
         run = next(iter(self.results.runs[variant].values()))
@@ -98,16 +112,19 @@ class ComparisonData:
         found: list[Datum] = []
         for variant in self.results.outcomes:
             losses: dict[int, list[float]] = {}
-            for run in self._runs(variant).values():
+            runs = self._runs(variant)
+            for run in runs.values():
                 for line in training_rounds(run):
                     if line["work"] == "update" and line["loss"] is not None:
                         losses.setdefault(line["round"] + 1, []).append(line["loss"])
             own = {
                 "model": self.name(variant),
                 "method": self.results.titles[variant[0]],
-                "part": "pretraining" if variant[0] == START else variant[1] or WHOLE,
+                "part": PRETRAINING if variant[0] == START else variant[1] or WHOLE,
             }
-            found += [{**own, "round": at, "loss": statistics.fmean(each)} for at, each in losses.items()]
+            # With early stopping, seeds have different numbers of rounds.
+            every = {at: each for at, each in losses.items() if len(each) == len(runs)}
+            found += [{**own, "round": at, "loss": statistics.fmean(each)} for at, each in every.items()]
         return found
 
     @cached_property

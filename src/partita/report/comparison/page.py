@@ -1,23 +1,25 @@
 """The page of a comparison: its tables, and every device under every method."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from partita.report.charts import training as training_charts
-from partita.report.charts.chart import Legend
 from partita.report.comparison.answer import ComparisonAnswer
+from partita.report.comparison.colors import legend_of
 from partita.report.comparison.data import ComparisonData, read_comparison
 from partita.report.comparison.devices import DeviceSections
 from partita.report.comparison.standings import Standings
 from partita.report.comparison.tradeoffs import PARAMETERS, TRAFFIC, tradeoff_section
+from partita.report.comparison.unseen import UnseenAnswer
 from partita.report.curve_sections import CurveSections, comparison_curves
-from partita.report.forest import forest_section
+from partita.report.forest_section import forest_section
 from partita.report.page import Page, Section
-from partita.report.sections import change_of, chart_section, reproduction
+from partita.report.sections import change_of, chart_section, reproduction, setup_line
 from partita.report.tables.comparison import comparison_tables
-from partita.report.tables.entries import Entry, Rounded
+from partita.report.tables.entries import Entry, Interval, Rounded
+from partita.report.tables.models import interval_notes
 from partita.report.tables.table import Table
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import Comparison
@@ -65,6 +67,7 @@ class _ComparisonPage:
         command = f"partita compare {folder.config_file.name} out=FOLDER"
         return Page(
             title=f"{folder.values['name']}: comparison",
+            setup=setup_line([run for runs in self._results.runs.values() for run in runs.values()]),
             answer=answer.sentence(),
             details=list(answer.details()),
             sections=[
@@ -120,6 +123,7 @@ class _ComparisonPage:
             standings.line,
             self._metric,
             title="All models",
+            direction=self._results.direction,
             notes=list(self._forest_notes()),
         )
         yield tradeoff_section(standings, TRAFFIC, self._metric)
@@ -132,25 +136,26 @@ class _ComparisonPage:
                 f"The first of {len(self.standings.all)} models is partly first by luck: an interval is for "
                 "one model, and not corrected for choosing the best of many."
             )
-        others = [one.title for one in self.standings.all if not one.is_complete]
-        if others:
-            yield f"On fewer devices or seeds than the others: {', '.join(others)}."
+        found = [self.standings.difference(model) for model in self.standings.all]
+        yield from interval_notes([[Interval.of(each) for each in found]])
 
     def _tables(self) -> Iterator[Section]:
+        findings = {"unseen": UnseenAnswer(self.standings).finding()}
         for table in comparison_tables(self._results):
-            yield Section(title=_TITLES[table.name], table=table)
+            yield Section(title=_TITLES[table.name], finding=findings.get(table.name, ""), table=table)
 
     def _training(self) -> Section:
         rounds = self.data.rounds
         if not rounds:
             return Section(title="Training", paragraphs=["No training round with a loss."])
-        methods, parts = (list(dict.fromkeys(datum[key] for datum in rounds)) for key in ("method", "part"))
+        legend, models = legend_of(self.standings), {datum["model"] for datum in rounds}
+        others = "" if models <= {*legend.shown} else " Thin: all other models."
+        legend = replace(legend, shown=[model for model in legend.shown if model in models])
         caption = (
-            f"Training loss by round{self._over_seeds}. Fine-tuning is not drawn. Learning rates, devices, "
-            "traffic and seconds by round are on the page of each run, which “partita report "
+            f"Training loss by round{self._over_seeds}.{others} Fine-tuning is not drawn. Learning rates, "
+            "devices, traffic and seconds by round are on the page of each run, which “partita report "
             "FOLDER/cells/NAME” writes."
         )
-        legend = Legend(methods=self.data.methods, shown=methods, parts=parts)
         return chart_section(training_charts.losses(caption, legend))
 
     def _costs(self) -> Section:
@@ -163,14 +168,22 @@ class _ComparisonPage:
         table = Table(
             name="costs",
             title="Costs of a personal part for one device",
-            columns=["personal part", "personal parameters", "kB sent", "kB received", "kB of memory"],
+            columns=[
+                "personal part",
+                "personal parameters",
+                "kB sent",
+                "kB received",
+                "kB of memory for one example",
+            ],
             rows=rows,
             notes=[
-                "Sent and received per round of personalization; memory to train on one example.",
+                "Sent and received per round of personalization. Memory: to train on one example.",
                 *self._results.failures,
             ],
         )
-        paragraphs = ["The table Methods has the total traffic and the processor time of all devices."]
+        paragraphs = [
+            f"The table “{_TITLES['training']}” has the traffic and the processor time of all devices."
+        ]
         return Section(title="Traffic and memory", paragraphs=paragraphs, table=table if rows else None)
 
     def _costs_by_part(self) -> dict[str, Mapping[str, Any]]:
