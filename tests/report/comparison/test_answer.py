@@ -177,7 +177,7 @@ def test_a_model_without_some_devices_is_compared_on_the_others() -> None:
     # 0.1 below the reference on the two devices that both have, drawn 0.1 below its mean of 0.3.
     assert (row["mean"], row["point"], row["gain"]) == pytest.approx((0.4, 0.2, -0.1))
     assert next(ComparisonAnswer(found).details()) == (
-        "Compared on the devices that have a metric, which are fewer: FedAlt (lacks 2 devices)."
+        "No metric on some devices, so compared on the others: FedAlt (lacks 2 devices)."
     )
 
 

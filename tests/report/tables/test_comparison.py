@@ -302,7 +302,7 @@ def test_a_model_without_some_devices_is_marked_by_those_it_has_and_named() -> N
 
     assert [mean_std.is_best for mean_std in column("metric", given)] == [False, False, True]
     assert table("methods", given).notes[1] == (
-        "Compared on the devices that have a metric, which are fewer: FedAlt (output) (lacks 1 device)."
+        "No metric on some devices, so compared on the others: FedAlt (output) (lacks 1 device)."
     )
 
 

@@ -10,7 +10,7 @@ from partita.protocol import Stage
 from partita.report.differences import Difference, MetricsBySeed, counted, difference, mean_over_seeds
 from partita.report.ranking import Ranking
 from partita.report.tables.entries import Entry, Interval
-from partita.studies.results import CellResult, Results, Variant
+from partita.studies.results import CellResult, Results, Variant, listed
 from partita.tasks.metrics import Direction
 
 Cost = Literal["rounds", "sent", "seconds"]
@@ -129,7 +129,7 @@ def missing_notes(models: Sequence[ComparedModel], ranking: Ranking) -> Iterator
     unranked = [model for model in models if not ranking.is_ranked(model.by_seed)]
     if unranked:
         names = [f"{one.name} (has {len(one.by_seed)} of {seeds})" for one in unranked]
-        yield f"Not ranked, because seeds are missing: {', '.join(names)}."
+        yield f"Not ranked, because seeds are missing: {listed(names)}."
     every: dict[int, set[str]] = {}
     for model in models:
         for seed, values in model.by_seed.items():
@@ -140,7 +140,7 @@ def missing_notes(models: Sequence[ComparedModel], ranking: Ranking) -> Iterator
     }
     names = [f"{name} (lacks {counted(count, 'device')})" for name, count in fewer.items() if count]
     if names:
-        yield f"Compared on the devices that have a metric, which are fewer: {', '.join(names)}."
+        yield f"No metric on some devices, so compared on the others: {listed(names)}."
 
 
 def interval_notes(rows: Sequence[Sequence[Entry]]) -> list[str]:
