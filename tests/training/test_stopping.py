@@ -86,7 +86,7 @@ def test_training_stops_after_as_many_rounds_without_a_better_metric(
     decision, stopped = Decision(patience=2, direction=direction), None
 
     for round, metric in enumerate(metrics, start=1):
-        decision = decision.after(round, metric)
+        decision = decision.after(round, None if metric is None else (metric, 10))
         if decision.stops:
             stopped = round
             break
@@ -94,22 +94,33 @@ def test_training_stops_after_as_many_rounds_without_a_better_metric(
     assert (decision.best, stopped) == (best, stops_after)
 
 
+def test_measurements_of_fewer_devices_are_not_better_and_those_of_more_are() -> None:
+    # Weight 10, then 7 with a higher metric, then 12 with a lower one, then 12 with a higher one.
+    decision, found = Decision(patience=9, direction="up"), []
+
+    for round, mean in enumerate([(0.5, 10), (0.9, 7), (0.3, 12), (0.4, 12)], start=1):
+        decision = decision.after(round, mean)
+        found.append(decision.best)
+
+    assert found == [1, 1, 3, 4]
+
+
 def test_the_blocks_of_an_evaluation_are_one_measurement_weighted_by_examples() -> None:
-    # Round 1: (1 * 0.2 + 3 * 0.6) / 4 = 0.5. Round 2: 0.4 over 9. With patience 1 it stops there.
+    # Round 1: (1 * 0.2 + 3 * 0.6) / 4 = 0.5. Round 2: 0.4 over 4. With patience 1 it stops there.
     turns = [
         Turn(Stage.PRETRAINED, work, round, number=number)
         for number, (work, round) in enumerate(
             [("update", 0), ("evaluate", 1), ("evaluate", 1), ("update", 1), ("evaluate", 2), ("update", 2)]
         )
     ]
-    measured = {1: (0.2, 1), 2: (0.6, 3), 4: (0.4, 9)}
+    measured = {1: (0.2, 1), 2: (0.6, 3), 4: (0.4, 4)}
     stopping = Stopping(1, "up", turns)
 
     for turn in turns[:5]:
         metric, weight = measured.get(turn.number, (0, 0))
         stopping.add(turn, {"validation_metric": metric, "validation_weight": weight} if weight else {})
 
-    assert stopping.decision.metric == pytest.approx(0.5)
+    assert stopping.decision.mean == (pytest.approx(0.5), 4)
     assert [turn.number for turn in turns if stopping.skips(turn)] == [5]
     assert stopping.record() == {
         "planned_rounds": 3,
@@ -261,6 +272,29 @@ def test_failures_after_the_best_round_do_not_count(monkeypatch: pytest.MonkeyPa
     assert any("d2" in line["failed"] for line in result.rounds)
     assert outcome["best_round"] <= 3 < outcome["rounds"]
     assert result.summary["stages"]["personalized"]["failed"] == 0
+
+
+@pytest.mark.parametrize("device", ["d0", "d3"])
+@pytest.mark.parametrize("fails_in", [range(8), range(3, 8), range(1, 4)])
+def test_where_nothing_is_trained_a_device_that_fails_does_not_move_the_best_round(
+    monkeypatch: pytest.MonkeyPatch, device: str, fails_in: range
+) -> None:
+    update = Visitor._update
+
+    def fail(self: Visitor, bench: Any, order: Order, work: Any, carried: Any) -> Any:
+        if order.device == device and order.round in fails_in:
+            raise CannotDo("Asleep.")
+        return update(self, bench, order, work, carried)
+
+    monkeypatch.setattr(Visitor, "_update", fail)
+    task, still = passing_task(), FedAlt(shared_lr=0.0, personal_lr=0.0, batch_size=4)
+    training = Training(method=still, rounds=8, devices_per_round=6, patience=4)
+
+    result = pipeline(task, offset(task), Plan(personalize=training, evaluate=Evaluation(every=1)))
+
+    assert any(device in line["failed"] for line in result.rounds)
+    outcome = result.summary["early_stopping"]["personalized"]
+    assert (outcome["best_round"], outcome["rounds"]) == (1, 5)
 
 
 def test_patience_needs_validation_rows_before_a_run() -> None:

@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from partita.errors import needed
-from partita.runs.curves import combined_mean, mean_in
+from partita.runs.curves import mean_in
 from partita.runs.folder import RunFolder
+from partita.training.evaluation import combined_mean
 
 _VERSION = "brain.Event:2"
 """The content of the first record of an event file."""

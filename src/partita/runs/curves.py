@@ -9,11 +9,8 @@ from typing import Any
 
 from partita.protocol import DeviceId
 from partita.runs.folder import RunFolder
-from partita.training.evaluation import weighted_mean
+from partita.training.evaluation import Mean, combined_mean
 from partita.training.journal import RoundRow
-
-Mean = tuple[float, float]
-"""A mean and its weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,19 +70,6 @@ def metrics_of(run: RunFolder) -> list[str]:
     """Return the names of the metrics that a run's evaluations have, the headline metric first."""
     lines = [line for each in _evaluations(run) for line in each.lines]
     return [run.summary["metric"], *dict.fromkeys(name for line in lines for name in line.get("metrics", {}))]
-
-
-def combined_mean(means: Iterable[Mean]) -> Mean | None:
-    """Return the weighted mean of means with their total weight, None if there are none.
-
-    >>> combined_mean([(0.5, 1), (1.0, 3)])
-    (0.875, 4)
-    """
-    known = list(means)
-    if not known:
-        return None
-    values, weights = zip(*known, strict=True)
-    return weighted_mean(values, weights), sum(weights)
 
 
 def mean_in(line: RoundRow, column: str) -> Mean | None:

@@ -186,10 +186,6 @@ class ServerStage:
         self.failures.add(line)
         self.stopping.add(turn, line)
 
-    def may_stop_at(self, turn: Turn) -> bool:
-        """Return whether a round is an evaluation that early stopping depends on."""
-        return bool(self.stopping.patience) and turn.work == "evaluate" and not turn.final
-
     def at_best(self, turn: Turn) -> Turn:
         """Return a round; the final evaluation is one of the best round, where training may stop early."""
         return (
@@ -242,6 +238,6 @@ class ServerStage:
             return plan.finetune.work
         split = plan.evaluate.split
         splits = dict.fromkeys(("train", "validation", split)) if turn.final else (split,)
-        if self.may_stop_at(turn):
+        if self.stopping.depends_on(turn):
             splits = dict.fromkeys((split, "validation"))
         return Evaluate(model=MODEL_OF[self.stage], splits=tuple(splits))
