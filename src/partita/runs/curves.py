@@ -12,7 +12,6 @@ from partita.runs.folder import RunFolder
 from partita.training.evaluation import Mean, combined_mean
 from partita.training.journal import RoundRow
 
-
 Measured = tuple[float, int]
 """A mean, and the number of devices in it."""
 
@@ -63,9 +62,7 @@ def _points(run: RunFolder, metric: str | None, sample: Collection[DeviceId]) ->
         found = final.get(each.stage) if each.is_final else each.means.get(column)
         if found is not None and each.stage not in summary.get("failed", {}):
             mean, devices = found
-            yield CurvePoint(
-                stage=each.stage, round=each.round, sent=each.sent, mean=mean, devices=devices
-            )
+            yield CurvePoint(stage=each.stage, round=each.round, sent=each.sent, mean=mean, devices=devices)
 
 
 def sample_of(run: RunFolder) -> frozenset[DeviceId]:

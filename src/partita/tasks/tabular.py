@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from partita.data.classes import count_classes
 from partita.data.examples import Batch
 from partita.data.numeric import LARGEST, mean_and_std, numeric_columns
 from partita.data.options import keys_of, options_of
 from partita.data.rows import BadRow, Rows
 from partita.data.table import DeviceTable
+from partita.data.training_rows import training_tables
 from partita.tasks.classification_metrics import classification_metrics
 from partita.tasks.derived import Derived, check_agrees, read_derived
 from partita.tasks.metrics import Metric, select
@@ -66,8 +68,8 @@ def tabular(
     values = given or {
         "kind": "tabular",
         "columns": list(names),
-        **({} if regression else {"classes": classes or source.classes(label)}),
-        **(mean_and_std(source.training_tables(names), names) if standardize else {}),
+        **({} if regression else {"classes": classes or count_classes(source, label)}),
+        **(mean_and_std(training_tables(source, names), names) if standardize else {}),
     }
     check_agrees("columns", columns, values)
     check_agrees("classes", classes, values)

@@ -70,9 +70,7 @@ class Round:
         return [
             {**row, "position": positions[device]}
             for device, metrics in self.outcome.metrics()
-            for row in rows_of(
-                self.stage.stages.task, self.turn.stage, device, metrics, seen=self.stage.seen
-            )
+            for row in rows_of(self.stage.stages.task, self.turn.stage, device, metrics, seen=self.stage.seen)
         ]
 
     def _validation(self) -> dict[str, float]:
