@@ -144,11 +144,16 @@ class RunFolder:
             return {}
 
     @staticmethod
-    def of_model(file: Path) -> "RunFolder | None":
-        """Return the run that wrote a file of shared tensors, None if it is not a file in a run's folder."""
+    def of_file(file: Path) -> "RunFolder | None":
+        """Return the run that wrote a file of shared tensors or of derived values, None if no run did."""
         run = RunFolder(file.parent.parent if file.parent.name == "shared" else file.parent)
         is_written = file.parent == run.shared_folder or run.is_checkpoint(file.name)
-        return run if is_written and run.exists else None
+        return run if (is_written or file == run.derived_file) and run.exists else None
+
+    @property
+    def unseen_share(self) -> float:
+        """The share of devices that the run keeps out of training, `evaluate.unseen`."""
+        return self.values.get("evaluate", {}).get("unseen", 0.0)
 
     @property
     def model_file(self) -> Path | None:
