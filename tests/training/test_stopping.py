@@ -24,10 +24,12 @@ from partita import (
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
 from partita.protocol import Order, Stage
+from partita.runs.folder import RunFolder
+from partita.runs.warnings import warnings_of
 from partita.server.optimizers import Adam
 from partita.training.plan import Turn
 from partita.training.stopping import Decision, Stopping
-from small import built, passing_devices, passing_task, same_bits
+from small import affine_devices, affine_task, built, passing_devices, passing_task, same_bits
 
 PLAN = Plan(
     pretrain=Training(
@@ -145,7 +147,7 @@ def test_the_metric_is_measured_at_intervals_and_in_the_last_round(
 ) -> None:
     training = replace(PLAN.personalize, rounds=rounds, patience=patience)
 
-    turns = Plan(personalize=training, evaluate=Evaluation(every=every, sample=2)).turns(3)
+    turns = Plan(personalize=training, evaluate=Evaluation(every=every, sample=2)).turns(["a", "b", "c"])
 
     during = [turn for turn in turns if turn.work == "evaluate" and not turn.final]
     assert [(turn.round, len(turn.block)) for turn in during] == [(round, 2) for round in measured]
@@ -303,16 +305,49 @@ def test_patience_needs_validation_rows_before_a_run() -> None:
         del splits["validation"]
     task = passing_task(devices=devices)
 
-    with pytest.raises(ValueError, match="`patience` needs validation rows.*set `task.validation`"):
+    with pytest.raises(ValueError, match="`pretrain.patience` needs validation rows.*set `task.validation`"):
         pipeline(task, offset(task), PLAN)
     no_rounds = Plan(personalize=replace(PLAN.personalize, rounds=0))
     assert "early_stopping" not in pipeline(task, offset(task), no_rounds).summary
 
 
 @pytest.mark.parametrize(
+    ("device", "evaluate", "measured"),
+    # By the hashes of their ids, d1 and d5 are unseen, and d0 and d1 are the sample of two.
+    [("d1", Evaluation(unseen=0.3), 4), ("d3", Evaluation(sample=2), 2)],
+)
+def test_patience_needs_validation_rows_of_devices_that_are_measured(
+    device: str, evaluate: Evaluation, measured: int
+) -> None:
+    devices = affine_devices()
+    devices[device]["validation"] = devices[device]["test"]
+    task = affine_task(devices=devices)
+    plan = Plan(personalize=replace(PLAN.personalize, rounds=1), evaluate=evaluate)
+
+    with pytest.raises(ValueError, match=f"none of the {measured} devices that are evaluated during"):
+        pipeline(task, offset(task), plan)
+
+    assert pipeline(task, offset(task), replace(plan, evaluate=Evaluation())).summary["early_stopping"]
+
+
+def test_a_stage_that_ends_without_a_measurement_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = passing_task(metrics={"none": lambda *_: None})
+    training = replace(PLAN.personalize, rounds=2)
+
+    result = pipeline(task, offset(task), Plan(personalize=training), out=tmp_path / "run")
+
+    assert result.summary["early_stopping"]["personalized"]["best_round"] is None
+    words = "arly stopping had no effect in {}`personalized`: no device had a metric on its validation rows"
+    assert words.format("") in caplog.text
+    assert f"e{words.format('the stage ')}" in warnings_of(RunFolder(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
     ("patience", "words"),
     [
-        (2, "[personalize] `patience` needs validation rows, and no device has any"),
+        (2, "`personalize.patience` needs validation rows, and none of the 6 devices that are evaluated"),
         (-1, "[personalize] `patience` must be 0 or above, got -1."),
     ],
 )

@@ -21,6 +21,7 @@ from partita.tasks.check import check_task
 from partita.tasks.task import Task
 from partita.training.pipeline import Pipeline, RoundCallback
 from partita.training.plan import Plan, Training
+from partita.training.validation_rows import check_validation
 
 
 def pipeline(
@@ -51,9 +52,7 @@ def pipeline(
     own = personalization_of(partition)
     plan.check(task.devices.ids)
     check_task(task, own, seed=seed)
-    plan.evaluate.check(task)
-    for training in plan.trainings.values():
-        training.check(task)
+    check_validation(plan, task, seed=seed)
     origin = Origin(task, own, seed)
     folder = None if out is None else RunFolder(out)
     if folder is None and resume:

@@ -120,9 +120,9 @@ def _check_unseen(files: Mapping[str, Path], share: float) -> None:
         run = RunFolder.of_file(files[key]) if key in files else None
         if run is not None and run.unseen_share < share:
             raise ConfigError(
-                f"`{key}`, `{files[key]}`, comes from a run with `evaluate.unseen` = {run.unseen_share}, which "
-                f"has seen devices that must be unseen with `evaluate.unseen` = {share}: use a run with the "
-                "same share."
+                f"`{key}`, `{files[key]}`, comes from a run with `evaluate.unseen` = {run.unseen_share}, "
+                f"which has seen devices that must be unseen with `evaluate.unseen` = {share}: use a run "
+                "with the same share."
             )
 
 

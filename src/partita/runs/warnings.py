@@ -7,6 +7,7 @@ from partita.data.rows import skipped_text
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.training.evaluation import weighted_mean
+from partita.training.stopping import NO_MEASUREMENT
 
 _SHOWN = 3
 """Failed devices that a warning lists."""
@@ -19,7 +20,8 @@ def warnings_of(run: RunFolder) -> list[str]:
 
     The most important ones come first. Those of the Finetune baseline inside the run are included.
     """
-    found = [*failed_stages(run), *divergence(run), *_failed(run), *_unmeasured(run), *_unchosen(run)]
+    found = [*failed_stages(run), *divergence(run), *_failed(run), *_unmeasured(run)]
+    found += [*_unstopped(run), *_unchosen(run)]
     if skipped := run.skipped():
         found.append(skipped_text(skipped))
     if run.baseline is not None:
@@ -104,6 +106,13 @@ def _unmeasured(run: RunFolder) -> Iterator[str]:
     has = "has" if missing == 1 else "have"
     split = summary.get("split", "test")
     yield f"{_devices(missing)} {has} no {split} {summary['metric']} ({_reason(run, stage, split)})"
+
+
+def _unstopped(run: RunFolder) -> Iterator[str]:
+    """Yield the stages in which early stopping had nothing to decide by."""
+    for stage, outcome in run.summary.get("early_stopping", {}).items():
+        if outcome["best_round"] is None:
+            yield f"early stopping had no effect in the stage `{stage}`: {NO_MEASUREMENT}"
 
 
 def _unchosen(run: RunFolder) -> Iterator[str]:

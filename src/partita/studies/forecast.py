@@ -104,5 +104,4 @@ def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int, unseen: int)
         return (evaluated + unseen) * plan.finetune.epochs if plan.finetune else 0
     rounds = range(1, training.rounds + 1) if training else ()
     during_training = [n for n in rounds if training and training.evaluates_after(n, plan.evaluate.every)]
-    sampled = len(plan.evaluate.sampled(evaluated, seed=cell.seed))
-    return evaluated + unseen + len(during_training) * sampled
+    return evaluated + unseen + len(during_training) * plan.evaluate.sample_size(evaluated)

@@ -25,7 +25,7 @@ from partita.training.onboarding import onboard, onboarding_turns, summarize_uns
 from partita.training.plan import Plan, Turn
 from partita.training.rounds import Round
 from partita.training.stages import ServerStage, Stages
-from partita.training.stopping import Stopping
+from partita.training.stopping import NO_MEASUREMENT, Stopping
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Pipeline:
         self._executor = executor
         self._journal = journal
         self._turns = self._stages.turns
-        self._onboarding = onboarding_turns(plan, len(self._stages.unseen), first=len(self._turns))
+        self._onboarding = onboarding_turns(plan, self._stages.unseen, first=len(self._turns))
         self._rounds = {True: _training_rounds(self._turns), False: _training_rounds(self._onboarding)}
         self._pretrained = cache(self._measured_pretrained)
         self._unheard = 0
@@ -136,6 +136,8 @@ class Pipeline:
             self._executor.restore(label_of(own.stage, best))
             own = replace(own, failures=self._stages.failures(own.stage, best))
             state = replace(state, shared=self._journal.best())
+        elif own.stopping.patience:
+            logger.warning("Early stopping had no effect in `%s`: %s.", own.stage, NO_MEASUREMENT)
         self._save_result(own, state)
         return own, state
 

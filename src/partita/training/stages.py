@@ -54,10 +54,8 @@ class Stages:
         pretrains = plan.training(Stage.PRETRAINED) is not None
         self.splits = split_by_stage(task, personalization, seed=seed, pretrains=pretrains)
         self.start_of = cache(self._start_of)
-        positions = plan.evaluate.positions(len(self.devices), seed=seed)
-        is_sample = plan.evaluate.devices != "all"
-        self.evaluated = [self.devices[at] for at in positions] if is_sample else self.devices
-        self.turns = plan.turns(len(self.evaluated), seed=seed)
+        self.evaluated = plan.evaluate.evaluated(self.devices, seed=seed)
+        self.turns = plan.turns(self.evaluated)
 
     def open(self, stage: Stage) -> "ServerStage":
         """Return the server's side of a stage."""

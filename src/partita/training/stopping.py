@@ -11,6 +11,9 @@ from partita.tasks.metrics import Direction
 from partita.training.evaluation import Mean, combined_mean
 from partita.training.plan import Turn
 
+NO_MEASUREMENT = "no device had a metric on its validation rows"
+"""The reason why a stage with patience has no best round."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
