@@ -123,9 +123,19 @@ class RunFolder:
 
     @property
     def has_failed_stage(self) -> bool:
-        """Whether a stage of the finished run or of its baseline failed, and has no result."""
+        """Whether a stage of the finished run or of its baseline failed, and has no result.
+
+        It may have failed for the devices in training, or for the unseen ones.
+        """
         inner = self.baseline
-        return bool(self.summary.get("failed")) or (inner is not None and inner.has_failed_stage)
+        has_failed = bool(self.summary.get("failed") or self.failed_unseen)
+        return has_failed or (inner is not None and inner.has_failed_stage)
+
+    @property
+    def failed_unseen(self) -> Mapping[str, Any]:
+        """The stages in which more than half of the unseen devices failed: how many, of how many, and why."""
+        unseen = self.summary.get("unseen", {})
+        return {stage: numbers for stage, numbers in unseen.items() if "reason" in numbers}
 
     @property
     def costs(self) -> Mapping[str, Any] | None:

@@ -20,7 +20,7 @@ def warnings_of(run: RunFolder) -> list[str]:
 
     The most important ones come first. Those of the Finetune baseline inside the run are included.
     """
-    found = [*failed_stages(run), *divergence(run), *_failed(run), *_unmeasured(run)]
+    found = [*failed_stages(run), *_failed_unseen(run), *divergence(run), *_failed(run), *_unmeasured(run)]
     found += [*_unstopped(run), *_unchosen(run)]
     if skipped := run.skipped():
         found.append(skipped_text(skipped))
@@ -39,6 +39,15 @@ def failed_stages(run: RunFolder) -> Iterator[str]:
             f"the stage `{stage}` failed and has no result: {failure['failed']} of "
             f"{_devices(failure['devices'])} failed in it ({failure['reason'].rstrip('.')})"
         )
+
+
+def _failed_unseen(run: RunFolder) -> Iterator[str]:
+    """Yield a sentence for each stage without a result on unseen devices."""
+    for stage, failure in run.failed_unseen.items():
+        count = f"{failure['failed']} of {_devices(failure['devices'], 'unseen device')} failed in it"
+        reason = failure["reason"].rstrip(".")
+        why = f"{count} ({reason})" if failure["failed"] else reason
+        yield f"the stage `{stage}` has no result on unseen devices: {why}"
 
 
 def divergence(run: RunFolder) -> Iterator[str]:
@@ -82,14 +91,15 @@ def _training_losses(run: RunFolder) -> dict[str, float]:
 
 
 def _failed(run: RunFolder) -> Iterator[str]:
-    """Yield which devices failed in any round, and why."""
-    reasons: dict[str, str] = {}
-    for line in run.rounds():
-        reasons |= line["failed"]
-    if reasons:
-        shown = "; ".join(f"{device}: {reason}" for device, reason in list(reasons.items())[:_SHOWN])
-        more = f"; the others are in `{run.rounds_file.name}`" if len(reasons) > _SHOWN else ""
-        yield f"{_devices(len(reasons))} failed in at least one round ({shown}{more})"
+    """Yield which devices failed in any round, and why: those in training, then unseen ones."""
+    for name, lines in (("device", run.rounds()), ("unseen device", run.onboarding())):
+        reasons: dict[str, str] = {}
+        for line in lines:
+            reasons |= line["failed"]
+        if reasons:
+            shown = "; ".join(f"{device}: {reason}" for device, reason in list(reasons.items())[:_SHOWN])
+            more = f"; the others are in `{run.rounds_file.name}`" if len(reasons) > _SHOWN else ""
+            yield f"{_devices(len(reasons), name)} failed in at least one round ({shown}{more})"
 
 
 def _unmeasured(run: RunFolder) -> Iterator[str]:
@@ -137,5 +147,5 @@ def _reason(run: RunFolder, stage: str, split: str) -> str:
     return f"no {split} examples"
 
 
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
+def _devices(count: int, name: str = "device") -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
