@@ -118,8 +118,8 @@ class Order:
     counted: str | None = None
     """Label of the last round in which this device's personal part was counted."""
     keep: str | None = None
-    """Label of the best round so far, where training may stop early: the device preserves what it has had
-    since that round beside what it saves now."""
+    """Label of the best round so far, if training may stop early. The device copies its personal part under
+    this label before it saves a new one."""
 
     @property
     def label(self) -> str:
@@ -176,7 +176,10 @@ class Executor(Protocol):
         ...
 
     def restore(self, label: str) -> None:
-        """Let every device go back to what it has preserved for `label`; to do so again does no harm."""
+        """Let every device go back to what it has preserved for `label`; to do so again does no harm.
+
+        A device must have gone back before it is asked again. Only training that may stop early needs this.
+        """
         ...
 
 

@@ -21,12 +21,15 @@ from partita import (
     Training,
     pipeline,
 )
+from partita.device.store import MemoryStore
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
+from partita.partition import personalization_of
 from partita.protocol import Order, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import warnings_of
 from partita.server.optimizers import Adam
+from partita.studies.local import local_executor
 from partita.training.plan import Turn
 from partita.training.stopping import Decision, Stopping
 from small import affine_devices, affine_task, built, passing_devices, passing_task, same_bits
@@ -328,6 +331,38 @@ def test_patience_needs_validation_rows_of_devices_that_are_measured(
         pipeline(task, offset(task), plan)
 
     assert pipeline(task, offset(task), replace(plan, evaluate=Evaluation())).summary["early_stopping"]
+
+
+def test_an_executor_that_cannot_go_back_is_refused_before_training() -> None:
+    task = passing_task()
+    own = personalization_of(offset(task))
+
+    class Older:
+        """An executor from before early stopping."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def devices(self) -> Any:
+            return self._inner.devices()
+
+        def ask(self, orders: Any) -> Any:
+            return self._inner.ask(orders)
+
+        def close(self, *round: Any) -> None:
+            self._inner.close(*round)
+
+    older = Older(local_executor(task, own, PLAN, MemoryStore(), seed=1))
+
+    with pytest.raises(ConfigError, match=r"needs an executor with a method `restore\(label\)`, and Older"):
+        pipeline(task, own, PLAN, executor=older)
+    impatient = replace(PLAN, pretrain=None, personalize=replace(PLAN.personalize, patience=0, rounds=1))
+    pipeline(task, own, impatient, executor=older)
 
 
 def test_a_stage_that_ends_without_a_measurement_says_so(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 
-from partita.errors import RunFailed
+from partita.errors import ConfigError, RunFailed
 from partita.partition import Personalization
 from partita.protocol import Executor, Stage, label_of
 from partita.server.round import State
@@ -66,6 +66,7 @@ class Pipeline:
     ) -> None:
         devices = executor.devices()
         plan.check(devices)
+        _check_restores(plan, executor)
         self._stages = Stages(task, personalization, plan, seed=seed, devices=devices, journal=journal)
         self._executor = executor
         self._journal = journal
@@ -224,6 +225,16 @@ class Pipeline:
         rows = chain(self._journal.rows(), *(chosen(seen=seen) for seen in groups))
         self._journal.finish(columns_of(task), rows, summary)
         return summary
+
+
+def _check_restores(plan: Plan, executor: Executor) -> None:
+    """Raise if training may stop early and an executor of one's own cannot let devices go back."""
+    is_patient = any(training.patience for training in plan.trainings.values())
+    if is_patient and not callable(getattr(executor, "restore", None)):
+        raise ConfigError(
+            f"`patience` needs an executor with a method `restore(label)`, and {type(executor).__name__} has "
+            "none: see `Executor`."
+        )
 
 
 def _training_rounds(turns: Sequence[Turn]) -> Counter[Stage]:
