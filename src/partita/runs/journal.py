@@ -181,8 +181,8 @@ class FolderJournal:
         if changed := [name for name, text in self._fingerprint.items() if recorded.get(name) != text]:
             raise ConfigError(
                 f"The run in `{self.folder.path}` was started with other values of "
-                f"{', '.join(f'`{name}`' for name in changed)}: resume it with the same values, or start a "
-                "new run."
+                f"{', '.join(f'`{name}`' for name in changed)}, or by another version of Partita: resume it "
+                "with the same values and version, or start a new run."
             )
 
     def _truncate(self) -> None:
