@@ -64,7 +64,8 @@ def image(
         metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
             balanced_accuracy, auroc, log_loss, calibration_error.
         derived: the file `derived.json` of a run, to use its number of classes.
-        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
+        unseen: the share of devices that the number of classes does not depend on; in a config,
+            `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if channels not in _MODES:

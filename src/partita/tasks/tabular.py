@@ -46,7 +46,8 @@ def tabular(
         regression: whether the label is a number instead of a class.
         classes: the number of classes. 0: one more than the largest label.
         standardize: whether the mean of each column is subtracted and the result divided by its standard
-            deviation. Both are computed over the training rows of all devices.
+            deviation. Both are computed over the training rows of all devices but the
+            unseen ones.
         metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
             balanced_accuracy, auroc, log_loss, calibration_error; with `regression` mae, rmse, r2. Default:
             accuracy, with `regression` mae.
