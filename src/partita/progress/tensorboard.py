@@ -88,8 +88,10 @@ class TensorBoard:
         """Write the means of an evaluation once all of its blocks are there."""
         if not self._evaluation:
             return
-        means = {f"evaluation/{name}": mean for name, mean in _means(self._evaluation)}
-        self._write(self._evaluation[0], means)
+        first = self._evaluation[0]
+        # The final model is measured on all devices, and after early stopping it is one of an earlier round.
+        tag = "final" if first["final"] else "evaluation"
+        self._write(first, {f"{tag}/{name}": mean for name, mean in _means(self._evaluation)})
         self._evaluation.clear()
 
     def _write(self, line: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
