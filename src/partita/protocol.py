@@ -184,7 +184,10 @@ class Executor(Protocol):
 
 
 def label_of(stage: Stage, round: int) -> str:
-    """Return the label of a round, unique among the rounds of a run that change personal parts."""
+    """Return the label of a round, unique among the rounds of a run in which a device trains.
+
+    Fine-tuning has the same labels for unseen devices as for the others: no device is in both.
+    """
     return f"{stage}-{round}"
 
 

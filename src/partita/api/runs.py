@@ -15,7 +15,8 @@ from partita.partition import Partition, Personalization, personalization_of
 from partita.protocol import Executor
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
-from partita.runs.journal import FolderJournal, MemoryJournal
+from partita.runs.journal import FolderJournal
+from partita.runs.memory import MemoryJournal
 from partita.studies.local import local_executor, write_costs, write_derived
 from partita.tasks.check import check_task
 from partita.tasks.task import Task

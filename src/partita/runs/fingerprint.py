@@ -43,7 +43,7 @@ def _sizes(own: Personalization, task: Task) -> Iterator[str]:
 def _text(value: Any) -> str:
     """Return a string that is the same in every process: functions by name, dataclasses by their fields.
 
-    Fields at their defaults are left out: a run can be resumed by a version that has more of them.
+    Fields at their defaults do not count, so that a version with more of them can resume a run.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

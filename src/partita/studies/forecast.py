@@ -8,7 +8,7 @@ from typing import Any
 from partita.device.store import MemoryStore
 from partita.errors import RunFailed, described
 from partita.protocol import Stage
-from partita.runs.journal import MemoryJournal
+from partita.runs.memory import MemoryJournal
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.comparison import cells_in, check_cell, first_seed, methods_of

@@ -198,33 +198,31 @@ class Pipeline:
             )
 
     def _finish(self) -> Summary:
-        """Write the table of devices and the summary, with the served models where devices choose one."""
-        task, evaluate = self._stages.task, self._stages.plan.evaluate
-        groups = (True, False) if self._stages.unseen else (True,)
-
-        def chosen(*, seen: bool) -> Iterator[DeviceRow]:
-            if evaluate.choose:
-                yield from served(partial(self._rows, seen=seen), task, devices=self._evaluated(seen=seen))
-
-        def measured(*, seen: bool) -> Iterator[DeviceRow]:
-            yield from self._rows(seen=seen)
-            yield from chosen(seen=seen)
-
-        stopping = {stage: self._stages.stopping(stage) for stage in Stage}
+        """Write the table of devices and the summary."""
+        stages, task, split = self._stages, self._stages.task, self._stages.plan.evaluate.split
+        stopping = {stage: stages.stopping(stage) for stage in Stage}
         best: dict[str, int] = {stage: own.best for stage, own in stopping.items() if own.best is not None}
         failures = failures_by_stage(self._journal.rounds(), best)
-        devices = self._evaluated(seen=True)
-        summary = summarize(
-            measured(seen=True), task, devices=devices, split=evaluate.split, failures=failures
-        )
+        rows, devices = self._all_rows(seen=True), len(stages.evaluated)
+        summary = summarize(rows, task, devices=devices, split=split, failures=failures)
         if outcomes := {str(stage): own.record() for stage, own in stopping.items() if own.patience}:
             summary["early_stopping"] = outcomes
-        if self._stages.unseen:
+        if stages.unseen:
             failures = failures_by_stage(self._journal.onboarding())
-            summary["unseen"] = summarize_unseen(measured(seen=False), self._stages, summary, failures)
-        rows = chain(self._journal.rows(), *(chosen(seen=seen) for seen in groups))
+            summary["unseen"] = summarize_unseen(self._all_rows(seen=False), stages, summary, failures)
+        rows = chain(self._journal.rows(), self._served(seen=True), self._served(seen=False))
         self._journal.finish(columns_of(task), rows, summary)
         return summary
+
+    def _all_rows(self, *, seen: bool) -> Iterator[DeviceRow]:
+        """Yield the measurements of the seen or of the unseen devices, with those of served models."""
+        return chain(self._rows(seen=seen), self._served(seen=seen))
+
+    def _served(self, *, seen: bool) -> Iterator[DeviceRow]:
+        """Yield the measurements of the models that devices choose, if they choose one."""
+        devices = self._evaluated(seen=seen)
+        if self._stages.plan.evaluate.choose and devices:
+            yield from served(partial(self._rows, seen=seen), self._stages.task, devices=devices)
 
 
 def _check_restores(plan: Plan, executor: Executor) -> None:

@@ -177,7 +177,7 @@ class Plan:
         return {name: training for name, training in found.items() if training}
 
     def check(self, devices: Sequence[DeviceId]) -> None:
-        """Raise if the plan needs more devices than there are, or none are seen or unseen."""
+        """Raise if the plan needs more devices than there are, or if all or none of them are unseen."""
         seen, unseen = self.evaluate.divide(devices)
         number = f"the number of devices, {len(seen)}"
         if unseen:

@@ -185,10 +185,9 @@ class ServerStage:
         self.stopping.add(turn, line)
 
     def at_best(self, turn: Turn) -> Turn:
-        """Return a round; the final evaluation is one of the best round, where training may stop early."""
-        return (
-            turn if self.stopping.best is None or not turn.final else replace(turn, round=self.stopping.best)
-        )
+        """Return a round; if training may stop early, a final evaluation has the number of the best round."""
+        best = self.stopping.best
+        return turn if best is None or not turn.final else replace(turn, round=best)
 
     def cohort(self, turn: Turn) -> Sequence[DeviceId]:
         """Return the devices of a round: a sample in training, otherwise a block of evaluated devices."""
