@@ -127,8 +127,8 @@ def test_means_are_compared_on_the_devices_that_have_both(tmp_path: Path) -> Non
 
     page = run_page(RunFolder(tmp_path / "run"))
     assert page.answer == (
-        "FT (part.) reaches a test closeness of -1.0000, 1.0000 better than the model that it began with (95 % "
-        "interval +1.0000 to +1.0000, paired over 2 devices and 1 seed), all of it by fine-tuning on each device."
+        "FT (part.) has a test closeness of -1.0000, 1.0000 better than the model that it began with (95 % "
+        "interval +1.0000 to +1.0000, paired over 2 devices and 1 seed): all of it by fine-tuning on each device."
     )
     assert page.details == ["Of 2 devices: 2 helped, 0 hurt, 0 unchanged, 1 failed."]
 
