@@ -14,7 +14,7 @@ from partita.report.figures import with_data
 
 
 def point(model: str, cost: float, mean: float, *, front: bool = False) -> dict[str, Any]:
-    return {"model": model, "megabytes": cost, "mean": mean, "megabytes_front": front}
+    return {"model": model, "megabytes": cost, "point": mean, "megabytes_front": front}
 
 
 POINTS = [
