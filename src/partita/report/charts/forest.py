@@ -70,7 +70,7 @@ class Forest:
     @property
     def _across(self) -> dict[str, Any]:
         scale = alt.Scale(domain=list(self.ends), clamp=True, nice=False, zero=False)
-        return {"title": self.metric, "scale": scale, "axis": alt.Axis(tickCount=5, format=".4~f")}
+        return {"title": self.metric, "scale": scale, "axis": alt.Axis(tickCount=5, format=".4~f", grid=True)}
 
     def y(self, axis: alt.Axis | None) -> alt.Y:
         """The encoding of a model's row."""
