@@ -1,6 +1,7 @@
 """Sections that the page of a run and that of a comparison share; a paragraph replaces an empty chart."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,7 +11,7 @@ from partita.config.recording import has_task_from_python
 from partita.data.arrow import Table
 from partita.protocol import DeviceId
 from partita.report.charts import devices as device_charts
-from partita.report.charts.chart import Chart
+from partita.report.charts.chart import Chart, Legend
 from partita.report.differences import counted
 from partita.report.figures import Datum
 from partita.report.page import Section
@@ -92,17 +93,16 @@ def scatter_section(devices: Sequence[Datum], chart: Chart) -> Section:
     return Section(title=chart.title, paragraphs=[reason])
 
 
-def distribution_section(
-    devices: Sequence[Datum], change: str, models: Sequence[str], note: str = ""
-) -> Section:
+def distribution_section(devices: Sequence[Datum], change: str, legend: Legend, note: str = "") -> Section:
     """Return violins of the models whose changes vary, and name the other models.
 
     Args:
         devices: the data of all devices.
         change: the name of a change of the metric.
-        models: the models to draw.
+        legend: the models to draw, and the color of each.
         note: further sentences of the caption.
     """
+    models = legend.shown
     changes: dict[str, list[float]] = {model: [] for model in models}
     for datum in devices:
         # Only devices on the split that is reported have a rank.
@@ -118,7 +118,7 @@ def distribution_section(
     low, high = min(values), max(values)
     caption = f"Distribution of the {change} over devices, from {low:+.4f} to {high:+.4f}. {omitted}".strip()
     caption += f" A violin ends at its model's lowest and highest device.{note}"
-    return chart_section(device_charts.violins(change, caption, models, drawn=drawn))
+    return chart_section(device_charts.violins(change, caption, replace(legend, shown=drawn)))
 
 
 def _varies(changes: Sequence[float]) -> bool:

@@ -329,7 +329,8 @@ def devices(model: str, changes: list[float], **more: Any) -> list[dict[str, Any
 def test_violins_show_models_whose_changes_vary_and_name_the_others() -> None:
     rows = [*devices("wide", [0, 1, 2, 3, 4]), *devices("even", [1] * 9), *devices("few", [0, 1])]
 
-    section = distribution_section(rows, "change in accuracy", ["wide", "even", "few"])
+    models = ["wide", "even", "few"]
+    section = distribution_section(rows, "change in accuracy", Legend(models=models, shown=models))
 
     assert section.chart
     assert (

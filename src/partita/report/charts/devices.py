@@ -50,15 +50,9 @@ def scatter(change: str, caption: str, legend: Legend) -> Chart:
     return chart_of("scatter", title, f"{caption}{spread}", drawn, "devices")
 
 
-def violins(change: str, caption: str, models: Sequence[str], *, drawn: Sequence[str]) -> Chart:
-    """Return the distribution of the change over devices: a violin for each model, as high as its range.
-
-    Args:
-        change: the name of a change of the metric.
-        caption: the text below the chart.
-        models: all models, in the order of their colors.
-        drawn: the models that have a violin.
-    """
+def violins(change: str, caption: str, legend: Legend) -> Chart:
+    """Return the distribution of the change over devices: a violin for each model, as high as its range."""
+    drawn = list(legend.shown)
     columns = min(len(drawn), _MAX_COLUMNS)
     panels = (
         _on_split(drawn)
@@ -69,10 +63,10 @@ def violins(change: str, caption: str, models: Sequence[str], *, drawn: Sequence
             x=alt.X("left:Q", title=None, axis=None),
             x2="right:Q",
             y=alt.Y("change:Q", title=change),
-            color=_panel_colors(models),
+            color=legend.colors.legend(None),
         )
         .properties(width=width_of(columns), height=HEIGHT)
-        .facet(alt.Facet("model:N", title=None, sort=list(drawn)), columns=columns)
+        .facet(alt.Facet("model:N", title=None, sort=drawn), columns=columns)
     )
     return chart_of("violins", DISTRIBUTION, caption, panels, "devices")
 
@@ -86,18 +80,14 @@ def _on_split(models: Sequence[str]) -> alt.Chart:
     )
 
 
-def _panel_colors(models: Sequence[str]) -> alt.Color:
-    """Return the color of each model in a chart with a panel for each, which needs no legend."""
-    return alt.Color("model:N", scale=alt.Scale(domain=list(models)), legend=None)
-
-
-def sorted_changes(change: str, caption: str, models: Sequence[str], *, has_band: bool) -> Chart:
+def sorted_changes(change: str, caption: str, legend: Legend, *, has_band: bool) -> Chart:
     """Return the sorted change of every device, with a band from the lowest to the highest seed."""
+    models = list(legend.shown)
     columns = min(len(models), _MAX_COLUMNS)
     base = alt.Chart().encode(x=alt.X("rank:Q", title="devices, sorted by change"))
     tips = {"change": change, "low": "lowest seed", "high": "highest seed"}
     shown = list(tips) if has_band else ["change"]
-    base = base.encode(color=_panel_colors(models))
+    base = base.encode(color=legend.colors.legend(None))
     line = base.mark_line(point={"size": 14}).encode(
         y=alt.Y("change:Q", title=change),
         tooltip=[
@@ -111,9 +101,9 @@ def sorted_changes(change: str, caption: str, models: Sequence[str], *, has_band
     drawn = (
         alt.layer(*([band] if has_band else []), zero, line, data=alt.NamedData(name="devices"))
         .transform_filter("isValid(datum.rank)")
-        .transform_filter(alt.FieldOneOfPredicate("model", list(models)))
+        .transform_filter(alt.FieldOneOfPredicate("model", models))
         .properties(width=width_of(columns), height=HEIGHT)
-        .facet(alt.Facet("model:N", title=None, sort=list(models)), columns=columns)
+        .facet(alt.Facet("model:N", title=None, sort=models), columns=columns)
     )
     return chart_of("sorted", "Change of every device, sorted", caption, drawn, "devices")
 

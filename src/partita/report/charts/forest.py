@@ -70,7 +70,7 @@ class Forest:
     @property
     def _across(self) -> dict[str, Any]:
         scale = alt.Scale(domain=list(self.ends), clamp=True, nice=False, zero=False)
-        return {"title": self.metric, "scale": scale, "axis": alt.Axis(tickCount=5, format=".4~f")}
+        return {"title": self.metric, "scale": scale, "axis": alt.Axis(tickCount=5, format=".4~f", grid=True)}
 
     def y(self, axis: alt.Axis | None) -> alt.Y:
         """The encoding of a model's row."""
@@ -132,14 +132,15 @@ def _arrows(content: Forest, rows: alt.Chart) -> list[alt.Chart]:
     """Return an arrow at the end of the axis for each bar and each mean beyond it."""
     low, high = content.ends
     found: list[alt.Chart] = []
-    for end, beyond, shape, at, align in (
-        ("low", f"< {low}", "triangle-left", 0, "left"),
-        ("high", f"> {high}", "triangle-right", alt.ExprRef("width"), "right"),
+    for end, beyond, shape, at in (
+        ("low", f"< {low}", "triangle-left", 0),
+        ("high", f"> {high}", "triangle-right", alt.ExprRef("width")),
     ):
         x = alt.value(at)
+        align, inward = ("left", 12) if end == "low" else ("right", -12)
         bars = rows.transform_filter(f"isValid(datum.{end}) && datum.{end} {beyond} && {content.inside}")
         means = rows.transform_filter(f"datum.point {beyond}")
-        number = means.mark_text(align=align, dx=12 if align == "left" else -12, fontSize=_NARROW_TEXT)
+        number = means.mark_text(align=align, dx=inward, fontSize=_NARROW_TEXT)
         found += [
             bars.mark_point(shape=shape, filled=True, size=130, opacity=1).encode(x=x),
             means.mark_point(shape=shape, filled=False, size=150, strokeWidth=2, opacity=1).encode(x=x),

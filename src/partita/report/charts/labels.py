@@ -20,6 +20,8 @@ _NEAR = 13
 """A label closer to its point than so many pixels needs no line."""
 _DISTANCES = (12, 26, 44, 66, 90, 120, 150)
 """Distances of a label from its point, in pixels, in the order in which they are tried."""
+_FAR = 50
+"""A label on a line is as bad as one so many pixels farther away."""
 _ANGLES = (180, 0, -90, 90, -45, -135, 45, 135, -25, -155, 25, 155, -65, -115, 65, 115)
 """Directions of a label from its point, in degrees, clockwise from the right."""
 _UP = 90
@@ -78,8 +80,8 @@ class Label:
         shares = [step / _LINE_STEPS for step in range(1, _LINE_STEPS)]
         return [(x + share * (to_x - x), y + share * (to_y - y)) for share in shares]
 
-    def conflicts(self, placed: Iterable["Label"], chart: "Surroundings") -> int:
-        """Return how much is in the way: ends of the chart, labels, points, and lines the least."""
+    def conflicts(self, placed: Iterable["Label"], chart: "Surroundings") -> float:
+        """Return how bad the place is: beyond the chart, on labels or points, on lines, or far away."""
         (low, high), y = self.ends, self.middle
         outside = (low < 0) + (high > chart.width) + (y < _HALF) + (y > chart.height - _HALF)
         labels = sum(self._crosses(other) for other in placed)
@@ -88,7 +90,9 @@ class Label:
         passed = sum(
             any(math.dist(at, point) < _POINT for at in self.line()) for point in self._others(chart)
         )
-        return 12 * outside + 3 * (labels + points) + 2 * passed + any(map(self.holds, chart.lines))
+        is_on_line = any(map(self.holds, chart.lines))
+        far = round(math.dist(self.point, self.at)) / _FAR
+        return 12 * outside + 4 * (labels + points) + 3 * passed + is_on_line + far
 
     def _others(self, chart: "Surroundings") -> list[Place]:
         return [point for point in chart.points if math.dist(point, self.point) >= _SAME]

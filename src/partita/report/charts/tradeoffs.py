@@ -49,7 +49,7 @@ class Tradeoff:
     @cached_property
     def ends(self) -> tuple[float, float]:
         """The ends of the metric's axis."""
-        means = [point["mean"] for point in self.points]
+        means = [point["point"] for point in self.points]
         margin = _MARGIN * (max(means) - min(means)) or _MARGIN
         return min(means) - margin, max(means) + margin
 
@@ -57,7 +57,7 @@ class Tradeoff:
         """Return where a model is, in pixels."""
         (left, right), (low, high) = self.axis.ends, self.ends
         across = (self.axis.place_of(point[self.cost]) - left) / (right - left)
-        return across * width, (high - point["mean"]) / (high - low) * _HEIGHT
+        return across * width, (high - point["point"]) / (high - low) * _HEIGHT
 
     def values(self, place: Place, width: int) -> tuple[float, float]:
         """Return the place in pixels as values of both axes."""
@@ -101,7 +101,11 @@ def _layers(content: Tradeoff, texts: Iterator[alt.Chart]) -> Any:
         color=_colors(content),
         size=alt.condition(front, alt.value(150), alt.value(90)),
         opacity=alt.value(0.9),
-        tooltip=["model:N", alt.Tooltip("mean:Q", format=".4f"), alt.Tooltip(f"{cost}:Q", format=",.6~g")],
+        tooltip=[
+            "model:N",
+            alt.Tooltip("point:Q", title="mean", format=".4f"),
+            alt.Tooltip(f"{cost}:Q", format=",.6~g"),
+        ],
     )
     edge = from_data("models").transform_filter(_is(content.points[0]["model"]))
     gap = edge.mark_rule(strokeDash=[1, 4], strokeWidth=1.5).encode(x=alt.XDatum(content.axis.break_at))
@@ -118,7 +122,7 @@ def _base(content: Tradeoff) -> alt.Chart:
         .transform_calculate(place=content.axis.place_expression(content.cost))
         .encode(
             x=content.axis.encoding(content.axes[0]),
-            y=alt.Y("mean:Q", title=content.axes[1], scale=scale, axis=alt.Axis(tickCount=5)),
+            y=alt.Y("point:Q", title=content.axes[1], scale=scale, axis=alt.Axis(tickCount=5)),
         )
     )
 

@@ -54,7 +54,7 @@ def losses(caption: str, legend: Legend) -> Chart:
             y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(zero=False)),
             detail="model:N",
             color=alt.condition(shown, legend.colors, alt.value(GRAY)),
-            strokeWidth=alt.condition(shown, alt.value(2.5), alt.value(THIN["strokeWidth"])),
+            size=alt.condition(shown, alt.value(2.5), alt.value(THIN["strokeWidth"])),
             opacity=alt.condition(shown, alt.value(1), alt.value(THIN["opacity"])),
             tooltip=["model:N", "round:Q", alt.Tooltip("loss:Q", format=".4~g")],
         )

@@ -1,7 +1,7 @@
 """The charts of a comparison's devices, under the best models and the reference."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partita.report.charts import devices as device_charts
 from partita.report.comparison.colors import legend_of
@@ -41,16 +41,16 @@ class DeviceSections:
             yield Section(title="Devices", paragraphs=["No device's metric differs between models."])
             return
         change = change_of(data.results.metric, data.results.direction)
-        names, omitted = self._drawn, self._omitted()
+        omitted = self._omitted()
         relative = f"relative to {reference}{self.over_seeds}"
         caption = f"Each point is one device under one model: its change {relative}, by training examples."
-        legend = legend_of(self.standings, has_start=False)
+        legend = replace(legend_of(self.standings), shown=self._drawn)
         yield scatter_section(data.devices, device_charts.scatter(change, f"{caption}{omitted}", legend))
-        yield distribution_section(data.devices, change, names, omitted)
+        yield distribution_section(data.devices, change, legend, omitted)
         has_band = bool(self.over_seeds)
         band = " The band is the range over seeds." if has_band else ""
         caption = f"The change of every device {relative}, lowest first.{band}{omitted}"
-        yield chart_section(device_charts.sorted_changes(change, caption, names, has_band=has_band))
+        yield chart_section(device_charts.sorted_changes(change, caption, legend, has_band=has_band))
         yield examples_section(list(data.training_examples.values()))
 
     @property

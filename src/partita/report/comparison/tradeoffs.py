@@ -62,8 +62,8 @@ PARAMETERS = Cost(
 
 def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
     """Return the chart of all models by a cost, without those far worse than others; or why there is none."""
-    low, high = near_range([point["mean"] for point in standings.points], standings.data.results.direction)
-    points = [point for point in standings.points if low <= point["mean"] <= high]
+    low, high = near_range([point["point"] for point in standings.points], standings.data.results.direction)
+    points = [point for point in standings.points if low <= point["point"] <= high]
     title = f"{metric[:1].upper()}{metric[1:]} {cost.title}"
     if not any(point[cost.column] for point in points):
         return Section(title=title, paragraphs=[cost.missing])
@@ -81,7 +81,7 @@ def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
         content = replace(
             content, caption=f"{content.caption} Left of the dotted line, costs are not to scale."
         )
-    others = [f"{point['model']}: {point['mean']:.4f}" for point in standings.points if point not in points]
+    others = [f"{point['model']}: {point['point']:.4f}" for point in standings.points if point not in points]
     omitted = [f"Not drawn, far worse than the others: {'; '.join(others)}."] if others else []
     return Section(title=title, finding=_finding(front, cost), paragraphs=omitted, chart=tradeoff(content))
 
@@ -98,8 +98,8 @@ def _finding(front: Sequence[Datum], cost: Cost) -> str:
     """Return the best model, and the next one on the front that is clearly cheaper."""
     best = front[-1]
     cheaper = [point for point in front[:-1] if point[cost.column] <= _CHEAPER * best[cost.column]]
-    start = f"The best, {best['model']}, has {best['mean']:.4f} at {cost.of(best)}"
+    start = f"The best, {best['model']}, has {best['point']:.4f} at {cost.of(best)}"
     if not cheaper:
         return f"{start}, and no model on the front costs clearly less"
-    less = abs(best["mean"] - cheaper[-1]["mean"])
+    less = abs(best["point"] - cheaper[-1]["point"])
     return f"{start}; {cheaper[-1]['model']} is {less:.4f} behind at {cost.of(cheaper[-1])}"

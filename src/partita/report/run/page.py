@@ -202,9 +202,9 @@ class _RunPage:
         legend = Legend(models=self._titles, shown=self._titles)
         scatter = device_charts.scatter(self._change, self._scatter_caption(), legend)
         yield scatter_section(self.data.devices, scatter)
-        yield distribution_section(self.data.devices, self._change, self._titles)
+        yield distribution_section(self.data.devices, self._change, legend)
         caption = f"The change of every device on the {self.data.split} split, lowest first."
-        yield chart_section(device_charts.sorted_changes(self._change, caption, self._titles, has_band=False))
+        yield chart_section(device_charts.sorted_changes(self._change, caption, legend, has_band=False))
 
     def _scatter_caption(self) -> str:
         title = self.data.last.title if self.data.last else self._titles[-1]
