@@ -1,6 +1,6 @@
 """Sections that the page of a run and that of a comparison share; a paragraph replaces an empty chart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -103,22 +103,30 @@ def distribution_section(devices: Sequence[Datum], change: str, legend: Legend, 
         note: further sentences of the caption.
     """
     models = legend.shown
-    changes: dict[str, list[float]] = {model: [] for model in models}
-    for datum in devices:
-        # Only devices on the split that is reported have a rank.
-        if datum["rank"] is not None and datum["model"] in changes:
-            changes[datum["model"]].append(datum["change"])
-    drawn = [model for model in models if _varies(changes[model])]
+    # Only devices on the split that is reported have a rank.
+    reported, train = (
+        {model: _changes(model, devices, of) for model in models}
+        for of in (lambda datum: datum["rank"] is not None, lambda datum: datum["split"] == "train")
+    )
+    drawn = [model for model in models if _varies(reported[model])]
     missing = ", ".join(model for model in models if model not in drawn)
     needs = f"fewer than {_MIN_DEVICES} devices, or the same change on all of them"
     omitted = f"Not drawn ({needs}): {missing}." if missing else ""
     if not drawn:
         return Section(title=device_charts.DISTRIBUTION, paragraphs=[omitted])
-    values = [value for model in drawn for value in changes[model]]
-    low, high = min(values), max(values)
-    caption = f"Distribution of the {change} over devices, from {low:+.4f} to {high:+.4f}. {omitted}".strip()
-    caption += f" A violin ends at its model's lowest and highest device.{note}"
-    return chart_section(device_charts.violins(change, caption, replace(legend, shown=drawn)))
+    on_train = [model for model in drawn if _varies(train[model])]
+    values = [value for model in drawn for value in reported[model]]
+    caption = f"Distribution of the {change} over devices, from {min(values):+.4f} to {max(values):+.4f}. "
+    caption += "A violin ends at its model's lowest and highest device."
+    caption += " Left half, gray: the same on the train split." if on_train else ""
+    caption += f" {omitted}".rstrip() + note
+    chart = device_charts.violins(change, caption, replace(legend, shown=drawn), on_train=on_train)
+    return chart_section(chart)
+
+
+def _changes(model: str, devices: Sequence[Datum], of: Callable[[Datum], bool]) -> list[float]:
+    """Return the changes of devices under a model, of some data."""
+    return [d["change"] for d in devices if d["model"] == model and d["change"] is not None and of(d)]
 
 
 def _varies(changes: Sequence[float]) -> bool:

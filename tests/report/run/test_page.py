@@ -153,9 +153,9 @@ def test_every_chart_and_every_table_is_written_in_three_formats(run: Path) -> N
             assert (run / "figures" / f"{name}.{kind}").read_bytes().startswith(start)
     for name in ("models", "traffic"):
         assert {p.suffix for p in (run / "tables").glob(f"{name}.*")} == {".csv", ".md", ".tex"}
-    # Six devices and three models on the test split: a point each.
+    # Six devices, three models and two splits: a point each.
     points = (run / "figures/scatter.svg").read_text().count('aria-roledescription="point"')
-    assert points == 18
+    assert points == 36
 
 
 def test_the_page_makes_no_request_and_describes_every_chart(run: Path) -> None:
@@ -333,9 +333,10 @@ def test_violins_show_models_whose_changes_vary_and_name_the_others() -> None:
     section = distribution_section(rows, "change in accuracy", Legend(models=models, shown=models))
 
     assert section.chart
-    assert (
-        "from +0.0000 to +4.0000. Not drawn (fewer than 5 devices, or the same change on all of them): "
-        "even, few. A violin ends" in section.chart.caption
+    assert section.chart.caption == (
+        "Distribution of the change in accuracy over devices, from +0.0000 to +4.0000. A violin ends at its "
+        "model's lowest and highest device. Not drawn (fewer than 5 devices, or the same change on all of "
+        "them): even, few."
     )
 
 

@@ -12,12 +12,13 @@ EXAMPLES = "Training examples per device"
 """Titles of charts that a page also uses where the chart cannot be drawn."""
 _MAX_COLUMNS = 3
 """Small multiples side by side."""
+_SPLITS = ["train", "validation", "test"]
 _APART = 0.02
 """The share of the axis over which the points of one device under all models are spread, to be seen."""
 
 
 def scatter(change: str, caption: str, legend: Legend) -> Chart:
-    """Return every device's change against its training examples; a menu highlights a model."""
+    """Return every device's change against its training examples, by split; a menu highlights a model."""
     models = list(legend.shown)
     choices = alt.binding_select(options=[None, *models], labels=["all", *models], name="Show ")
     chosen = alt.selection_point(fields=["model"], bind=choices)
@@ -26,7 +27,7 @@ def scatter(change: str, caption: str, legend: Legend) -> Chart:
         f"(indexof({json.dumps(models)}, datum.model) * {step} - {_APART / 2}) * (datum.most - datum.least)"
     )
     drawn = (
-        _on_split(models)
+        _on_train_and_reported(models)
         .transform_joinaggregate(least="min(examples)", most="max(examples)")
         .transform_calculate(place=f"datum.examples + {beside if len(models) > 1 else 0}")
         .mark_point(size=34, strokeWidth=1.6)
@@ -43,27 +44,37 @@ def scatter(change: str, caption: str, legend: Legend) -> Chart:
             color=legend.colors,
         )
         .add_params(chosen)
-        .properties(width=WIDTH, height=HEIGHT)
+        .properties(width=width_of(2), height=HEIGHT)
+        .facet(alt.Facet("split:N", title=None, sort=_SPLITS), columns=2)
     )
     spread = " Points of one device under several models are side by side." if len(models) > 1 else ""
     title = "Change by number of training examples"
     return chart_of("scatter", title, f"{caption}{spread}", drawn, "devices")
 
 
-def violins(change: str, caption: str, legend: Legend) -> Chart:
-    """Return the distribution of the change over devices: a violin for each model, as high as its range."""
+def violins(change: str, caption: str, legend: Legend, *, on_train: Sequence[str]) -> Chart:
+    """Return the distribution of the change over devices, a violin for each model, as high as its range.
+
+    The right half is the split that the page reports. The left half is the train split, of the models
+    `on_train`.
+    """
     drawn = list(legend.shown)
     columns = min(len(drawn), _MAX_COLUMNS)
+    is_train = "datum.split == 'train'"
     panels = (
-        _on_split(drawn)
-        .transform_density("change", groupby=["model"], as_=["change", "right"], resolve="independent")
-        .transform_calculate(left="-datum.right")
+        _on_train_and_reported(drawn)
+        .transform_filter(f"!({is_train}) || indexof({json.dumps(list(on_train))}, datum.model) >= 0")
+        .transform_density(
+            "change", groupby=["model", "split"], as_=["change", "density"], resolve="independent"
+        )
+        .transform_calculate(side=f"{is_train} ? -datum.density : datum.density")
         .mark_area(orient="horizontal", opacity=0.8)
         .encode(
-            x=alt.X("left:Q", title=None, axis=None),
-            x2="right:Q",
+            x=alt.X("side:Q", title=None, axis=None),
+            x2=alt.X2Datum(0),
             y=alt.Y("change:Q", title=change),
-            color=legend.colors.legend(None),
+            detail="split:N",
+            color=alt.condition(is_train, alt.value("#999999"), legend.colors.legend(None)),
         )
         .properties(width=width_of(columns), height=HEIGHT)
         .facet(alt.Facet("model:N", title=None, sort=drawn), columns=columns)
@@ -71,11 +82,11 @@ def violins(change: str, caption: str, legend: Legend) -> Chart:
     return chart_of("violins", DISTRIBUTION, caption, panels, "devices")
 
 
-def _on_split(models: Sequence[str]) -> alt.Chart:
-    """Return an empty chart of some models' changes, on the split that the page reports."""
+def _on_train_and_reported(models: Sequence[str]) -> alt.Chart:
+    """Return an empty chart of some models' changes, on the train split and the one that the page reports."""
     return (
         from_data("devices")
-        .transform_filter("isValid(datum.rank)")
+        .transform_filter("isValid(datum.change) && (datum.split == 'train' || isValid(datum.rank))")
         .transform_filter(alt.FieldOneOfPredicate("model", list(models)))
     )
 
