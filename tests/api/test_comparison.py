@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 import partita
 from compared import table, tables
@@ -95,6 +96,18 @@ def test_a_comparison_is_opened_and_builds_its_models_with_its_task(mine: partit
         partita.open_comparison(mine.folder).runs[cell].model("device-0000")
     with pytest.raises(ConfigError, match="holds a comparison: open it with `partita.open_comparison`"):
         partita.open(mine.folder)
+
+
+@pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
+def test_models_of_a_comparison_are_built_where_gradients_are_off(
+    mine: partita.ComparisonResult, without_gradients: Any
+) -> None:
+    cell = ("fedalt", "output", 1)
+
+    with without_gradients():
+        model = partita.open_comparison(mine.folder, task=task()).runs[cell].model("device-0000")
+
+    assert same_bits(model.state_dict(), mine.runs[cell].model("device-0000").state_dict())
 
 
 def test_an_interrupted_comparison_is_resumed_with_its_task(

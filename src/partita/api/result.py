@@ -2,11 +2,13 @@
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from partita.data.arrow import Table
@@ -78,7 +80,8 @@ class Result:
 
     @cached_property
     def _origin(self) -> Origin:
-        return self._make_origin()
+        with _gradients():
+            return self._make_origin()
 
     @property
     def summary(self) -> Summary:
@@ -177,4 +180,13 @@ class Result:
         return self._origin.personalization.on(device)
 
     def _build(self, own: Personalization | None, state: Params | None = None) -> nn.Module:
-        return build_model(self._origin.task, own, seed=self._origin.seed, state=state)
+        origin = self._origin
+        with _gradients():
+            return build_model(origin.task, own, seed=origin.seed, state=state)
+
+
+@contextmanager
+def _gradients() -> Iterator[None]:
+    """Record gradients, also under `torch.no_grad()` or `torch.inference_mode()`: tasks are checked with them."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
