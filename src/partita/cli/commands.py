@@ -70,14 +70,12 @@ def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     from partita.runs.warnings import warnings_of
 
     models, warnings = all_models(run), warnings_of(run)
-    tables = [
-        models_table(run.summary, models, warnings),
-        run_metrics(run.summary, models),
-        run_unseen_table(run),
-    ]
+    first = models_table(run.summary, models, warnings)
+    others = [table for table in (run_metrics(run.summary, models), run_unseen_table(run)) if table.rows]
     with _reported(run.path):
-        for table in [] if options.json else [table for table in tables if table.rows]:
-            _print_table(to_terminal(table))
+        for table in [] if options.json else [first, *others]:
+            if table.rows:
+                _print_table(to_terminal(table))
             _print_notes(table)
     _log(options, "Writing the report")
     page = _write_report(run.path)

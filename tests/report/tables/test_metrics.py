@@ -88,6 +88,22 @@ def test_the_command_prints_all_metrics(
     assert "macro F1" in out
 
 
+def test_the_command_says_that_no_device_has_the_metric(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # One example to test has one class.
+    task = '[task]\nkind = "synthetic"\nform = "mixture"\ndevices = 3\nexamples = 1\nmetrics = ["auroc"]\n'
+    (tmp_path / "own.toml").write_text(
+        f"{task}[pretrain]\nrounds = 1\ndevices_per_round = 3\n[personalize]\nrounds = 0\n"
+    )
+
+    assert main(["run", str(tmp_path / "own.toml"), f"out={tmp_path / 'run'}", "--quiet"]) == 0
+
+    warnings = capsys.readouterr().out.splitlines()[:2]
+    assert warnings[0] == ("Warning: the run has no test AUROC on any device: there is nothing to compare.")
+    assert warnings[1].startswith("Warning: 3 devices have no test AUROC (")
+
+
 def test_one_metric_needs_no_table_of_its_own() -> None:
     older = {"metric": "accuracy", "direction": "up", "split": "test"}
 
