@@ -1,5 +1,6 @@
 """The entries of tables: numbers with what belongs to them, as plain text and in LaTeX."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -26,7 +27,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Rounded:
-    """A number displayed with one decimal."""
+    """A number displayed with one decimal, a small one with three significant digits."""
 
     value: float
 
@@ -79,7 +80,7 @@ def plain(entry: Entry) -> str:
             around = "" if low is None or high is None else f" [{low:+.4f}, {high:+.4f}]"
             return f"{value:+.4f}{around}"
         case Rounded(value):
-            return f"{value:,.1f}"
+            return _rounded(value)
         case Share(count, of):
             return f"{_mean_text(count)} of {_mean_text(of)}"
         case Reached(mean, seeds, of):
@@ -91,10 +92,20 @@ def plain(entry: Entry) -> str:
 def _mean_text(value: float) -> str:
     """Return a number with one decimal, an integer without.
 
-    >>> _mean_text(38.0), _mean_text(1234.33)
-    ('38', '1,234.3')
+    >>> _mean_text(38.0), _mean_text(1234.33), _mean_text(0.0)
+    ('38', '1,234.3', '0')
     """
-    return f"{value:,.1f}".removesuffix(".0")
+    return _rounded(value).removesuffix(".0")
+
+
+def _rounded(value: float) -> str:
+    """Return a number with one decimal, below 0.1 with three significant digits.
+
+    >>> _rounded(1234.33), _rounded(0.1), _rounded(0.04149), _rounded(0.000032), _rounded(0.0)
+    ('1,234.3', '0.1', '0.0415', '0.0000320', '0.0')
+    """
+    decimals = 2 - math.floor(math.log10(abs(value))) if 0 < abs(value) < 0.1 else 1
+    return f"{value:,.{decimals}f}"
 
 
 def _number(value: float) -> str:
@@ -118,7 +129,7 @@ def latex(entry: Entry) -> str:
             around = "" if low is None or high is None else f" $[{low:+.4f}, {high:+.4f}]$"
             return f"${value:+.4f}${around}"
         case Rounded(value):
-            return f"${value:.1f}$"
+            return f"${_rounded(value).replace(',', '')}$"
         case Share() | Reached():
             return escaped(plain(entry))
     return f"${_number(entry)}$".replace(",", "{,}")
