@@ -18,6 +18,7 @@ from partita.params import Params, cloned, copy_into
 from partita.partition import Personalization
 from partita.protocol import DeviceId, Stage
 from partita.report import write
+from partita.report.differences import counted
 from partita.report.models import all_models
 from partita.report.tables.commands import models_table
 from partita.report.tables.table import to_html
@@ -124,7 +125,7 @@ class Result:
         stages = [f"{stats['weighted_mean']:.4f} {stage}" for stage, stats in summary["stages"].items()]
         stages += [f"{stage} failed" for stage in summary.get("failed", {})]
         devices = max((stats["devices"] for stats in summary["stages"].values()), default=0)
-        whose = f"{summary['split']} {summary['metric']} over {devices} devices"
+        whose = f"{summary['split']} {summary['metric']} over {counted(devices, 'device')}"
         return f"Result({whose}: {', '.join(stages)})"
 
     def _repr_html_(self) -> str:
@@ -187,6 +188,6 @@ class Result:
 
 @contextmanager
 def _gradients() -> Iterator[None]:
-    """Record gradients, also under `torch.no_grad()` or `torch.inference_mode()`: tasks are checked with them."""
+    """Record gradients, also where `torch.inference_mode()` is on: a task is checked with them."""
     with torch.inference_mode(False), torch.enable_grad():
         yield

@@ -10,6 +10,7 @@ from partita.api.progress import study_progress
 from partita.api.settings import check_free, check_same, values_of
 from partita.config.tasks import given_task
 from partita.errors import ConfigError
+from partita.report.differences import counted
 from partita.report.tables.commands import trials_table
 from partita.report.tables.table import Table, write_tables
 from partita.studies import tune as tuning
@@ -45,7 +46,8 @@ class TuningResult:
     def __repr__(self) -> str:
         """Return the best trial on one line."""
         metric = f"validation {self.tuned.metric} {self.tuned.best.value:.4f}"
-        return f"TuningResult({len(self.trials)} trials in {self.folder}; best: {metric} with {self.best})"
+        trials = counted(len(self.trials), "trial")
+        return f"TuningResult({trials} in {self.folder}; best: {metric} with {self.best})"
 
     def _repr_html_(self) -> str:
         """Return the table of trials, for a notebook."""

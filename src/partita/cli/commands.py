@@ -159,7 +159,7 @@ def tune(options: argparse.Namespace) -> int:
     from partita.progress.watchers import ignore
     from partita.report.tables.commands import trials_table
     from partita.report.tables.table import to_terminal, write_tables
-    from partita.studies.tune import tune, write_tuned
+    from partita.studies.tune import final_run, tune, write_tuned
 
     tuning = _tuning(options)
     _log(options, f"Tuning in {tuning.folder}")
@@ -175,7 +175,7 @@ def tune(options: argparse.Namespace) -> int:
         _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
     else:
         _print_table(to_terminal(table))
-        print("\n".join([*table.notes, f"The final run, on all training data: partita run {config}"]))
+        print("\n".join([*table.notes, final_run(config)]))
     return 0
 
 

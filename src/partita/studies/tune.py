@@ -257,6 +257,15 @@ def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
     return path
 
 
+def final_run(config: Path) -> str:
+    """Return the sentence about the run of a config that `write_tuned` has written."""
+    share = value_at(read_values(config), "task.validation")
+    data = (
+        f"all training data but {100 * share:g} % held out for validation" if share else "all training data"
+    )
+    return f"The final run, on {data}: partita run {config}"
+
+
 def _validation_of(config: Config) -> float:
     """Return the share of training rows that a search holds out."""
     return config.task.options.get("validation") or _VALIDATION
