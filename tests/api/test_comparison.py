@@ -55,7 +55,10 @@ def compared(out: Path, given: Task | None = None, **arguments: Any) -> partita.
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> partita.ComparisonResult:
-    return compared(tmp_path_factory.mktemp("python") / "mine", seeds=2)
+    """A comparison without its report, which the tests that need it write."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("partita.report.write.write_report", lambda folder, **_: folder)
+        return compared(tmp_path_factory.mktemp("python") / "mine", seeds=2)
 
 
 def test_a_comparison_from_python_has_the_bits_of_the_command(
@@ -128,13 +131,74 @@ def test_an_interrupted_comparison_is_resumed_with_its_task(
         compared(tmp_path / "mine", seeds=2)
     with pytest.raises(ConfigError, match="started with `compare.seeds` = 2, got 3"):
         compared(tmp_path / "mine", seeds=3, resume=True)
-    with pytest.raises(ConfigError, match="started with another task: its `devices` differs"):
-        compared(tmp_path / "mine", synthetic(devices=5), seeds=2, resume=True)
     assert main(["compare", "--resume", str(tmp_path / "mine")]) == 2
 
     compared(tmp_path / "mine", seeds=2, resume=True)
 
     assert tables(tmp_path / "mine") == tables(mine.folder)
+
+
+@pytest.mark.parametrize(
+    ("other", "part"),
+    [
+        ({"devices": 5}, "devices"),
+        ({"shared": 4}, "parameters"),
+        ({"metrics": ["mae"]}, "metrics"),
+    ],
+)
+@pytest.mark.parametrize("study", ["compare", "tune"])
+def test_another_task_is_refused_before_the_first_run_and_the_folder_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], part: str, study: str
+) -> None:
+    def start(given: Task) -> object:
+        if study == "compare":
+            return compared(tmp_path / "mine", given, resume=True)
+        space = {"finetune.personal_lr": [0.01, 0.1]}
+        return partita.tune(given, space, settings=SETTINGS, out=tmp_path / "mine", resume=True)
+
+    monkeypatch.setattr(runner, "finish", killed)
+    with pytest.raises(SystemExit):
+        start(task())
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(ConfigError, match=f"was started with another task: its `{part}` differs"):
+        start(synthetic(**{"devices": 4, "examples": 6, **other}))
+
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def killed(*_: object) -> None:
+    """End where a run would begin."""
+    raise SystemExit
+
+
+def test_a_finished_comparison_refuses_another_task(mine: partita.ComparisonResult) -> None:
+    with pytest.raises(ConfigError, match="was started with another task: its `devices` differs"):
+        compared(mine.folder, synthetic(devices=5, examples=6), seeds=2, resume=True)
+
+
+def test_a_refused_resume_forgets_no_failure(tmp_path: Path) -> None:
+    diverging = {**SETTINGS, "compare.tune": 1, "compare.settings.fedalt.personalize.shared_lr": 1e300}
+    first = compared(tmp_path / "mine", settings=diverging)
+    assert list(first.failed) == ["fedalt-output-1"]
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(ConfigError, match="was started with another task"):
+        compared(tmp_path / "mine", synthetic(devices=5, examples=6), settings=diverging, resume=True)
+
+    assert partita.open_comparison(tmp_path / "mine").failed == first.failed
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_without_a_comparison_is_not_resumed_and_the_message_is_for_python(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+
+    with pytest.raises(ConfigError) as error:
+        compared(tmp_path / "mine", resume=True)
+
+    assert str(error.value) == (
+        f"`{tmp_path / 'mine'}` holds no comparison to resume: give another `out`, or delete the folder."
+    )
 
 
 def test_an_update_of_ones_own_is_compared_by_its_import_path(tmp_path: Path) -> None:
@@ -188,6 +252,7 @@ def test_a_run_that_fails_is_logged_and_the_others_are_compared(
         ({"task.kind": "digits"}, "`task.kind` is not a setting: use the argument `task`"),
         ({"out": "elsewhere"}, "`out` is not a setting: use the argument `out`"),
         ({"personalize.rouns": 3}, "Did you mean `personalize.rounds`?"),
+        ({"personalize.rouns": 3, "personalize.method": "ft_part"}, "Did you mean `personalize.rounds`?"),
         ({"task.size": 3}, "Unknown key `task.size`"),
         ({"personalize.method": LocalSim}, "Settings are numbers, strings"),
     ],
@@ -236,3 +301,25 @@ def test_a_report_needs_neither_the_task_nor_a_command_to_reproduce_it(
     assert page == mine.folder / "report.html"
     assert main(["report", str(mine.folder)]) == 0
     assert "Command to reproduce it" not in page.read_text()
+
+
+@pytest.mark.usefixtures("reports", "no_figures")
+def test_a_comparison_from_python_writes_its_report_like_the_command(tmp_path: Path) -> None:
+    result = compared(tmp_path / "mine", methods=[])
+
+    own = (tmp_path / "mine/report.html").read_text()
+    assert "difference from FedAvg, continued" in own
+    assert result.report(baseline="local", columns=["metric", "difference"]).read_text() != own
+    (heading,) = {
+        line
+        for line in (tmp_path / "mine/tables/methods.md").read_text().splitlines()
+        if "method" in line[:9]
+    }
+    assert [part.strip() for part in heading.split("|")][1:-1] == [
+        "method",
+        "personal part",
+        "error",
+        "difference from Local only",
+    ]
+    with pytest.raises(ConfigError, match="`baseline` must be one of the methods compared"):
+        result.report(baseline="fedalt")

@@ -73,6 +73,6 @@ def test_a_result_writes_its_report_to_its_folder(tmp_path: Path) -> None:
 
     assert "FedAlt" in (tmp_path / "mine/report.html").read_text()
     with pytest.raises(
-        ConfigError, match="A run in memory has no folder for its report: give it one with `out`"
+        ConfigError, match="has no folder for a report: run it again with `out`, a new folder"
     ):
         result().report()

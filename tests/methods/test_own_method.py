@@ -162,6 +162,31 @@ def test_a_bad_hyperparameter_is_a_one_line_error(
     assert not (here / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["personalize.deacy=0.1"],
+            "Unknown key `personalize.deacy`. Did you mean `personalize.decay`? Known keys: method, ",
+        ),
+        (
+            ["personalize.decay=0.1"],
+            "`personalize.decay` is a hyperparameter of `own_methods:METHOD`, not of the config's method, "
+            '`fedsim`: set it in `[compare.settings."own_methods:METHOD"]`.',
+        ),
+    ],
+)
+def test_a_hyperparameter_that_no_cell_would_use_is_refused_in_a_comparison(
+    here: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["methods=fedalt,own_methods:METHOD", "personalize.method=fedsim"]
+    assert run("compare", *own, *arguments) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"partita: {words}")
+    assert not (here / "runs").exists()
+
+
 def test_describe_counts_kept_tensors(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def disk_bytes(method: str) -> int:
         assert run("describe", f"personalize.method={method}", "--json") == 0

@@ -18,7 +18,7 @@ from partita.params import to_bytes
 from partita.report.tables.comparison import write_comparison_tables
 from partita.studies import comparison as running
 from partita.studies import run as runner
-from partita.studies.compare import finish, retry_failed
+from partita.studies.compare import finish, resume
 from partita.studies.comparison import Comparison, reopen
 from partita.studies.forecast import forecast
 from partita.studies.results import collect
@@ -468,9 +468,9 @@ def test_a_search_that_failed_starts_again_and_no_cell_runs_before_its_end(tmp_p
     cell = next(cell for cell in comparison.cells if cell.name in failed)
 
     with locked(comparison.lock_file(cell)):
-        retry_failed(comparison)  # Another process has the cell: it is left alone.
+        resume(comparison.folder)  # Another process has the cell: it is left alone.
     assert comparison.failed() == failed
-    retry_failed(comparison)
+    resume(comparison.folder)
 
     assert comparison.failed() == {}
     assert not comparison.trials_folder(cell).exists()
@@ -478,6 +478,21 @@ def test_a_search_that_failed_starts_again_and_no_cell_runs_before_its_end(tmp_p
     # The search fails again, so the cell has never run with values that were not tuned.
     assert list(finish(comparison, quiet)) == list(failed)
     assert not comparison.folder_of(cell).exists()
+
+
+def test_a_search_with_nothing_to_choose_is_kept_when_its_cell_is_run_again(tmp_path: Path) -> None:
+    given = values("ft_part", compare={"seeds": 1, "tune": 1}, finetune={"epochs": 0})
+    comparison, _ = done(tmp_path / "grid", given)
+    cell = next(cell for cell in comparison.cells if cell.method == "ft_part")
+    assert comparison.tuned_to(cell) == {}
+    comparison.record_failure(cell, RunFailed("No disk space."))
+    trials = sorted(comparison.trials_folder(cell).rglob("*"))
+
+    resume(comparison.folder)
+
+    assert comparison.failed() == {}
+    assert comparison.is_tuned(cell)
+    assert sorted(comparison.trials_folder(cell).rglob("*")) == trials
 
 
 def test_a_forecast_lists_all_cells_and_writes_nothing(

@@ -9,7 +9,7 @@ from typing import Any
 from partita.api.opening import open
 from partita.api.progress import study_progress
 from partita.api.result import Result
-from partita.api.settings import check_free, check_same, values_of
+from partita.api.settings import check_same, to_resume, values_of
 from partita.config.schema import CompareConfig
 from partita.config.tasks import given_task
 from partita.data.arrow import Table as ArrowTable
@@ -20,10 +20,10 @@ from partita.report import write
 from partita.report.tables.comparison import comparison_tables, write_comparison_tables
 from partita.report.tables.entries import MeanStd, plain
 from partita.report.tables.table import Table
-from partita.runs.fingerprint import fingerprint_of
+from partita.studies import compare as comparing
 from partita.studies.cells import Cell
-from partita.studies.compare import finish, retry_failed
-from partita.studies.comparison import Comparison, begin, check_cell, is_comparison, reopen
+from partita.studies.comparison import Comparison, begin, reopen
+from partita.studies.folders import is_comparison
 from partita.studies.results import collect
 from partita.tasks.task import Task
 
@@ -80,9 +80,17 @@ class ComparisonResult:
             (dict(zip(names, key, strict=True)), result.devices) for key, result in self.runs.items()
         )
 
-    def report(self) -> Path:
-        """Write the report to the folder, page, figures and tables, and return the page's path."""
-        return write.write_report(self.folder)
+    def report(self, *, baseline: str = "", columns: Sequence[str] = ()) -> Path:
+        """Write the page, the figures and the tables to the folder again, and return the page's path.
+
+        Args:
+            baseline: the method that others are paired with; empty: the comparison's own.
+            columns: the columns of the table `methods`; none: the comparison's own.
+
+        Raises:
+            ConfigError: the comparison does not have the baseline or the columns.
+        """
+        return write.write_report(self.folder, baseline=baseline, columns=columns)
 
     def __repr__(self) -> str:
         """Return the best rows of the table `methods` on one line."""
@@ -123,6 +131,8 @@ def compare(
 ) -> ComparisonResult:
     """Compare methods and personal parts on a task, as `partita compare` does, and return the result.
 
+    Like the command, it writes tables and the report to the folder.
+
     Args:
         task: data, model, loss and metrics.
         methods: names, import paths, or updates of your own; by default the methods of the paper.
@@ -139,7 +149,7 @@ def compare(
         ConfigError: an argument or a setting cannot be used; nothing has been trained then.
         RunFailed: no run is finished.
     """
-    check_free(out, resume=resume)
+    begun = to_resume(out, resume=resume, kind="comparison", is_kind=is_comparison)
     changes = {
         "compare.methods": None if methods is None else [_name_of(method) for method in methods],
         "compare.partitions": None if partitions is None else list(partitions),
@@ -147,15 +157,17 @@ def compare(
     }
     values = values_of(settings or {}, changes, out)
     with given_task(task), study_progress(progress) as on_progress:
-        if out is not None and is_comparison(Path(out)):
-            check_same(values, Path(out))
-            comparison = _reopened(Path(out))
-        else:
+        if begun is None:
             comparison = begin(values, Path())
-        failed = finish(comparison, on_progress)
+        else:
+            check_same(values, begun)
+            comparison = comparing.resume(begun, given=True)
+        failed = comparing.finish(comparison, on_progress)
     for name, reason in failed.items():
         logger.warning("%s failed: %s", name, reason)
-    return ComparisonResult(comparison, write_comparison_tables(comparison, failed), task)
+    result = ComparisonResult(comparison, write_comparison_tables(comparison, failed), task)
+    result.report()
+    return result
 
 
 def open_comparison(path: str | Path, *, task: Task | None = None) -> ComparisonResult:
@@ -189,20 +201,3 @@ def _name_of(method: str | Callable[..., Any]) -> str:
             f"got {method!r}."
         )
     return path
-
-
-def _reopened(folder: Path) -> Comparison:
-    """Return the comparison in a folder, to resume it with the task given.
-
-    Raises:
-        ConfigError: it was started with another task.
-    """
-    comparison = reopen(folder)
-    retry_failed(comparison)
-    first = comparison.cells[0]
-    if commit := comparison.run_of(first).commit:
-        built = check_cell(first, folder).built
-        now = fingerprint_of(built.task, built.personalization, built.plan, seed=first.seed)
-        if changed := [name for name, text in now.items() if commit["fingerprint"].get(name) != text]:
-            raise ConfigError(f"`{folder}` was started with another task: its `{changed[0]}` differs.")
-    return comparison

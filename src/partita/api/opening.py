@@ -11,7 +11,7 @@ from partita.config.tasks import given_task
 from partita.errors import ConfigError
 from partita.partition import Partition, Personalization, personalization_of
 from partita.runs.folder import RunFolder
-from partita.studies.comparison import is_comparison
+from partita.studies.folders import is_comparison
 from partita.tasks.derived import differing
 from partita.tasks.task import Task
 

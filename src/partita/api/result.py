@@ -116,7 +116,9 @@ class Result:
             ConfigError: the run is in memory.
         """
         if not isinstance(self._record, RunFolder):
-            raise ConfigError("A run in memory has no folder for its report: give it one with `out`.")
+            raise ConfigError(
+                "The run is in memory and has no folder for a report: run it again with `out`, a new folder."
+            )
         return write.write_report(self._record.path)
 
     def __repr__(self) -> str:

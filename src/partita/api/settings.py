@@ -1,7 +1,7 @@
 """Settings of comparisons and searches from Python: the values of a config, but for the task."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,30 @@ def values_of(settings: Mapping[str, Any], changes: Mapping[str, Any], out: str 
         raise ConfigError(f"Settings are numbers, strings, booleans, lists and dicts: {error}.") from None
 
 
-def check_free(out: str | Path | None, *, resume: bool) -> None:
-    """Raise if `out` exists and is not to be resumed, or if there is nothing to resume."""
+def to_resume(
+    out: str | Path | None, *, resume: bool, kind: str, is_kind: Callable[[Path], bool]
+) -> Path | None:
+    """Return the folder of the study to resume, None if a new one is to begin.
+
+    Args:
+        out: the folder of the study; it need not exist.
+        resume: whether a study in it is to be resumed.
+        kind: the kind of study, in messages.
+        is_kind: returns whether a folder holds such a study.
+
+    Raises:
+        ConfigError: the folder holds something else.
+        FileExistsError: the folder exists, and is not to be resumed.
+    """
     if out is None and resume:
         raise ValueError("`resume=True` needs `out`, the folder to resume.")
-    if out is not None and Path(out).exists() and not resume:
+    if out is None or not Path(out).exists():
+        return None
+    if not resume:
         raise FileExistsError(f"`{out}` already exists: give another `out`, or `resume=True`.")
+    if not is_kind(Path(out)):
+        raise ConfigError(f"`{out}` holds no {kind} to resume: give another `out`, or delete the folder.")
+    return Path(out)
 
 
 def check_same(given: Values, folder: Path) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from partita.api.progress import study_progress
-from partita.api.settings import check_free, check_same, values_of
+from partita.api.settings import check_same, to_resume, values_of
 from partita.config.tasks import given_task
 from partita.errors import ConfigError
 from partita.report.differences import counted
 from partita.report.tables.commands import trials_table
 from partita.report.tables.table import Table, write_tables
 from partita.studies import tune as tuning
+from partita.studies.folders import is_search
 from partita.studies.trials import SearchSpace, Trial, Tuned
 from partita.tasks.task import Task
 
@@ -66,6 +67,9 @@ def tune(
 ) -> TuningResult:
     """Search for settings on validation rows, as `partita tune` does, and return the best.
 
+    There is no `tuned.toml`, because no config has the task: `settings={**settings, **result.best}` of
+    `partita.compare` uses the best values.
+
     Args:
         task: data, model, loss and metrics.
         space: the values to try by config key, `{"personalize.shared_lr": [0.01, 0.1]}`.
@@ -79,15 +83,15 @@ def tune(
         ConfigError: an argument or a setting cannot be used; nothing has been trained then.
         RunFailed: no trial ran to its end.
     """
-    check_free(out, resume=resume)
+    begun = to_resume(out, resume=resume, kind="search", is_kind=is_search)
     own = {key: list(choices) for key, choices in space.items()}
     values = values_of(settings or {}, {}, out)
     with given_task(task), study_progress(progress) as on_progress:
-        if out is not None and tuning.is_search(Path(out)):
-            check_same(values, Path(out))
-            search = _reopened(Path(out), own, trials)
-        else:
+        if begun is None:
             search = tuning.begin(values, Path(), own, trials)
+        else:
+            check_same(values, begun)
+            search = _reopened(begun, own, trials)
         tuned = tuning.tune(search, on_progress=on_progress)
     for warning in tuned.warnings:
         logger.warning(warning)

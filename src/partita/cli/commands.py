@@ -90,7 +90,7 @@ def compare(options: argparse.Namespace) -> int:
     """Run a comparison, resume one, or print what it would run."""
     from partita.config.reading import read_values
     from partita.studies import comparison as comparing
-    from partita.studies.compare import retry_failed
+    from partita.studies.compare import resume
     from partita.studies.variants import in_full
 
     if options.resume is not None:
@@ -98,9 +98,7 @@ def compare(options: argparse.Namespace) -> int:
             raise ConfigError(
                 "A resumed comparison takes its config from its folder: give no other argument."
             )
-        comparison = comparing.reopen(options.resume)
-        retry_failed(comparison)
-        return _finish_comparison(options, comparison)
+        return _finish_comparison(options, resume(options.resume))
     path, overrides = _config_of(options.arguments)
     values = read_values(path, in_full(overrides))
     if options.dry_run:

@@ -18,7 +18,8 @@ from partita.report.side_by_side.page import side_by_side_page
 from partita.report.side_by_side.sources import Source, names_of, read_source
 from partita.report.tables.table import write_tables
 from partita.runs.folder import RunFolder
-from partita.studies.comparison import is_comparison, reopen
+from partita.studies.comparison import reopen
+from partita.studies.folders import is_comparison
 from partita.studies.run import claim
 from partita.studies.variants import in_full
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from partita.partition import PARTS, Personalization
 from partita.protocol import Stage
 from partita.tasks.task import Task
@@ -18,9 +20,7 @@ def fingerprint_of(task: Task, own: Personalization, plan: Plan, *, seed: int) -
     regularization = own.regularization
     return {
         "seed": str(seed),
-        "devices": f"{len(task.devices)} devices, {task.devices.ids.digest()}",
-        "metrics": ", ".join(task.metrics),
-        "derived": _digest(json.dumps(dict(task.derived), sort_keys=True)),
+        **_task_parts(task),
         "partition": _digest(
             *(f"{part}: {dict(own.partition.shapes(part))}" for part in PARTS),
             *_sizes(own, task),
@@ -31,6 +31,20 @@ def fingerprint_of(task: Task, own: Personalization, plan: Plan, *, seed: int) -
         "personalize": _text(plan.training(Stage.PERSONALIZED)),
         "finetune": _text(plan.finetune),
         "evaluate": _text(plan.evaluate),
+    }
+
+
+def task_fingerprint(task: Task, model: nn.Module) -> dict[str, str]:
+    """Return the parts of a task that must not change when a study of it is resumed, as strings by name."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return {**_task_parts(task), "parameters": _digest(str(shapes))}
+
+
+def _task_parts(task: Task) -> dict[str, str]:
+    return {
+        "devices": f"{len(task.devices)} devices, {task.devices.ids.digest()}",
+        "metrics": ", ".join(task.metrics),
+        "derived": _digest(json.dumps(dict(task.derived), sort_keys=True)),
     }
 
 

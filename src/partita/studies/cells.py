@@ -1,16 +1,19 @@
 """The cells of a comparison: one run per method, personal part and seed, and the config of each."""
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from partita.config.changes import dotted, value_at, with_values
 from partita.config.methods import with_settings
-from partita.config.reading import config_of, to_values
+from partita.config.reading import config_of, to_values, unknown_key
 from partita.config.schema import SERVER, Config, PersonalizeConfig
+from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.named import Budget, Citation
 from partita.studies.partitions import Compared, label_of
@@ -90,6 +93,25 @@ def _without_method(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "personalize": kept}
 
 
+def _check_hyperparameters(values: Mapping[str, Any], methods: Sequence[str]) -> None:
+    """Raise if `[personalize]` has a key that is neither general nor a hyperparameter of its method.
+
+    Cells of other methods leave such keys out, so that none of them would report it.
+    """
+    section, general = values.get("personalize", {}), [field.name for field in fields(PersonalizeConfig)]
+    further = section.keys() - _without_method(values).get("personalize", {}).keys() - {"method"}
+    own = registry.find(_run_method(values)).hyperparameters if further else {}
+    for key in sorted(further - own.keys()):
+        having = {name_of(method): named(method).hyperparameters for method in methods}
+        for name in (name for name, hyperparameters in having.items() if key in hyperparameters):
+            raise ConfigError(
+                f"`personalize.{key}` is a hyperparameter of `{name}`, not of the config's method, "
+                f"`{_run_method(values)}`: set it in `[compare.settings.{json.dumps(name)}]`."
+            )
+        known = [name for name in general if name != "options"]
+        raise unknown_key("personalize.", key, [*known, *dict.fromkeys(chain(own, *having.values()))])
+
+
 def cells_of(values: Mapping[str, Any], *, devices: int, partitions: Compared) -> list[Cell]:
     """Return the cells of a comparison, seed by seed, the pretraining of each seed first.
 
@@ -100,6 +122,7 @@ def cells_of(values: Mapping[str, Any], *, devices: int, partitions: Compared) -
     """
     base = base_of(values)
     check(base)
+    _check_hyperparameters(values, compared(base))
     rows = [(START, ""), *_rows(base, partitions.names)]
     return [
         _cell(row[0], seed, _values(values, row, seed, devices, partitions), default=partitions.own)

@@ -23,7 +23,8 @@ from partita.progress.display import RunProgress
 from partita.progress.watchers import ignore, labeled
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
-from partita.studies.comparison import Comparison, final_model, first_seed
+from partita.studies.comparison import Comparison, final_model, first_seed, reopen
+from partita.studies.same_task import check_same_task
 from partita.studies.search import space_of
 from partita.studies.tune import Tuning, pretrain, tune
 from partita.training.journal import RoundRow
@@ -44,10 +45,6 @@ def finish(
         on_round: called with every round that this process runs, labeled with its cell.
     """
     find_own_code(comparison.values, comparison.folder)
-    if not all(map(comparison.is_done, comparison.cells)):
-        base = base_of(comparison.values)
-        check_given(base)
-        check_unchanged(base, comparison.folder, "comparison")
     progress = _Progress(comparison, _ending_all(on_progress), _ending_all(on_round))
     try:
         while left := [cell for cell in comparison.cells if not comparison.is_done(cell)]:
@@ -99,7 +96,28 @@ def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool
         return True
 
 
-def retry_failed(comparison: Comparison) -> None:
+def resume(folder: Path, *, given: bool = False) -> Comparison:
+    """Return the comparison in a folder to finish it, with cells that failed to be run again.
+
+    Args:
+        folder: the folder.
+        given: whether a task from Python is given, which must be the comparison's even if no run is left.
+
+    Raises:
+        ConfigError: there is none, or its files or its task have changed; the folder stays as it is then.
+    """
+    comparison = reopen(folder)
+    if given or not all(comparison.run_of(cell).is_finished for cell in comparison.cells):
+        base = base_of(comparison.values)
+        check_given(base)
+        check_unchanged(base, folder, "comparison")
+        find_own_code(comparison.values, folder)
+        check_same_task(base, folder, comparison.fingerprint)
+    _retry_failed(comparison)
+    return comparison
+
+
+def _retry_failed(comparison: Comparison) -> None:
     """Forget why cells failed, so that they are run again, from their last committed round.
 
     A search in which no trial ran to its end starts again. A cell that another process runs is left alone.
@@ -108,9 +126,9 @@ def retry_failed(comparison: Comparison) -> None:
         with locked(comparison.lock_file(cell)) as is_ours:
             if not is_ours or not comparison.failure_file(cell).exists():
                 continue
-            if not comparison.tuned_to(cell):
-                comparison.tuned_file(cell).unlink(missing_ok=True)
+            if comparison.has_failed_search(cell):
                 shutil.rmtree(comparison.trials_folder(cell), ignore_errors=True)
+                comparison.tuned_file(cell).unlink(missing_ok=True)
             comparison.failure_file(cell).unlink(missing_ok=True)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from partita.config.files import contents_of, find_files, relative_to
 from partita.config.loading import own_code
 from partita.config.provenance import COMMAND, find_own_code, made_with
 from partita.config.reading import config_of, did_you_mean, read_values
-from partita.config.tasks import build_task
 from partita.durable import locked, make_folder, replace_file
 from partita.errors import ConfigError, RunFailed, described
 from partita.methods import registry
@@ -29,17 +28,16 @@ from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of
 from partita.studies.columns import chosen
 from partita.studies.evaluations import with_evaluations
+from partita.studies.folders import COMPARISON_FILE, is_comparison
 from partita.studies.partitions import compared_partitions, merge
+from partita.studies.same_task import fingerprint_in, task_and_model
 from partita.studies.search import space_of
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tune import check_trial, folder_of
 from partita.studies.variants import check, named, titles_of
-from partita.tasks.build import build_model
 
 _CELLS, _TUNED = "cells", "tuned"
 """The folders of a comparison."""
-_FILE = "comparison.json"
-"""The cells of a comparison and the methods that it compares, resolved when it begins."""
 _WHOLE = "whole"
 """The whole model of a run without a personal part, in its folder of shared tensors."""
 _TRIALS = "trials.json"
@@ -73,6 +71,8 @@ class Comparison:
     """By the name that cells give them."""
     notes: Sequence[str] = ()
     """The personal parts that are left out or the same as others."""
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    """The parts of its task that must not change on resume."""
 
     def showing(self, *, baseline: str = "", columns: Sequence[str] = ()) -> "Comparison":
         """Return the comparison with another baseline, and other columns shown; its files stay as they are.
@@ -180,6 +180,10 @@ class Comparison:
             return json.loads(self.tuned_file(cell).read_bytes())
         return {}
 
+    def has_failed_search(self, cell: Cell) -> bool:
+        """Return whether the search for a cell's method has ended, and no trial ran to its end."""
+        return self.tuned_file(cell).exists() and not self.trials_file(cell).exists()
+
     def trials_folder(self, cell: Cell) -> Path:
         """Return the folder with the runs that a cell's method was tuned with."""
         return self.tuned_file(cell).with_suffix("")
@@ -223,8 +227,9 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
         "methods": {method: asdict(own) for method, own in methods_of(cells).items()},
         "cells": [asdict(cell) for cell in cells_in(settled, folder)[0]],
         "notes": notes,
+        "fingerprint": fingerprint_in(base_of(settled), folder),
     }
-    replace_file(folder / _FILE, json.dumps(resolved, indent=1).encode())
+    replace_file(folder / COMPARISON_FILE, json.dumps(resolved, indent=1).encode())
     replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
     return reopen(folder)
 
@@ -239,11 +244,6 @@ def _check_space(cell: Cell, trials: int) -> None:
                 raise ConfigError(f"{cell.title}, tuned with `{key}` = {choice!r}: {error}") from error
 
 
-def is_comparison(folder: Path) -> bool:
-    """Return whether a folder holds a comparison."""
-    return (folder / "config.toml").is_file() and (folder / _FILE).is_file()
-
-
 def reopen(folder: Path) -> Comparison:
     """Return the comparison in a folder, from its files alone: no task or model is built.
 
@@ -251,15 +251,16 @@ def reopen(folder: Path) -> Comparison:
         ConfigError: there is none, or its files are damaged.
     """
     if not is_comparison(folder):
-        raise ConfigError(f"`{folder}` is not the folder of a comparison: it has no `{_FILE}`.")
+        raise ConfigError(f"`{folder}` is not the folder of a comparison: it has no `{COMPARISON_FILE}`.")
     values = read_values(folder / "config.toml")
     try:
-        resolved = json.loads((folder / _FILE).read_bytes())
+        resolved = json.loads((folder / COMPARISON_FILE).read_bytes())
         cells = [Cell(**cell) for cell in resolved["cells"]]
         methods = {method: _method_from(own) for method, own in resolved["methods"].items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"`{folder / _FILE}` is damaged: {error}") from error
-    return Comparison(folder, values, cells, methods, resolved.get("notes", ()))
+        raise ConfigError(f"`{folder / COMPARISON_FILE}` is damaged: {error}") from error
+    further = {name: resolved[name] for name in ("notes", "fingerprint") if name in resolved}
+    return Comparison(folder, values, cells, methods, **further)
 
 
 def _method_from(values: Mapping[str, Any]) -> ComparedMethod:
@@ -303,9 +304,7 @@ def cells_in(values: Mapping[str, Any], beside: Path) -> tuple[list[Cell], list[
     find_own_code(values, beside)
     config = base_of(values)
     check(config)
-    task, _ = build_task(config, beside)
-    with own_code("The model"):
-        model = build_model(task, seed=config.seed)
+    task, model = task_and_model(config, beside)
     partitions = compared_partitions(config, model)
     with own_code("`evaluate.unseen`"):
         seen, _ = config.evaluate.divide(task.devices.ids)

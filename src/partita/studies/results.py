@@ -14,6 +14,7 @@ from partita.runs.warnings import divergence, failed_stages, warnings_of
 from partita.studies.cells import START, base_of
 from partita.studies.columns import DEFAULT, chosen
 from partita.studies.comparison import Comparison, first_seed
+from partita.studies.folders import how_to_resume
 from partita.studies.statistics import DeviceMetrics
 from partita.studies.trials import Tuned
 from partita.studies.variants import baseline_of
@@ -154,7 +155,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         *(f"{listed(names)}: {warning}." for warning, names in warnings.items()),
     ]
     if not outcomes:
-        resume = f"No run is finished: resume with `partita compare --resume {comparison.folder}`."
+        resume = f"No run is finished: resume it {how_to_resume(comparison.folder)}."
         sentences = [note if note.endswith(".") else f"{note}." for note in notes]
         raise RunFailed(" ".join(["There is nothing to compare.", *(sentences or [resume])]))
     config = base_of(comparison.values)

@@ -12,6 +12,7 @@ from partita.config.schema import Config
 from partita.data.digests import is_digest, rows_in
 from partita.errors import ConfigError
 from partita.runs.folder import RunFolder
+from partita.studies.folders import check_is_run
 
 RESUMABLE = "task.skip_bad=true"
 """The only task override allowed on resume besides paths of files: it changes no row already read."""
@@ -48,6 +49,7 @@ def _check_overrides(overrides: Sequence[str]) -> None:
 
 
 def _check_is_run(folder: RunFolder) -> None:
+    check_is_run(folder.path)
     if not folder.exists:
         raise ConfigError(
             f"`{folder.path}` holds no run to resume: it has no `{folder.config_file.name}`. A run started "

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages
 from partita.studies import run as runner
+from partita.studies.folders import SEARCH_FILE, is_search
+from partita.studies.same_task import check_same_task, fingerprint_in
 from partita.studies.statistics import DeviceMetrics, paired_difference
 from partita.studies.trials import (
     Sampler,
@@ -60,8 +62,6 @@ _START = "start"
 """The folder of the run that pretrains for all trials."""
 _SHOWN = 10
 """Devices that a warning lists."""
-_SEARCH = "search.json"
-"""The search space and the number of trials of a search, in its folder."""
 _CHECKS = 4
 """Evaluations during training, after each of which a trial may be stopped."""
 
@@ -83,6 +83,8 @@ class Tuning:
     start: Path | None = None
     """A model that all trials begin from, pretrained without the validation rows; None: it is pretrained
     first."""
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    """The parts of the task that must not change on resume; empty in a comparison, which checks its own."""
 
 
 def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: int) -> Tuning:
@@ -102,13 +104,9 @@ def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: i
     versions |= contents_of(config, beside)
     settled = {**_from_folder(values, beside, folder), "made_with": versions}
     replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
-    replace_file(folder / _SEARCH, json.dumps({"space": found, "trials": trials}, indent=1).encode())
+    search = {"space": found, "trials": trials, "fingerprint": fingerprint_in(_trial_config(settled), folder)}
+    replace_file(folder / SEARCH_FILE, json.dumps(search, indent=1).encode())
     return reopen(folder)
-
-
-def is_search(folder: Path) -> bool:
-    """Return whether a folder holds a search."""
-    return (folder / _SEARCH).is_file()
 
 
 def reopen(folder: Path) -> Tuning:
@@ -118,13 +116,13 @@ def reopen(folder: Path) -> Tuning:
         ConfigError: there is none, or its files are damaged.
     """
     if not is_search(folder):
-        raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{_SEARCH}`.")
+        raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{SEARCH_FILE}`.")
     values = read_values(folder / "config.toml")
     try:
-        search = json.loads((folder / _SEARCH).read_bytes())
+        search = json.loads((folder / SEARCH_FILE).read_bytes())
         return Tuning(values=values, beside=folder, folder=folder, **search)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"`{folder / _SEARCH}` is damaged: {error}") from error
+        raise ConfigError(f"`{folder / SEARCH_FILE}` is damaged: {error}") from error
 
 
 def _from_folder(values: Mapping[str, Any], beside: Path, folder: Path) -> dict[str, Any]:
@@ -166,8 +164,9 @@ def tune(tuning: Tuning, *, on_progress: OnProgress, on_round: RoundCallback = i
 
 
 def _tune(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback) -> Tuned:
-    config, space = config_of(_trial_values(tuning.values)), tuning.space
+    config, space = _trial_config(tuning.values), tuning.space
     check_unchanged(config, tuning.beside, "search")
+    check_same_task(config, tuning.beside, tuning.fingerprint)
     task, _ = build_task(config, tuning.beside)
     _warn_of_unmeasured(task, config)
     direction = task.metrics[task.headline].direction
@@ -269,6 +268,11 @@ def final_run(config: Path) -> str:
 def _validation_of(config: Config) -> float:
     """Return the share of training rows that a search holds out."""
     return config.task.options.get("validation") or _VALIDATION
+
+
+def _trial_config(values: Mapping[str, Any]) -> Config:
+    """Return the config of a trial with a config's own values."""
+    return config_of(_trial_values(values))
 
 
 def _trial_values(

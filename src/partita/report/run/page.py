@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from partita.errors import ConfigError
 from partita.protocol import Stage
 from partita.report.charts import devices as device_charts
 from partita.report.charts import training as training_charts
@@ -32,6 +31,7 @@ from partita.report.tables.table import Table
 from partita.report.tables.unseen import run_unseen_table
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import failed_stages, warnings_of
+from partita.studies.folders import check_finished
 
 _QUANTITIES = {
     "loss": ("loss", "training loss"),
@@ -50,10 +50,7 @@ def run_page(run: RunFolder) -> Page:
     Raises:
         ConfigError: the run is not finished, or a file in its folder is damaged.
     """
-    if not run.is_finished:
-        raise ConfigError(
-            f"The run in `{run.path}` is not finished: resume it with `partita run --resume {run.path}`."
-        )
+    check_finished(run)
     return _RunPage(read_run(run)).page()
 
 

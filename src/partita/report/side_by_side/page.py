@@ -7,7 +7,7 @@ from functools import cached_property
 
 from partita.config.provenance import COMMAND
 from partita.protocol import DeviceId
-from partita.report.comparison.devices import BEST
+from partita.report.comparison.standings import BEST
 from partita.report.differences import Difference, counted, difference
 from partita.report.figures import Datum
 from partita.report.forest import Line, forest_row, forest_section

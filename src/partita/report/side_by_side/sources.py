@@ -15,7 +15,8 @@ from partita.report.tables.means import MetricsBySeed, mean_std
 from partita.report.tables.models import cost_of, models_of
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import warnings_of
-from partita.studies.comparison import is_comparison, reopen
+from partita.studies.comparison import reopen
+from partita.studies.folders import check_finished, is_comparison
 from partita.studies.results import collect
 from partita.studies.statistics import DeviceMetrics
 from partita.tasks.metrics import Direction
@@ -107,10 +108,7 @@ def read_source(folder: Path, name: str) -> Source:
 
 
 def _run(run: RunFolder, name: str) -> Source:
-    if not run.is_finished:
-        raise ConfigError(
-            f"The run in `{run.path}` is not finished: resume it with `partita run --resume {run.path}`."
-        )
+    check_finished(run)
     found = [(model, _metrics(model)) for model in evaluated_models(run)]
     models = [_model_of(run, model, metrics) for model, metrics in found if metrics]
     if not models:

@@ -1,0 +1,48 @@
+"""Folders of runs, comparisons and searches: which is which, and how each is resumed."""
+
+from pathlib import Path
+
+from partita.config.recording import has_task_from_python
+from partita.errors import ConfigError
+from partita.runs.folder import RunFolder
+
+COMPARISON_FILE = "comparison.json"
+"""The cells of a comparison and the methods that it compares, resolved when it begins."""
+SEARCH_FILE = "search.json"
+"""The search space and the number of trials of a search, in its folder."""
+
+
+def is_comparison(folder: Path) -> bool:
+    """Return whether a folder holds a comparison."""
+    return (folder / "config.toml").is_file() and (folder / COMPARISON_FILE).is_file()
+
+
+def is_search(folder: Path) -> bool:
+    """Return whether a folder holds a search."""
+    return (folder / SEARCH_FILE).is_file()
+
+
+def check_is_run(folder: Path) -> None:
+    """Raise if a folder that is to be resumed as a run holds a comparison or a search."""
+    for kind, is_held in (("comparison", is_comparison(folder)), ("search", is_search(folder))):
+        if is_held:
+            raise ConfigError(f"`{folder}` holds a {kind}, not a run: resume it {how_to_resume(folder)}.")
+
+
+def check_finished(run: RunFolder) -> None:
+    """Raise if a folder holds no finished run that a report could be about."""
+    if is_search(run.path):
+        raise ConfigError(
+            f"`{run.path}` holds a search, which has no report: give the folder of a trial, such as "
+            f"`{run.path / 'trial-0'}`, or of a run with the best values."
+        )
+    if not run.is_finished:
+        raise ConfigError(f"The run in `{run.path}` is not finished: resume it {how_to_resume(run.path)}.")
+
+
+def how_to_resume(folder: Path) -> str:
+    """Return how a run, a comparison or a search is resumed, as the end of a sentence."""
+    if has_task_from_python(RunFolder(folder).values):
+        return "in Python, with the same arguments and `resume=True`"
+    command = "compare" if is_comparison(folder) else "tune" if is_search(folder) else "run"
+    return f"with `partita {command} --resume {folder}`"
