@@ -8,14 +8,14 @@ import pytest
 
 from compared import ROUNDS, values
 from partita.config.reading import config_of
-from partita.config.schema import CompareConfig, Config
+from partita.config.schema import Config
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.studies.cells import Cell, cells_of
 from partita.studies.comparison import methods_of
 from partita.studies.partitions import Compared, merge
 from partita.studies.search import space_of
-from partita.studies.variants import baseline_of, in_full
+from partita.studies.variants import in_full
 from small import Affine
 
 
@@ -146,12 +146,6 @@ def test_no_cell_runs_the_finetune_baseline_of_a_run() -> None:
     assert not any(
         config.finetune.baseline for config in configs("fedalt", finetune={"baseline": True}).values()
     )
-
-
-def test_the_baseline_is_finetune_where_it_is_compared_else_fedavg() -> None:
-    assert baseline_of(CompareConfig()) == "finetune"
-    assert baseline_of(CompareConfig(methods=["fedalt"])) == "fedavg"
-    assert baseline_of(CompareConfig(methods=["fedalt", "finetune"], baseline="fedalt")) == "fedalt"
 
 
 def test_short_names_are_spelled_out() -> None:

@@ -264,7 +264,7 @@ def test_a_failed_start_fails_the_cells_that_begin_from_it_alone(tmp_path: Path)
 def test_a_comparison_without_a_finished_run_fails(tmp_path: Path) -> None:
     comparison = started(tmp_path / "grid", values(compare={"seeds": 1}))
 
-    with pytest.raises(RunFailed, match="There is nothing to compare. a failed: b"):
+    with pytest.raises(RunFailed, match="nothing to compare. 3 of 3 runs are not finished: .* a failed: b"):
         write_comparison_tables(comparison, {"a": "b"})
 
 
@@ -302,9 +302,9 @@ def test_a_single_device_and_a_single_seed_are_compared(tmp_path: Path) -> None:
 
     assert failed == {}
     rows = table(comparison.folder)
-    assert {row["difference from Finetune low"] for row in rows} == {""}
+    assert {row["difference from FedAvg, continued low"] for row in rows} == {""}
     assert all(row["closeness std"] == "" for row in rows)
-    assert rows[0]["difference from Finetune value"] != ""
+    assert rows[0]["difference from FedAvg, continued value"] != ""
 
 
 def test_the_lowest_mean_is_marked_if_lower_is_better(tmp_path: Path) -> None:
@@ -358,8 +358,8 @@ def test_without_pretraining_all_methods_begin_from_one_initialization(tmp_path:
     files = {(comparison.folder / f"cells/{k}-3/shared/pretrained.safetensors").read_bytes() for k in kinds}
     assert len(files) == 1
     devices = {row["method"]: row for row in table(comparison.folder, "devices")}
-    assert (devices["FedAvg"]["same"], devices["FedAvg"]["helped"]) == ("6.0", "0.0")
-    assert devices["Start"]["same"] != "6.0"
+    assert (devices["FedAvg"]["same as FedAvg"], devices["FedAvg"]["better than FedAvg"]) == ("6.0", "0.0")
+    assert devices["Start"]["same as FedAvg"] != "6.0"
     assert {row["method"]: row["rounds"] for row in table(comparison.folder)} == {
         "Start": "0",
         "Local only": "0",

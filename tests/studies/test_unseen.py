@@ -17,6 +17,7 @@ from partita.data.unseen import is_unseen
 from partita.protocol import Stage
 from partita.report.comparison.page import comparison_page
 from partita.report.run.page import run_page
+from partita.report.tables.entries import Signed
 from partita.report.tables.unseen import run_unseen_table
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import warnings_of
@@ -136,7 +137,7 @@ def test_the_table_of_a_run_has_its_stages_and_their_gaps(comparison: Comparison
     assert [row[0] for row in rows] == ["Start", "FedAlt", "FedAlt, fine-tuned"]
     for row, stage in zip(rows, stages, strict=True):
         seen, other = stages[stage]["weighted_mean"], unseen[stage]["weighted_mean"]
-        assert row[1:] == [seen, other, pytest.approx(seen - other), 4, 2]
+        assert row[1:] == [seen, other, Signed(pytest.approx(seen - other)), 4, 2]
 
 
 def test_a_run_with_few_unseen_devices_says_so(comparison: Comparison) -> None:

@@ -199,8 +199,8 @@ class CompareConfig:
     seeds: int = 5
     """Number of seeds: `seed`, `seed` + 1 and so on."""
     baseline: str = ""
-    """The method that others are compared with, paired by device and seed; default: finetune if it is
-    included, else fedavg."""
+    """The method that the column `difference` refers to, paired by device and seed; default: fedavg, the
+    reference of all tables and charts."""
     columns: list[str] = field(default_factory=list)
     """Columns that the table `methods` shows, in the order given; its CSV has all. By name: metric,
     difference, kept, rounds, mb, seconds, rounds_to_reach, mb_to_reach, memory, worth_joining, helped, hurt,

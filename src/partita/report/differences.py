@@ -1,12 +1,14 @@
 """A paired difference between two models, and its verdict in words: better, worse, or no clear difference."""
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from partita.studies.statistics import DeviceMetrics, paired_difference
+from partita.studies.statistics import DeviceMetrics, mean_of, paired_difference
 from partita.tasks.metrics import Direction
 
 MetricsBySeed = Mapping[int, DeviceMetrics]
+"""The metrics of a model by seed, then by device."""
 BETTER, UNCLEAR, WORSE, UNKNOWN = "clearly better", "no clear difference", "clearly worse", "no interval"
 """The verdicts: whether the interval lies above zero, holds it, lies below it, or cannot be estimated."""
 
@@ -44,10 +46,28 @@ class Difference:
         >>> print(found.compared_with("FedAvg"))  # doctest: +ELLIPSIS
         no clear difference from FedAvg (+0.0100, 95 % interval -0.0200 to +0.0400, ...)
         """
-        if self.verdict == UNCLEAR or not self.value:
+        if self._is_unclear:
             return f"no clear difference from {other} ({self.value:+.4f}, {self.interval})"
-        word = "better" if self.value >= 0 else "worse"
-        return f"{abs(self.value):.4f} {word} than {other} ({self.interval})"
+        return f"{self._amount} than {other} ({self.interval})"
+
+    def said_of(self, model: str) -> str:
+        """Return the same of a model in words where the other one was named before.
+
+        >>> found = Difference(value=-0.01, low=-0.02, high=-0.005, devices=9, seeds=3)
+        >>> print(found.said_of("FedAlt"))  # doctest: +ELLIPSIS
+        FedAlt is 0.0100 worse (95 % interval -0.0200 to -0.0050, ...)
+        """
+        if self._is_unclear:
+            return f"no clear difference ({self.value:+.4f}, {self.interval})"
+        return f"{model} is {self._amount} ({self.interval})"
+
+    @property
+    def _is_unclear(self) -> bool:
+        return self.verdict == UNCLEAR or not self.value
+
+    @property
+    def _amount(self) -> str:
+        return f"{abs(self.value):.4f} {'better' if self.value >= 0 else 'worse'}"
 
 
 def difference(own: MetricsBySeed, other: MetricsBySeed, direction: Direction) -> Difference | None:
@@ -64,6 +84,11 @@ def difference(own: MetricsBySeed, other: MetricsBySeed, direction: Direction) -
     )
 
 
+def mean_over_seeds(model: MetricsBySeed) -> float:
+    """Return the mean over seeds of a model's weighted means over devices."""
+    return statistics.fmean(map(mean_of, model.values()))
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun.
 
@@ -71,3 +96,12 @@ def counted(number: int, noun: str) -> str:
     ('1 device', '1,200 devices')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def mean_text(value: float) -> str:
+    """Return a mean of counts: with one decimal, an integer without.
+
+    >>> mean_text(38.0), mean_text(1234.33)
+    ('38', '1,234.3')
+    """
+    return f"{value:,.1f}".removesuffix(".0")

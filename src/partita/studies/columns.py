@@ -11,8 +11,9 @@ from partita.errors import ConfigError
 class Column:
     """A column, by the name that `compare.columns` gives it.
 
-    The texts may contain the fields {metric}, {percentile}, {baseline}, {reference}, {matched} and {alone}:
-    the metric, which percentile over devices is the bad end, and the titles of methods.
+    The texts may contain the fields {metric}, {percentile}, {evaluated}, {baseline}, {reference} and {alone}:
+    the metric, which percentile over devices is the bad end, the devices evaluated during training, and the
+    titles of methods.
     """
 
     name: str
@@ -23,18 +24,18 @@ class Column:
 
 _TOTALS = "Rounds and traffic are those of training, including the training that a method continues."
 _REACHED = (
-    "To reach {matched}: the rounds and the traffic of training, including the training that a method "
-    "continues, up to the first evaluation that is at least as good as the final one of {matched}, on the "
-    "devices evaluated during training; mean over the seeds that reach it."
+    "To reach {reference}: the rounds and the traffic of training, including the training that a method "
+    "continues, up to the first evaluation that is at least as good as the final one of {reference}, on "
+    "{evaluated}; mean over the seeds that reach it."
 )
 _HELPED = (
-    "Helped and hurt: devices with a strictly better or worse metric than under {reference} with the same "
-    "seed, averaged over seeds."
+    "Better, worse and same: devices with a strictly better, a strictly worse or the same metric as under "
+    "{reference} with the same seed, averaged over seeds."
 )
 _QUARTILES = (
-    "Quartiles: the weighted mean over a quarter of the devices, averaged over seeds; quartile 1 is the "
-    "quarter with the fewest training examples. Devices with the same number are in the same one; fewer than "
-    "4 devices, or devices that all have the same number, have none."
+    "Q1 to Q4: the weighted mean over a quarter of the devices, averaged over seeds, from those with the "
+    "fewest training examples to those with the most. Devices with the same number are in the same quarter; "
+    "fewer than 4 devices, or devices that all have the same number, have none."
 )
 _EVERY = (
     Column(
@@ -58,8 +59,8 @@ _EVERY = (
         "Difference: paired over devices and seeds, positive if better, for the same personal part if both "
         "methods have it, with its 95 % confidence interval.",
     ),
-    Column("rounds_to_reach", "rounds to reach {matched}", _REACHED),
-    Column("mb_to_reach", "MB to reach {matched}", _REACHED),
+    Column("rounds_to_reach", "rounds to reach {reference}", _REACHED),
+    Column("mb_to_reach", "MB to reach {reference}", _REACHED),
     Column(
         "memory",
         "kB of memory in a visit",
@@ -71,21 +72,21 @@ _EVERY = (
         "worth_joining",
         "worth joining",
         "Worth joining: devices with a strictly better metric than under both {alone} (training alone) and "
-        "{matched} (the global model after the same rounds) with the same seed, of those that have all "
-        "three; averaged over seeds.",
+        "{reference} (the global model) with the same seed, of those that have all three; averaged over "
+        "seeds.",
     ),
-    Column("helped", "helped", _HELPED),
-    Column("hurt", "hurt", _HELPED),
-    Column("same", "same", _HELPED),
+    Column("helped", "better than {reference}", _HELPED),
+    Column("hurt", "worse than {reference}", _HELPED),
+    Column("same", "same as {reference}", _HELPED),
     Column(
         "percentile",
         "{percentile} percentile of {metric}",
         "The {percentile} percentile is over devices: 9 of 10 devices reach it.",
     ),
-    Column("quartile1", "quartile 1", _QUARTILES),
-    Column("quartile2", "quartile 2", _QUARTILES),
-    Column("quartile3", "quartile 3", _QUARTILES),
-    Column("quartile4", "quartile 4", _QUARTILES),
+    Column("quartile1", "Q1 (fewest examples)", _QUARTILES),
+    Column("quartile2", "Q2", _QUARTILES),
+    Column("quartile3", "Q3", _QUARTILES),
+    Column("quartile4", "Q4 (most examples)", _QUARTILES),
 )
 COLUMNS = {column.name: column for column in _EVERY}
 """All columns besides the method and its personal part, in the order of the CSV."""

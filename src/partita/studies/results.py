@@ -17,7 +17,6 @@ from partita.studies.comparison import Comparison, first_seed
 from partita.studies.folders import how_to_resume
 from partita.studies.statistics import DeviceMetrics
 from partita.studies.trials import Tuned
-from partita.studies.variants import baseline_of
 from partita.tasks.metrics import Direction
 from partita.training.evaluation import Summary
 
@@ -80,18 +79,20 @@ class Results:
     citations: Mapping[str, Citation | None]
     """The paper of each method."""
     baseline: str
+    """The method that the column `difference` refers to."""
     notes: Sequence[str]
     """Personal parts without a row, cells that failed, and every warning about the run of a cell."""
     begin_pretrained: frozenset[Variant]
     """The variants whose runs begin from the pretrained model of their seed, or from its continuation."""
-    reference: str
-    """The method that helped and hurt refer to: pretraining, or training without a personal part."""
     begin_continued: frozenset[Variant] = frozenset()
     """The variants whose runs begin from what the round-matched reference made of the pretrained model."""
     tuned: Mapping[Variant, Tuned] = field(default_factory=dict)
     """The trials with which each variant was tuned."""
     failures: Sequence[str] = ()
-    """Of the notes, those about cells and stages that failed and have no result."""
+    """Of the notes, those about cells that are not finished, and cells and stages that failed: they have no
+    result."""
+    unfinished: Sequence[str] = ()
+    """Of the failures, the sentence about cells that are not finished."""
     diverged: Sequence[str] = ()
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
@@ -102,6 +103,11 @@ class Results:
     """The method with which devices train alone."""
     columns: Sequence[str] = DEFAULT
     """The names of the columns that the table `methods` shows."""
+
+    @property
+    def reference(self) -> Variant:
+        """The variant that every model is compared with; it may have no result."""
+        return reference_among(self.outcomes)
 
     def examples(self, seed: int) -> dict[DeviceId, int]:
         """Return the number of training examples of every device that any run with a seed has evaluated."""
@@ -121,6 +127,16 @@ class Results:
         return self.outcomes.get((method, partition), {})
 
 
+def reference_among(outcomes: Mapping[Variant, Mapping[int, CellResult]]) -> Variant:
+    """Return the variant to compare all others with: as many rounds as theirs, without a personal part.
+
+    Without its result, it is pretraining, if that has trained any rounds.
+    """
+    continued, start = (registry.REFERENCE, ""), (START, "")
+    is_pretrained = any(outcome.rounds for outcome in outcomes.get(start, {}).values())
+    return start if continued not in outcomes and is_pretrained else continued
+
+
 def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     """Return the results of the finished cells.
 
@@ -131,7 +147,8 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     runs: dict[Variant, dict[int, RunFolder]] = {}
     finished: dict[str, RunFolder] = {}
     summary: Mapping[str, Any] = {}
-    failures = [f"{name} failed: {reason}" for name, reason in failed.items()]
+    unfinished = _unfinished(comparison, failed)
+    failures = [*unfinished, *(f"{name} failed: {reason}" for name, reason in failed.items())]
     diverged: list[str] = []
     warnings: dict[str, list[str]] = {}
     for cell in comparison.cells:
@@ -155,8 +172,8 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         *(f"{listed(names)}: {warning}." for warning, names in warnings.items()),
     ]
     if not outcomes:
-        resume = f"No run is finished: resume it {how_to_resume(comparison.folder)}."
         sentences = [note if note.endswith(".") else f"{note}." for note in notes]
+        resume = f"No run is finished: resume it {how_to_resume(comparison.folder)}."
         raise RunFailed(" ".join(["There is nothing to compare.", *(sentences or [resume])]))
     config = base_of(comparison.values)
     methods = comparison.methods
@@ -168,9 +185,10 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         outcomes=outcomes,
         titles={name: method.title for name, method in methods.items()},
         citations={name: method.citation for name, method in methods.items()},
-        baseline=baseline_of(config.compare),
+        baseline=config.compare.baseline or reference_among(outcomes)[0],
         notes=[*comparison.notes, *notes],
         failures=failures,
+        unfinished=unfinished,
         diverged=diverged,
         begin_pretrained=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_pretrained
@@ -178,7 +196,6 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         begin_continued=frozenset(
             cell.row for cell in comparison.cells if methods[cell.method].begins_continued
         ),
-        reference=START if config.pretrain.rounds else registry.REFERENCE,
         tuned={
             cell.row: tuned
             for cell in first_seed(comparison.cells)
@@ -189,6 +206,19 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         alone=next(name for name, method in methods.items() if method.trains_alone),
         columns=chosen(config.compare.columns),
     )
+
+
+def _unfinished(comparison: Comparison, failed: Mapping[str, str]) -> list[str]:
+    """Return a sentence on the cells that are neither finished nor failed, if there are any."""
+    left = [
+        cell
+        for cell in comparison.cells
+        if cell.name not in failed and not comparison.run_of(cell).is_finished
+    ]
+    if not left:
+        return []
+    verb, every = "is" if len(left) == 1 else "are", len(comparison.cells)
+    return [f"{len(left)} of {every} runs {verb} not finished: resume {how_to_resume(comparison.folder)}."]
 
 
 def _stopping_notes(cells: Mapping[str, RunFolder]) -> list[str]:

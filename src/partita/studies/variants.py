@@ -123,7 +123,7 @@ def check(base: Config) -> None:
     for method in methods:
         if method.endswith(CONTINUED) and not _reference_trains(base):
             raise ConfigError(f"`{method}` needs rounds to begin from: set `personalize.rounds` above 0.")
-    if baseline_of(compare) not in methods:
+    if compare.baseline and compare.baseline not in methods:
         raise ConfigError(
             f"`baseline` must be one of the methods compared, {', '.join(methods)}, got {compare.baseline!r}."
         )
@@ -149,9 +149,3 @@ def _check_method(method: str) -> None:
         raise ConfigError(f"`{name}` keeps no state between rounds: leave out `{STATELESS}`.")
     if method.endswith(CONTINUED) and not found.also_continued:
         raise ConfigError(f"`{name}` has no variant after the reference's rounds: leave out `{CONTINUED}`.")
-
-
-def baseline_of(compare: CompareConfig) -> str:
-    """Return the method that others are paired with."""
-    default = registry.BASELINE if registry.BASELINE in listed(compare) else registry.REFERENCE
-    return compare.baseline or default

@@ -34,7 +34,7 @@ def metrics(folder: Path, cell: str, stage: str) -> dict[str, float]:
 def test_the_change_of_a_device_is_its_mean_over_seeds_with_the_range(comparison: Path) -> None:
     gains: dict[str, list[float]] = {}
     for seed in (3, 4):
-        before = metrics(comparison, f"start-{seed}", "pretrained")
+        before = metrics(comparison, f"fedavg-{seed}", "personalized")
         after = metrics(comparison, f"fedalt-output-{seed}", "finetuned")
         for device, value in after.items():
             gains.setdefault(device, []).append(value - before[device])
@@ -52,7 +52,7 @@ def test_the_change_of_a_device_is_its_mean_over_seeds_with_the_range(comparison
     ranks = sorted(own.values(), key=lambda row: row["rank"])
     assert [row["rank"] for row in ranks] == [1, 2, 3, 4, 5, 6]
     assert [row["change"] for row in ranks] == sorted(row["change"] for row in ranks)
-    assert {row["change"] for row in rows if row["model"] == "FedAvg"} == {None}
+    assert {row["change"] for row in rows if row["model"] == "FedAvg, continued"} == {None}
 
 
 def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
@@ -63,6 +63,9 @@ def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
         *("forest", "bytes", "parameters", "metric", "curves"),
         *("scatter", "violins", "sorted", "examples"),
     }
+    # One reference: also of the differences, although Finetune is compared.
+    assert "difference from FedAvg, continued" in page.texts["th"]
+    assert "better than FedAvg, continued" in page.texts["th"]
     captions = [a["data-caption"] for _, a in page.tags if a.get("data-caption")]
     assert any("The band is the range over seeds." in (caption or "") for caption in captions)
 
@@ -93,7 +96,7 @@ def test_costs_of_a_part_are_those_of_describe(comparison: Path, capsys: pytest.
     assert numbers["personal part"] == "output"
     assert int(numbers["personal parameters"]) == output["personal"]
     assert float(numbers["kB sent"]) == pytest.approx(output["up_bytes"] / 1e3)
-    assert float(numbers["kB of memory"]) == pytest.approx(output["memory_bytes"] / 1e3)
+    assert float(numbers["kB of memory for one example"]) == pytest.approx(output["memory_bytes"] / 1e3)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -155,12 +158,12 @@ def test_a_failed_run_is_named(tmp_path: Path) -> None:
 def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     shutil.copytree(comparison, folder)
-    for seed in (3, 4):
-        (folder / f"cells/start-{seed}/commit.json").unlink()
+    for cell in ("start-3", "start-4", "fedavg-3", "fedavg-4"):
+        (folder / f"cells/{cell}/commit.json").unlink()
     write_report(folder)
 
     text = (folder / "report.html").read_text()
-    assert "FedAvg, the reference for every change, has no result: no change can be drawn." in text
+    assert "FedAvg, continued, the reference for every change, has no result: no change can be drawn." in text
     assert "No model has personal parameters" not in text
 
 
@@ -173,9 +176,15 @@ def test_seeds_that_are_not_finished_are_left_out(comparison: Path, tmp_path: Pa
     write_report(folder)
 
     text = (folder / "report.html").read_text()
+    assert f"6 of 12 runs are not finished: resume with `partita compare --resume {folder}`." in text
+    assert "6 of 12 runs are not finished" in (folder / "tables/devices.md").read_text()
+    assert "averaged over 1 seed." in text
     assert "<dt>Seeds</dt><dd>3</dd>" in text
     assert "paired over 6 devices and 1 seed)." in text
-    assert "Over 1 seed, an interval covers other devices, not other seeds" in text
+    # Once, below the chart of all models; the files of tables have it too.
+    assert text.count(">The mean test closeness of every model") == 1
+    assert re.findall(r"<(\w+)[^<>]*>[^<>]*An interval over 1 seed covers", text) == ["figcaption"]
+    assert "An interval over 1 seed covers" in (folder / "tables/methods.md").read_text()
     assert "mean over seeds" not in text
     assert "The band is" not in text
 

@@ -51,7 +51,6 @@ def results(outcomes: Mapping[Variant, Sequence[CellResult]], **changes: Any) ->
         alone="local",
         notes=[],
         begin_pretrained=frozenset(row for row in outcomes if row[0] not in ("", "local")),
-        reference="",
     )
     return replace(whole, **changes)
 
@@ -80,15 +79,19 @@ def test_a_row_is_the_mean_over_devices_by_weight_then_over_seeds_with_the_sprea
     assert mean_std.std == pytest.approx(stdev([0.6875, 0.75]))
 
 
-def test_the_best_and_all_within_one_standard_deviation_of_it_are_marked() -> None:
-    # The best: 0.5 and 0.75, mean 0.625, standard deviation 0.1768; so 0.4482 is the least that is marked.
-    at = {0.625: (0.5, 0.75), 0.45: (0.45, 0.45), 0.44: (0.44, 0.44)}
+def test_the_best_and_all_that_do_not_clearly_differ_from_it_are_marked() -> None:
+    # On four devices of the same weight, below the best by 0.1 on average: by (0, 0.2, 0, 0.2), whose interval
+    # is 0.1 +- 3.18 * 0.1155 / 2 and holds zero, or by 0.1 on all of them.
+    best, unclear, worse = (0.8, 0.9, 0.8, 0.9), (0.8, 0.7, 0.8, 0.7), (0.7, 0.8, 0.7, 0.8)
     outcomes = {
-        row: [outcome(mean, mean) for mean in means]
-        for row, means in zip([("", ""), ("local", ""), ("finetune", "")], at.values(), strict=True)
+        row: [outcome(*metrics, weights=(1, 1, 1, 1))]
+        for row, metrics in {("local", ""): best, ("", ""): unclear, ("finetune", ""): worse}.items()
     }
 
-    assert [mean_std.is_best for mean_std in column("metric", results(outcomes))] == [True, True, False]
+    found = column("metric", results(outcomes))
+
+    assert [entry.mean for entry in found] == pytest.approx([0.85, 0.75, 0.75])
+    assert [entry.is_best for entry in found] == [True, True, False]
 
 
 def test_where_lower_is_better_the_lowest_is_marked_and_gains_turn_around() -> None:
@@ -101,10 +104,12 @@ def test_where_lower_is_better_the_lowest_is_marked_and_gains_turn_around() -> N
     assert column("difference", results(SMALL))[2].value == pytest.approx((0.75 + 0.25) / 8)
 
 
-def test_one_seed_has_no_deviation_and_one_best() -> None:
+def test_one_seed_has_no_deviation() -> None:
     given = results({row: runs[:1] for row, runs in SMALL.items()}, seeds=1)
 
-    assert column("metric", given) == [MeanStd(0.25), MeanStd(0.5), MeanStd(0.6875, is_best=True)]
+    assert [(entry.mean, entry.std) for entry in column("metric", given)] == [
+        *((0.25, None), (0.5, None), (0.6875, None)),
+    ]
     assert "over 1 seed." in table("methods", given).notes[0]
 
 
@@ -248,18 +253,19 @@ def test_helped_and_hurt_are_means_over_seeds_against_the_same_seeds_reference()
     assert counts["FedAvg"] == [0, 0, 2]
     assert counts["FedAlt"] == [2, 0, 0]
     assert counts["Local only"] == [1, 0.5, 0.5]
-    assert "than under FedAvg with the same seed" in devices.notes[0]
+    assert "as under FedAvg with the same seed" in devices.notes[0]
+    assert devices.columns[3:6] == ["better than FedAvg", "worse than FedAvg", "same as FedAvg"]
 
 
-def test_without_pretraining_helped_and_hurt_are_against_fedavg_of_equal_rounds() -> None:
-    given = results({**SMALL, ("fedavg", ""): ALT}, reference="fedavg")
+def test_helped_and_hurt_are_against_the_round_matched_reference_where_it_has_a_result() -> None:
+    given = results({**SMALL, ("fedavg", ""): ALT})
 
     devices = table("devices", given)
 
     counts = counts_in(devices)
     assert counts["FedAlt"] == counts["FedAvg, continued"] == [0, 0, 2]
     assert counts["Finetune"] == [0, 1, 1]
-    assert "than under FedAvg, continued with the same seed" in devices.notes[0]
+    assert "as under FedAvg, continued with the same seed" in devices.notes[0]
 
 
 def test_a_reference_that_failed_leaves_the_counts_empty() -> None:
@@ -289,15 +295,33 @@ def test_what_devices_serve_has_a_row_of_its_own_and_is_not_the_last_stage() -> 
     assert chosen.last == chosen.stages["finetuned"]
 
 
-def test_a_mean_without_the_devices_that_failed_is_not_marked() -> None:
-    # FedAlt has the highest mean, over one of two devices in the second seed.
+def test_a_model_without_some_devices_is_marked_by_those_it_has_and_named() -> None:
+    # FedAlt has one of two devices in the second seed, and is 0.4, 0.4 and 0.4 better than Finetune.
     alt = outcome(0.9, 0.9), outcome(0.9)
     given = results({**SMALL, ("fedalt", "output"): alt})
 
-    assert [mean_std.is_best for mean_std in column("metric", given)] == [False, True, False]
+    assert [mean_std.is_best for mean_std in column("metric", given)] == [False, False, True]
     assert table("methods", given).notes[1] == (
-        "Not marked, because some devices or seeds have no metric: FedAlt output."
+        "No metric on some devices, so compared on the others: FedAlt (output) (lacks 1 device)."
     )
+
+
+def test_a_high_mean_on_easy_devices_is_not_the_best() -> None:
+    # FedAlt has the higher mean, 0.8, only because it lacks d1; on d0 Finetune is 0.1 better.
+    outcomes = {("fedavg", ""): [outcome(0.7, 0.1)], ("finetune", ""): [outcome(0.9, 0.2)]}
+    given = results({**outcomes, ("fedalt", "output"): [outcome(0.8)]})
+
+    # One device in common is no interval: the difference counts as it is.
+    assert [mean_std.is_best for mean_std in column("metric", given)][2] is False
+
+
+def test_a_model_without_a_seed_is_not_marked_and_the_seeds_are_counted() -> None:
+    given = results({**SMALL, ("fedalt", "output"): [outcome(0.9, 0.9)]})
+
+    assert column("metric", given)[2].is_best is False
+    notes = table("methods", given).notes
+    assert "averaged over 1 to 2 seeds" in notes[0]
+    assert notes[1] == "Not ranked, because seeds are missing: FedAlt (output) (has 1 of 2)."
 
 
 def test_every_table_names_what_failed() -> None:
@@ -342,8 +366,19 @@ def test_worth_joining_is_better_than_alone_and_than_the_round_matched_reference
     assert "both Local only (training alone) and FedAvg, continued (the global model" in note
 
 
-def test_without_the_reference_nobody_knows_who_is_better_than_it() -> None:
-    assert column("worth_joining", results({**SMALL, ("local", ""): START})) == [None] * 4
+def test_without_the_round_matched_reference_pretraining_takes_its_place() -> None:
+    given = results({**SMALL, ("local", ""): START})
+
+    # Both devices of both methods are better off than under the start, whose metrics training alone has too.
+    assert column("worth_joining", given) == [None, Share(2, 2), Share(2, 2), None]
+    assert given.reference == ("", "")
+    assert results({**SMALL, ("fedavg", ""): ALT}).reference == ("fedavg", "")
+
+
+def test_an_untrained_start_is_no_reference() -> None:
+    untrained = replace(START[0], rounds=0)
+
+    assert results({("", ""): [untrained], ("local", ""): START}).reference == ("fedavg", "")
 
 
 def test_a_quartile_is_the_weighted_mean_over_its_devices_then_over_seeds() -> None:

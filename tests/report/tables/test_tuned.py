@@ -45,3 +45,21 @@ def test_no_edge_is_not_mentioned_and_no_tuning_is_no_table() -> None:
 
     assert not any("edge" in note for note in tuned_table(results(SMALL, tuned=given)).notes)
     assert tuned_table(results(SMALL)).rows == []
+
+
+def test_the_number_of_trials_is_told_as_it_is() -> None:
+    three, two = ([(0.5, "done"), (0.7, "done"), (0.6, "done")][:count] for count in (3, 2))
+    same = {("finetune", ""): tuned(0, *three, rate=[0.1, 0.3, 1.0])}
+    other = {**same, ("fedalt", "output"): tuned(0, *two, rate=[0.1, 0.3])}
+
+    assert (
+        tuned_table(results(SMALL, tuned=same))
+        .notes[0]
+        .startswith("Every method in this table has 3 trials,")
+    )
+    assert tuned_table(results(SMALL, tuned=same)).notes[1] == (
+        "Not tuned, because nothing that they declare is trained with: FedAlt output."
+    )
+    assert (
+        tuned_table(results(SMALL, tuned=other)).notes[0].startswith("A method has 2 to 3 trials, fewer than")
+    )

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 from partita.protocol import DeviceId
 from partita.report.figures import Datum
 from partita.report.run.data import Place, ranked, training_rounds
+from partita.report.tables.models import ComparedModel, models_of
 from partita.runs.folder import RunFolder
 from partita.studies.cells import START
 from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant, collect
-from partita.studies.statistics import mean_of
 from partita.training.evaluation import last_stage
 
 Measurements = Mapping[int, Mapping[Place, Datum]]
@@ -38,7 +38,12 @@ class ComparisonData:
     @property
     def reference(self) -> Variant:
         """The variant that changes are relative to."""
-        return self.results.reference, ""
+        return self.results.reference
+
+    @cached_property
+    def models(self) -> dict[Variant, ComparedModel]:
+        """The models after their last stage, by variant."""
+        return {model.variant: model for model in models_of(self.results) if not model.is_served}
 
     @cached_property
     def drawn(self) -> list[Variant]:
@@ -46,7 +51,7 @@ class ComparisonData:
         variants = [variant for variant in self.results.outcomes if variant != self.reference]
         if self.reference not in self.results.outcomes:
             return variants
-        alone = [variant for variant in variants if self.comparison.methods[variant[0]].trains_alone]
+        alone = [variant for variant in variants if self.models[variant].trains_alone]
         others = [abs(self.change(variant)) for variant in variants if variant not in alone]
         lowest = -max(others, default=math.inf)
         return [variant for variant in variants if variant not in alone or self.change(variant) >= lowest]
@@ -65,13 +70,10 @@ class ComparisonData:
         title = self.results.titles[variant[0]]
         return f"{title} ({variant[1]})" if variant[1] else title
 
-    def mean(self, variant: Variant) -> float:
-        """Return the mean of a variant's final metric over devices and seeds."""
-        return statistics.fmean(mean_of(outcome.last) for outcome in self.results.outcomes[variant].values())
-
     def change(self, variant: Variant) -> float:
-        """Return how much better a variant is than the reference."""
-        return self.sign * (self.mean(variant) - self.mean(self.reference))
+        """Return how much better a variant is than the reference; 0 without a device in common."""
+        found = self.models[variant].difference_from(self.models[self.reference], self.results.direction)
+        return found.value if found else 0.0
 
     @cached_property
     def training_examples(self) -> dict[DeviceId, int]:
@@ -86,6 +88,17 @@ class ComparisonData:
                 rows = table.select(["device", "split", "examples"]).to_pylist()
                 found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
         return found
+
+    def unseen_examples(self, devices: Collection[DeviceId]) -> int:
+        """Return the number of examples of unseen devices on the split that counts."""
+        found: dict[DeviceId, int] = {}
+        for runs in self.results.runs.values():
+            for run in runs.values():
+                rows = run.unseen.select(["device", "split", "examples"]).to_pylist()
+                found |= {
+                    row["device"]: row["examples"] for row in rows if row["split"] == self.results.split
+                }
+        return sum(found[device] for device in devices)
 
     def is_personal(self, variant: Variant) -> bool:
         """Return whether devices have a personal part under a variant."""

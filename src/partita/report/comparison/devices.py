@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from partita.report.charts import devices as device_charts
 from partita.report.charts.chart import Legend
 from partita.report.comparison.data import ComparisonData
-from partita.report.comparison.standings import BEST, Standings
+from partita.report.comparison.standings import Standings
 from partita.report.differences import counted
 from partita.report.page import Section
 from partita.report.sections import (
@@ -33,7 +33,7 @@ class DeviceSections:
     def all(self) -> Iterator[Section]:
         """Yield the charts, or the reason why there are none."""
         data, reference = self._data, self._data.name(self._data.reference)
-        if data.reference not in data.results.outcomes:
+        if data.reference not in data.models:
             missing = f"{reference}, the reference for every change, has no result: no change can be drawn."
             yield Section(title="Changes", paragraphs=[missing])
             return
@@ -41,7 +41,7 @@ class DeviceSections:
             yield Section(title="Devices", paragraphs=["No device's metric differs between models."])
             return
         change = change_of(data.results.metric, data.results.direction)
-        names, omitted = [data.name(variant) for variant in self.standings.shown], self._omitted()
+        names, omitted = self._drawn, self._omitted()
         relative = f"relative to {reference}{self.over_seeds}"
         caption = f"Each point is one device under one model: its change {relative}, by training examples."
         legend = Legend(methods=names, shown=names, field="model")
@@ -53,20 +53,29 @@ class DeviceSections:
         yield chart_section(device_charts.sorted_changes(change, caption, names, has_band=has_band))
         yield examples_section(list(data.training_examples.values()))
 
+    @property
+    def _drawn(self) -> list[str]:
+        """The models in the charts: changes are relative to the reference, so it has none."""
+        shown = [variant for variant in self.standings.shown if variant != self._data.reference]
+        return [self._data.name(variant) for variant in shown]
+
     def listed(self) -> list[str]:
         """Return the models in the table of all devices, none if it has room for all of them."""
         shown = [self._data.name(variant) for variant in self.standings.shown]
-        return shown if len(self._data.results.outcomes) > len(shown) + 1 else []
+        return shown if len(self._data.models) > len(shown) + 1 else []
 
     def _omitted(self) -> str:
         """Return which models are not drawn: those below the best, and those that would dwarf the others."""
         data, shown = self._data, self.standings.shown
         others = [variant for variant in data.drawn if variant not in shown]
-        far = [v for v in data.results.outcomes if v not in data.drawn and v != data.reference]
+        far = [variant for variant in data.models if variant not in (*data.drawn, data.reference)]
         sentences = ""
         if others:
             more = counted(len(others), "other model")
-            sentences = f" Shown: the {BEST} best models and the reference. A device's details have {more}."
+            sentences = (
+                f" Shown: the {len(self._drawn)} best models. Click a device in the table of all devices to "
+                f"see it under the {more}."
+            )
         if far:
             changes = "; ".join(f"{data.name(variant)}: {data.change(variant):+.4f}" for variant in far)
             sentences += f" Not drawn, far below the others: {changes}."

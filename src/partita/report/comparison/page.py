@@ -12,12 +12,14 @@ from partita.report.comparison.data import ComparisonData, read_comparison
 from partita.report.comparison.devices import DeviceSections
 from partita.report.comparison.standings import Standings
 from partita.report.comparison.tradeoffs import PARAMETERS, TRAFFIC, tradeoff_section
+from partita.report.comparison.unseen import UnseenAnswer
 from partita.report.curve_sections import CurveSections, comparison_curves
 from partita.report.forest import forest_section
 from partita.report.page import Page, Section
 from partita.report.sections import change_of, chart_section, reproduction
 from partita.report.tables.comparison import comparison_tables
-from partita.report.tables.entries import Entry, Rounded
+from partita.report.tables.entries import Entry, Interval, Rounded
+from partita.report.tables.models import interval_notes
 from partita.report.tables.table import Table
 from partita.runs.folder import RunFolder
 from partita.studies.comparison import Comparison
@@ -132,13 +134,13 @@ class _ComparisonPage:
                 f"The first of {len(self.standings.all)} models is partly first by luck: an interval is for "
                 "one model, and not corrected for choosing the best of many."
             )
-        others = [one.title for one in self.standings.all if not one.is_complete]
-        if others:
-            yield f"On fewer devices or seeds than the others: {', '.join(others)}."
+        found = [self.standings.difference(model) for model in self.standings.all]
+        yield from interval_notes([[Interval.of(each) for each in found]])
 
     def _tables(self) -> Iterator[Section]:
+        findings = {"unseen": UnseenAnswer(self.standings).finding()}
         for table in comparison_tables(self._results):
-            yield Section(title=_TITLES[table.name], table=table)
+            yield Section(title=_TITLES[table.name], finding=findings.get(table.name, ""), table=table)
 
     def _training(self) -> Section:
         rounds = self.data.rounds
@@ -163,14 +165,22 @@ class _ComparisonPage:
         table = Table(
             name="costs",
             title="Costs of a personal part for one device",
-            columns=["personal part", "personal parameters", "kB sent", "kB received", "kB of memory"],
+            columns=[
+                "personal part",
+                "personal parameters",
+                "kB sent",
+                "kB received",
+                "kB of memory for one example",
+            ],
             rows=rows,
             notes=[
-                "Sent and received per round of personalization; memory to train on one example.",
+                "Sent and received per round of personalization. Memory: to train on one example.",
                 *self._results.failures,
             ],
         )
-        paragraphs = ["The table Methods has the total traffic and the processor time of all devices."]
+        paragraphs = [
+            f"The table “{_TITLES['training']}” has the traffic and the processor time of all devices."
+        ]
         return Section(title="Traffic and memory", paragraphs=paragraphs, table=table if rows else None)
 
     def _costs_by_part(self) -> dict[str, Mapping[str, Any]]:

@@ -1,42 +1,20 @@
 """Every model of a comparison: its mean, its difference from the reference, and what it costs."""
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from partita.methods import registry
 from partita.report.comparison.data import WHOLE, ComparisonData
-from partita.report.differences import Difference, MetricsBySeed, difference
+from partita.report.differences import Difference
 from partita.report.figures import Datum
 from partita.report.forest import Line, forest_row
-from partita.studies.results import CellResult, Variant
+from partita.report.ranking import Ranking
+from partita.report.tables.models import ComparedModel, ranking_of
+from partita.studies.results import Variant
 from partita.tasks.metrics import Direction
 
 BEST = 5
 """The number of models in color in charts of devices and curves, besides the reference."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """A model of a comparison beside the reference."""
-
-    variant: Variant
-    title: str
-    mean: float
-    """The mean of its metric over devices and seeds."""
-    difference: Difference | None
-    """From the reference; None for the reference itself and without a device in common."""
-    rounds: int
-    """Rounds of training, including those that it continues."""
-    megabytes: float
-    """MB up and down of all of its training."""
-    personal: int
-    """Largest number of values that a device keeps for its personal part."""
-    is_complete: bool
-    """Whether no other model has a metric on more devices and seeds."""
-    trains_alone: bool
-    """Whether its devices never exchange anything."""
 
 
 @dataclass(frozen=True)
@@ -45,97 +23,73 @@ class Standings:
 
     data: ComparisonData
 
-    @property
-    def reference(self) -> Variant:
-        """Training without a personal part for as many rounds; without its result, pretraining."""
-        continued = registry.REFERENCE, ""
-        return continued if continued in self.data.results.outcomes else self.data.reference
+    @cached_property
+    def ranking(self) -> Ranking:
+        """The ranking, by what models share."""
+        return ranking_of(self.data.models.values(), self.data.results)
 
     @cached_property
-    def all(self) -> list[Standing]:
-        """Every model, the best mean first."""
-        found = [self._standing(variant) for variant in self.data.results.outcomes]
-        return sorted(found, key=lambda standing: -self.data.sign * standing.mean)
+    def all(self) -> list[ComparedModel]:
+        """Every model, the best first."""
+        models = list(self.data.models.values())
+        return [models[place] for place in self.ranking.order]
 
     @property
-    def complete(self) -> list[Standing]:
-        """The models that were evaluated on all devices and seeds, the best first."""
-        return [standing for standing in self.all if standing.is_complete]
+    def ranked(self) -> list[ComparedModel]:
+        """The models that may be called the best, the best first: no seed that most have is missing."""
+        return [model for model in self.all if self.ranking.is_ranked(model.by_seed)] or self.all
 
     @property
-    def of_reference(self) -> Standing | None:
-        """The reference; None if it has no result."""
-        return next((one for one in self.all if one.variant == self.reference), None)
+    def reference(self) -> ComparedModel | None:
+        """The model that all others are compared with; None if it has no result."""
+        return self.data.models.get(self.data.reference)
 
     @property
     def shown(self) -> list[Variant]:
         """The best models and the reference, the best first: as many as colors can tell apart."""
-        order = [one.variant for one in self.all if one.variant in self.data.drawn]
-        return [each for place, each in enumerate(order) if place < BEST or each == self.reference]
+        variants = [*self.data.drawn, self.data.reference]
+        order = [model.variant for model in self.all if model.variant in variants]
+        return [each for place, each in enumerate(order) if place < BEST or each == self.data.reference]
 
     @property
     def line(self) -> Line | None:
         """The line that the reference is in the chart of all models."""
-        one = self.of_reference
-        return Line(title=one.title, mean=one.mean, direction=self.data.results.direction) if one else None
+        one = self.reference
+        return Line(title=one.name, mean=one.mean, direction=self.data.results.direction) if one else None
 
-    def between(self, one: Variant, other: Variant) -> Difference | None:
+    def difference(self, model: ComparedModel) -> Difference | None:
+        """Return the difference from the reference; None for itself and without a device in common."""
+        if self.reference is None or model is self.reference:
+            return None
+        return self.between(model, self.reference)
+
+    def between(self, one: ComparedModel, other: ComparedModel) -> Difference | None:
         """Return the difference of one model from another."""
-        return difference(self._metrics(one), self._metrics(other), self.data.results.direction)
+        return one.difference_from(other, self.data.results.direction)
 
-    def _metrics(self, variant: Variant) -> MetricsBySeed:
-        runs = self.data.results.outcomes.get(variant, {})
-        return {seed: outcome.last for seed, outcome in runs.items()}
-
-    def _standing(self, variant: Variant) -> Standing:
-        results, runs = self.data.results, self.data.results.outcomes[variant]
-        costs = [self._costs(variant, seed, outcome) for seed, outcome in runs.items()]
-        rounds, sent = (statistics.fmean(column) for column in zip(*costs, strict=True))
-        is_personal = self.data.is_personal(variant)
-        return Standing(
-            variant=variant,
-            title=self.data.name(variant),
-            mean=self.data.mean(variant),
-            difference=None if variant == self.reference else self.between(variant, self.reference),
-            rounds=round(rounds),
-            megabytes=sent / 1e6,
-            personal=max(outcome.kept for outcome in runs.values()) if is_personal else 0,
-            is_complete=_measured(runs) == max(map(_measured, results.outcomes.values())),
-            trains_alone=self.data.comparison.methods[variant[0]].trains_alone,
-        )
-
-    def _costs(self, variant: Variant, seed: int, outcome: CellResult) -> tuple[int, int]:
-        """Return rounds and bytes of a run, including those of the training that it continues."""
-        results = self.data.results
-        before = [results.outcomes.get(earlier, {}).get(seed) for earlier in results.before(variant)]
-        every = [outcome, *filter(None, before)]
-        return sum(o.rounds for o in every), sum(o.sent for o in every)
+    def _costs(self, model: ComparedModel) -> dict[str, float]:
+        """Return the costs of a model by their names in the charts."""
+        is_personal = self.data.is_personal(model.variant)
+        return {"megabytes": model.sent / 1e6, "personal": model.kept if is_personal else 0}
 
     @cached_property
     def points(self) -> list[Datum]:
         """One datum for each model, for the charts of models; the best first."""
+        costs, means = [self._costs(model) for model in self.all], [model.mean for model in self.all]
         fronts = {
-            cost: on_front(
-                [getattr(one, cost) for one in self.all],
-                [one.mean for one in self.all],
-                self.data.results.direction,
-            )
-            for cost in ("megabytes", "personal")
+            name: on_front([own[name] for own in costs], means, self.data.results.direction)
+            for name in ("megabytes", "personal")
         }
         return [
             {
-                **forest_row(one.title, one.mean, one.difference, self.line),
-                "method": self.data.results.titles[one.variant[0]],
-                "part": one.variant[1] or WHOLE,
-                **{cost: getattr(one, cost) for cost in fronts},
-                **{f"{cost}_front": front[place] for cost, front in fronts.items()},
+                **forest_row(model.name, model.mean, self.difference(model), self.line),
+                "method": model.title,
+                "part": model.variant[1] or WHOLE,
+                **costs[place],
+                **{f"{name}_front": front[place] for name, front in fronts.items()},
             }
-            for place, one in enumerate(self.all)
+            for place, model in enumerate(self.all)
         ]
-
-
-def _measured(runs: Mapping[int, CellResult]) -> int:
-    return sum(len(outcome.last) for outcome in runs.values())
 
 
 def on_front(costs: Sequence[float], metrics: Sequence[float], direction: Direction) -> list[bool]:

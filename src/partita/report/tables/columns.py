@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from partita.protocol import DeviceId
+from partita.report.differences import MetricsBySeed, difference
+from partita.report.ranking import Ranking
 from partita.report.tables.entries import Cited, Entry, Interval, MeanStd, Reached, Rounded, Share
-from partita.report.tables.means import MetricsBySeed, marked
-from partita.report.tables.models import Model, cost_of, interval, last, models_of
-from partita.report.tables.reaching import MATCHED, Reaching
+from partita.report.tables.means import marked
+from partita.report.tables.models import ComparedModel, last, models_of, ranking_of, reference_of
+from partita.report.tables.reaching import Reaching
 from partita.studies.columns import COLUMNS
 from partita.studies.results import Results, Variant
 from partita.studies.statistics import count_better, count_helped, mean_of, quartiles_of, worst_percentile
@@ -25,13 +27,18 @@ class MethodColumns:
     results: Results
 
     @cached_property
-    def models(self) -> list[Model]:
+    def models(self) -> list[ComparedModel]:
         """The models, one for each row."""
         return list(models_of(self.results))
 
     @cached_property
+    def ranking(self) -> Ranking:
+        """The ranking of the models after their last stage."""
+        return ranking_of(self.models, self.results)
+
+    @cached_property
     def reaching(self) -> Reaching:
-        """The training that each model needs to reach the round-matched reference."""
+        """The training that each model needs to reach the reference."""
         return Reaching(self.results)
 
     def row(self, place: int) -> list[Entry]:
@@ -60,19 +67,19 @@ class MethodColumns:
             metric=results.metric,
             percentile={"up": "10th", "down": "90th"}[results.direction],
             baseline=results.titles[results.baseline],
-            reference=results.titles[results.reference],
-            matched=results.titles[MATCHED[0]],
+            reference=results.titles[results.reference[0]],
+            evaluated=self.reaching.evaluated,
             alone=results.titles[results.alone],
         )
 
     @property
-    def _entries(self) -> Mapping[str, Callable[[Model], Entry]]:
+    def _entries(self) -> Mapping[str, Callable[[ComparedModel], Entry]]:
         """The function of every column but the metric, by name."""
         return {
-            "kept": self._kept,
-            "rounds": lambda model: round(cost_of(self.results, model.variant, "rounds")),
-            "mb": lambda model: Rounded(cost_of(self.results, model.variant, "sent") / 1e6),
-            "seconds": lambda model: Rounded(cost_of(self.results, model.variant, "seconds")),
+            "kept": lambda model: model.kept,
+            "rounds": lambda model: model.rounds,
+            "mb": lambda model: Rounded(model.sent / 1e6),
+            "seconds": lambda model: Rounded(model.seconds),
             "difference": self._difference,
             "rounds_to_reach": partial(self._reached, Reaching.rounds),
             "mb_to_reach": partial(self._reached, Reaching.megabytes),
@@ -85,15 +92,13 @@ class MethodColumns:
 
     @cached_property
     def _means(self) -> list[MeanStd]:
-        return marked([model.by_seed for model in self.models], self.results.direction)
+        return marked([model.by_seed for model in self.models], self.ranking)
 
-    def _kept(self, model: Model) -> int:
-        return max(outcome.kept for outcome in self.results.outcomes[model.variant].values())
-
-    def _difference(self, model: Model) -> Interval | None:
+    def _difference(self, model: ComparedModel) -> Interval | None:
         if model.is_last_of(self.results.baseline):
             return None
-        return interval(model.by_seed, self._baseline(model.variant), self.results.direction)
+        baseline = self._baseline(model.variant)
+        return Interval.of(difference(model.by_seed, baseline, self.results.direction))
 
     def _baseline(self, variant: Variant) -> MetricsBySeed:
         """Return the baseline with the same personal part as a variant, or its first personal part."""
@@ -103,18 +108,20 @@ class MethodColumns:
         ]
         return last(own or next(iter(every), {}))
 
-    def _reached(self, cost: Callable[[Reaching, Variant], Reached | None], model: Model) -> Reached | None:
+    def _reached(
+        self, cost: Callable[[Reaching, Variant], Reached | None], model: ComparedModel
+    ) -> Reached | None:
         return None if model.is_served else cost(self.reaching, model.variant)
 
-    def _memory(self, model: Model) -> Rounded | None:
+    def _memory(self, model: ComparedModel) -> Rounded | None:
         every = [*self.results.before(model.variant), model.variant]
         runs = [run for variant in every for run in self.results.runs.get(variant, {}).values()]
         sizes = [(run.costs or {}).get("visit_bytes") for run in runs]
         return Rounded(max(known) / 1e3) if (known := [size for size in sizes if size]) else None
 
-    def _worth_joining(self, model: Model) -> Share | None:
-        others = [last(self.results.of(self.results.alone)), last(self.results.of(*MATCHED))]
-        if model.is_last_of(self.results.alone) or model.is_last_of(MATCHED[0]):
+    def _worth_joining(self, model: ComparedModel) -> Share | None:
+        others = [last(self.results.of(self.results.alone)), reference_of(self.results)]
+        if model.is_last_of(self.results.alone) or model.is_last_of(self.results.reference[0]):
             return None
         shares = [
             count_better(values, [other[seed] for other in others], self.results.direction)
@@ -125,8 +132,8 @@ class MethodColumns:
             return None
         return Share(statistics.fmean(s.count for s in shares), statistics.fmean(s.of for s in shares))
 
-    def _count(self, name: str, model: Model) -> Rounded | None:
-        reference = last(self.results.of(self.results.reference))
+    def _count(self, name: str, model: ComparedModel) -> Rounded | None:
+        reference = reference_of(self.results)
         counts = [
             getattr(count_helped(values, reference[seed], self.results.direction), name)
             for seed, values in model.by_seed.items()
@@ -134,12 +141,12 @@ class MethodColumns:
         ]
         return Rounded(statistics.fmean(counts)) if counts else None
 
-    def _percentile(self, model: Model) -> float:
+    def _percentile(self, model: ComparedModel) -> float:
         return statistics.fmean(
             worst_percentile(values, self.results.direction) for values in model.by_seed.values()
         )
 
-    def _quartile(self, quarter: int, model: Model) -> float | None:
+    def _quartile(self, quarter: int, model: ComparedModel) -> float | None:
         means: list[float] = []
         for seed, values in model.by_seed.items():
             devices = self._quarters[seed][quarter] if self._quarters[seed] else set[DeviceId]()

@@ -6,13 +6,15 @@ from dataclasses import replace
 from partita.durable import locked, replace_file
 from partita.methods import registry
 from partita.protocol import Stage
+from partita.report.differences import MetricsBySeed, difference
+from partita.report.ranking import Ranking
 from partita.report.references import references
 from partita.report.tables.commands import trials_table
-from partita.report.tables.entries import Entry
-from partita.report.tables.means import marked, mean_std
+from partita.report.tables.entries import Entry, Interval
+from partita.report.tables.means import marked, marked_note, mean_std
 from partita.report.tables.methods import method_tables
 from partita.report.tables.metrics import comparison_metrics
-from partita.report.tables.models import at_stage, interval, interval_notes, last
+from partita.report.tables.models import at_stage, interval_notes, last, reference_of
 from partita.report.tables.table import Table, write_tables
 from partita.report.tables.tuned import tuned_table
 from partita.report.tables.unseen import comparison_unseen_table
@@ -73,14 +75,16 @@ def _partial(results: Results) -> Table:
     rows: list[list[Entry]] = []
     for partition in dict.fromkeys(part for method, part in results.outcomes if method in known):
         found = {m: results.outcomes[m, partition] for m in known if (m, partition) in results.outcomes}
-        in_order = marked([last(runs) for runs in found.values()], results.direction)
-        means = dict(zip(found, in_order, strict=True))
+        models = [last(runs) for runs in found.values()]
+        ranking = Ranking(models, results.direction, reference_of(results))
+        means = dict(zip(found, marked(models, ranking), strict=True))
         rows.append([partition, *(means.get(method) for method in known)])
     return Table(
         name="partial",
         title=f"Partial personalization after the last stage: {_metric(results)}",
         columns=["personal part", *(results.titles[method] for method in known)],
         rows=rows if len(known) > 1 else [],
+        notes=[marked_note(" of each row")],
     )
 
 
@@ -90,17 +94,15 @@ def _finetuning(results: Results) -> Table:
     for (method, partition), runs in results.outcomes.items():
         before, after = (at_stage(runs, stage) for stage in (Stage.PERSONALIZED, Stage.FINETUNED))
         if before and after and method != START:
-            pair = [mean_std(before), mean_std(after), interval(after, before, results.direction)]
-            rows.append([results.titles[method], partition, *pair])
+            rows.append([results.titles[method], partition, *_pair(before, after, results)])
+    intervals = interval_notes(rows)
     return Table(
         name="finetuning",
         title=f"Final fine-tuning: {_metric(results)}",
         columns=["method", "personal part", "before", "after", "improvement"],
         rows=rows,
-        notes=[
-            "Improvement: paired over devices and seeds, with its 95 % confidence interval.",
-            *interval_notes(rows),
-        ],
+        notes=["Improvement: paired over devices and seeds, with its 95 % confidence interval.", *intervals],
+        elsewhere=intervals,
     )
 
 
@@ -110,19 +112,22 @@ def _stateless(results: Results) -> Table:
     for (method, partition), runs in results.outcomes.items():
         other = results.outcomes.get((method + STATELESS, partition))
         if other:
-            kept, without = last(runs), last(other)
-            pair = [mean_std(kept), mean_std(without), interval(without, kept, results.direction)]
-            rows.append([results.titles[method], partition, *pair])
+            rows.append([results.titles[method], partition, *_pair(last(runs), last(other), results)])
+    intervals = interval_notes(rows)
     return Table(
         name="stateless",
         title=f"Stateful and stateless devices after the last stage: {_metric(results)}",
         columns=["method", "personal part", "stateful", "stateless", "difference"],
         rows=rows,
-        notes=[
-            "Difference: paired over devices and seeds, with its 95 % confidence interval.",
-            *interval_notes(rows),
-        ],
+        notes=["Difference: paired over devices and seeds, with its 95 % confidence interval.", *intervals],
+        elsewhere=intervals,
     )
+
+
+def _pair(before: MetricsBySeed, after: MetricsBySeed, results: Results) -> list[Entry]:
+    """Return the means of two models, and the difference of the second from the first."""
+    found = difference(after, before, results.direction)
+    return [mean_std(before), mean_std(after), Interval.of(found)]
 
 
 def _metric(results: Results) -> str:

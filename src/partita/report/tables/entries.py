@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from partita.report.differences import Difference, mean_text
+
 
 @dataclass(frozen=True)
 class MeanStd:
@@ -11,7 +13,7 @@ class MeanStd:
     mean: float
     std: float | None = None
     is_best: bool = False
-    """Whether it is the best of its column, or within one standard deviation of the best."""
+    """Whether it is the best of its column, or not clearly worse."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,19 @@ class Interval:
     high: float | None
     seeds: int = 1
     """Number of seeds that it is over."""
+
+    @classmethod
+    def of(cls, found: Difference | None) -> "Interval | None":
+        """Return the entry of a difference, None where there is none."""
+        return found and cls(found.value, found.low, found.high, seeds=found.seeds)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A difference without an interval, with its standard deviation over seeds if there are several."""
+
+    mean: float
+    std: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +75,7 @@ class Reached:
     """Number of seeds."""
 
 
-Entry = str | int | float | MeanStd | Interval | Rounded | Cited | Share | Reached | None
+Entry = str | int | float | MeanStd | Interval | Signed | Rounded | Cited | Share | Reached | None
 """The content of one cell of a table; None if the cell is empty."""
 
 
@@ -79,23 +94,16 @@ def plain(entry: Entry) -> str:
         case Interval(value, low, high):
             around = "" if low is None or high is None else f" [{low:+.4f}, {high:+.4f}]"
             return f"{value:+.4f}{around}"
+        case Signed(mean, std):
+            return f"{mean:+.4f}{'' if std is None else f' ± {_number(std)}'}"
         case Rounded(value):
             return _rounded(value)
         case Share(count, of):
-            return f"{_mean_text(count)} of {_mean_text(of)}"
+            return f"{mean_text(count)} of {mean_text(of)}"
         case Reached(mean, seeds, of):
             some = f" ({seeds} of {of} seeds)" if seeds < of else ""
-            return "not reached" if mean is None else f"{_mean_text(mean)}{some}"
+            return "not reached" if mean is None else f"{_rounded(mean).removesuffix('.0')}{some}"
     return _number(entry)
-
-
-def _mean_text(value: float) -> str:
-    """Return a number with one decimal, an integer without.
-
-    >>> _mean_text(38.0), _mean_text(1234.33), _mean_text(0.0)
-    ('38', '1,234.3', '0')
-    """
-    return _rounded(value).removesuffix(".0")
 
 
 def _rounded(value: float) -> str:
@@ -128,6 +136,9 @@ def latex(entry: Entry) -> str:
         case Interval(value, low, high):
             around = "" if low is None or high is None else f" $[{low:+.4f}, {high:+.4f}]$"
             return f"${value:+.4f}${around}"
+        case Signed(mean, std):
+            deviation = "" if std is None else rf" \pm {_number(std)}"
+            return f"${mean:+.4f}{deviation}$"
         case Rounded(value):
             return f"${_rounded(value).replace(',', '')}$"
         case Share() | Reached():

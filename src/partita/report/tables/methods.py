@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from partita.report.tables.columns import MethodColumns
-from partita.report.tables.means import is_complete
-from partita.report.tables.models import interval_notes
+from partita.report.tables.means import marked_note, seeds_text
+from partita.report.tables.models import interval_notes, missing_notes
 from partita.report.tables.table import Table, visible
 from partita.studies.columns import COLUMNS
 from partita.studies.results import Results
@@ -21,15 +21,16 @@ def method_tables(results: Results) -> list[Table]:
     """Return the tables `methods`, with the columns that are chosen, `devices` and `training`."""
     every = MethodColumns(results)
     better = {"up": "higher", "down": "lower"}[results.direction]
+    title = f"{results.split} {results.metric} after the last stage ({better} is better)"
     whole = Table(
         name="methods",
-        title=f"{results.split} {results.metric} after the last stage ({better} is better)".capitalize(),
+        title=title[:1].upper() + title[1:],
         columns=every.headings(COLUMNS),
         rows=[every.row(place) for place in range(len(every.models))],
     )
     return [
         _methods(whole, every),
-        _part(whole, every, _DEVICES, name="devices", title="Devices: who gains, and by how much data"),
+        _part(whole, every, _DEVICES, name="devices", title="Devices: who gains, by amount of data"),
         _part(whole, every, _TRAINING, name="training", title="Costs of training"),
     ]
 
@@ -37,15 +38,17 @@ def method_tables(results: Results) -> list[Table]:
 def _methods(whole: Table, every: MethodColumns) -> Table:
     results = every.results
     table = replace(whole, shown=every.headings(results.columns))
+    intervals = interval_notes(visible(table).rows)
     return replace(
         table,
         notes=[
-            " ".join(filter(None, (_means(results), every.meaning(results.columns)))),
-            *_incomplete(every),
-            *interval_notes(visible(table).rows),
+            " ".join(filter(None, (_means(every), every.meaning(results.columns)))),
+            *missing_notes(every.models, every.ranking),
+            *intervals,
             *_unknown(every, results.columns),
             *results.notes,
         ],
+        elsewhere=intervals,
     )
 
 
@@ -55,26 +58,11 @@ def _part(whole: Table, every: MethodColumns, names: Sequence[str], *, name: str
     return replace(part, name=name, title=title, notes=[every.meaning(names), *_unknown(every, names)])
 
 
-def _means(results: Results) -> str:
-    if "metric" not in results.columns:
+def _means(every: MethodColumns) -> str:
+    if "metric" not in every.results.columns:
         return ""
-    over = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± their standard deviation"
-    return (
-        f"Weighted means over devices, averaged over {over}. Marked with *: the best mean, and every "
-        "mean within one standard deviation of it."
-    )
-
-
-def _incomplete(every: MethodColumns) -> Iterator[str]:
-    """Yield a note about the models that are not marked because devices or seeds are missing."""
-    others = [model.by_seed for model in every.models]
-    missing = [
-        " ".join(filter(None, (model.title, model.variant[1])))
-        for model in every.models
-        if not is_complete(model.by_seed, others)
-    ]
-    if missing:
-        yield f"Not marked, because some devices or seeds have no metric: {', '.join(missing)}."
+    over = seeds_text([model.by_seed for model in every.models])
+    return f"Weighted means over devices, averaged over {over}. {marked_note()}"
 
 
 def _unknown(every: MethodColumns, names: Sequence[str]) -> Iterator[str]:

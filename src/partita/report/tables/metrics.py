@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from partita.protocol import Stage
+from partita.report.differences import MetricsBySeed
+from partita.report.ranking import Ranking
 from partita.report.tables.entries import Cited, Entry, MeanStd
-from partita.report.tables.means import MetricsBySeed, marked, measured
+from partita.report.tables.means import marked, marked_note, mean_std, seeds_text
+from partita.report.tables.models import ComparedModel, models_of
 from partita.report.tables.table import Table
-from partita.studies.results import Results, Variant
+from partita.studies.results import Results
 from partita.studies.statistics import DeviceMetrics
 from partita.tasks.metrics import Direction
 from partita.training.evaluation import Summary
-
-Model = tuple[Variant, str]
-"""A variant, and the stage `served` or an empty string for the last stage of training."""
 
 
 def run_metrics(summary: Summary, models: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
@@ -62,66 +62,56 @@ def _fewer(counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
 
 def comparison_metrics(results: Results) -> Table:
     """Return every metric after the last stage for each method and personal part; no rows for one metric."""
-    models = _models(results)
-    columns = {name: _column(results, name) for name in results.directions}
+    models = list(models_of(results))
+    found = {name: [_by_seed(results, model, name) for model in models] for name in results.directions}
+    columns = [_column(results, models, name, by_seed) for name, by_seed in found.items()]
     rows: list[list[Entry]] = []
-    for model, title in models.items():
-        citation = results.citations[model[0][0]]
-        own = [column.get(model) for column in columns.values()]
-        rows.append([Cited(title, citation.key if citation else ""), model[0][1], *own])
-    over = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± their standard deviation"
+    for model, own in zip(models, zip(*columns, strict=True), strict=False):
+        citation = results.citations[model.variant[0]]
+        rows.append([Cited(model.title, citation.key if citation else ""), model.variant[1], *own])
+    over = seeds_text([model.by_seed for model in models])
     return _table(
         results.directions,
         split=results.split,
         columns=["method", "personal part"],
         rows=rows,
         notes=[
-            f"Weighted means over devices, averaged over {over}. Marked with *: the best mean of each "
-            "metric, and every mean within one standard deviation of it.",
-            *_undefined(results),
+            f"Weighted means over devices, averaged over {over}. {marked_note(' of each metric')}",
+            *_undefined(results.metric, found),
         ],
     )
 
 
-def _models(results: Results) -> dict[Model, str]:
-    """Return the title of each row, as in the table of methods."""
-    titles: dict[Model, str] = {}
-    for variant, runs in results.outcomes.items():
-        titles[variant, ""] = title = results.titles[variant[0]]
-        if any(outcome.stages.get(Stage.SERVED) for outcome in runs.values()):
-            titles[variant, Stage.SERVED] = f"{title}, chosen on validation"
-    return titles
+def _column(
+    results: Results, models: Sequence[ComparedModel], name: str, found: Sequence[MetricsBySeed]
+) -> list[MeanStd | None]:
+    """Return the means of one metric, the best marked; None for the models that have it on no device."""
+    known = [by_seed for by_seed in found if by_seed]
+    ranked = [
+        by_seed for model, by_seed in zip(models, found, strict=True) if by_seed and not model.is_served
+    ]
+    reference = [by_seed for m, by_seed in zip(models, found, strict=True) if m.variant == results.reference]
+    ranking = Ranking(ranked, results.directions[name], reference[0] if reference else {})
+    means = iter(marked(known, ranking) if ranked else map(mean_std, known))
+    return [next(means) if by_seed else None for by_seed in found]
 
 
-def _column(results: Results, name: str) -> dict[Model, MeanStd]:
-    """Return the means of one metric, the best marked, for the models that have it on any device."""
-    found = {model: _by_seed(results, model, name) for model in _models(results)}
-    known = {model: by_seed for model, by_seed in found.items() if by_seed}
-    if not known:
-        return {}
-    return dict(zip(known, marked(list(known.values()), results.directions[name]), strict=True))
-
-
-def _by_seed(results: Results, model: Model, name: str) -> MetricsBySeed:
+def _by_seed(results: Results, model: ComparedModel, name: str) -> MetricsBySeed:
     """Return one metric of a model by seed and device, without the seeds on which no device has it."""
-    variant, stage = model
     found: dict[int, DeviceMetrics] = {}
-    for seed, outcome in results.outcomes[variant].items():
-        at = stage or outcome.last_stage
+    for seed, outcome in model.runs.items():
+        at = Stage.SERVED if model.is_served else outcome.last_stage
         by_device = outcome.stages if name == results.metric else outcome.further.get(name, {})
         if by_device.get(at):
             found[seed] = by_device[at]
     return found
 
 
-def _undefined(results: Results) -> Iterator[str]:
+def _undefined(headline: str, found: Mapping[str, Sequence[MetricsBySeed]]) -> Iterator[str]:
     """Yield a note about every metric that fewer devices have than the headline metric."""
-    counts = {
-        name: [measured(_by_seed(results, model, name)) for model in _models(results)]
-        for name in results.directions
-    }
+    counts = {name: [sum(map(len, by_seed.values())) for by_seed in own] for name, own in found.items()}
     for name, own in counts.items():
-        if any(one < headline for one, headline in zip(own, counts[results.metric], strict=True)):
+        if any(one < other for one, other in zip(own, counts[headline], strict=True)):
             yield f"{name} is undefined on some devices, which its means leave out."
 
 

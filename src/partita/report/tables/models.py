@@ -1,42 +1,93 @@
-"""The models that a comparison's tables have rows for, and the difference of two of them."""
+"""The models of a comparison: the metric of each by seed and device, its costs, and what it lacks."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from partita.protocol import Stage
+from partita.report.differences import Difference, MetricsBySeed, counted, difference, mean_over_seeds
+from partita.report.ranking import Ranking
 from partita.report.tables.entries import Entry, Interval
-from partita.report.tables.means import MetricsBySeed
-from partita.studies.results import CellResult, Results, Variant
-from partita.studies.statistics import paired_difference
+from partita.studies.results import CellResult, Results, Variant, listed
 from partita.tasks.metrics import Direction
 
 Cost = Literal["rounds", "sent", "seconds"]
 """A cost in the results of a cell."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model to compare: the last of a variant, or the one that each device serves."""
+@dataclass(frozen=True, kw_only=True)
+class ComparedModel:
+    """A model of a comparison: the last of a variant, or the one that each device serves."""
 
     variant: Variant
     title: str
+    """The method."""
     by_seed: MetricsBySeed
+    runs: Mapping[int, CellResult]
+    """The results of its runs."""
+    rounds: int
+    """Rounds of training, including those that it continues; a mean over seeds, as all costs."""
+    sent: float
+    """Bytes up and down of all of its training."""
+    seconds: float
+    """Processor time of all of its training."""
+    trains_alone: bool = False
+    """Whether its devices never exchange anything."""
     is_served: bool = False
 
-    def is_last_of(self, method: str | None) -> bool:
+    @property
+    def name(self) -> str:
+        """The method and the personal part."""
+        return f"{self.title} ({self.variant[1]})" if self.variant[1] else self.title
+
+    @cached_property
+    def mean(self) -> float:
+        """The mean of its metric over devices and seeds."""
+        return mean_over_seeds(self.by_seed)
+
+    @property
+    def kept(self) -> int:
+        """Largest number of values that a device keeps after the last stage."""
+        return max(outcome.kept for outcome in self.runs.values())
+
+    @property
+    def is_finetuned(self) -> bool:
+        """Whether its last stage is the final fine-tuning."""
+        return all(outcome.last_stage == Stage.FINETUNED for outcome in self.runs.values())
+
+    def is_last_of(self, method: str) -> bool:
         """Return whether it is the last model of a method."""
         return self.variant[0] == method and not self.is_served
 
+    def difference_from(self, other: "ComparedModel", direction: Direction) -> Difference | None:
+        """Return the paired difference from another model, None without a device in common."""
+        return difference(self.by_seed, other.by_seed, direction)
 
-def models_of(results: Results) -> Iterator[Model]:
+
+def models_of(results: Results) -> Iterator[ComparedModel]:
     """Yield the models of a comparison in the order of its tables."""
     for variant, runs in results.outcomes.items():
-        title = results.titles[variant[0]]
-        yield Model(variant, title, last(runs))
+        yield _model(results, variant, last(runs))
         if served := at_stage(runs, Stage.SERVED):
-            yield Model(variant, f"{title}, chosen on validation", served, is_served=True)
+            yield _model(results, variant, served, is_served=True)
+
+
+def _model(
+    results: Results, variant: Variant, by_seed: MetricsBySeed, *, is_served: bool = False
+) -> ComparedModel:
+    return ComparedModel(
+        variant=variant,
+        title=results.titles[variant[0]] + (", chosen on validation" if is_served else ""),
+        by_seed=by_seed,
+        runs=results.outcomes[variant],
+        rounds=round(cost_of(results, variant, "rounds")),
+        sent=cost_of(results, variant, "sent"),
+        seconds=cost_of(results, variant, "seconds"),
+        trains_alone=variant[0] == results.alone,
+        is_served=is_served,
+    )
 
 
 def last(runs: Mapping[int, CellResult]) -> MetricsBySeed:
@@ -44,9 +95,25 @@ def last(runs: Mapping[int, CellResult]) -> MetricsBySeed:
     return {seed: outcome.last for seed, outcome in runs.items()}
 
 
+def last_unseen(runs: Mapping[int, CellResult]) -> MetricsBySeed:
+    """Return the metrics of the same model on devices that training has not seen, where there are any."""
+    return {seed: outcome.last_unseen for seed, outcome in runs.items() if outcome.last_unseen}
+
+
 def at_stage(runs: Mapping[int, CellResult], stage: Stage) -> MetricsBySeed:
     """Return the metrics of one stage, for the seeds that have any."""
     return {seed: outcome.stages[stage] for seed, outcome in runs.items() if outcome.stages.get(stage)}
+
+
+def reference_of(results: Results) -> MetricsBySeed:
+    """Return the metrics of the reference; empty if it has no result."""
+    return last(results.of(*results.reference))
+
+
+def ranking_of(models: Iterable[ComparedModel], results: Results) -> Ranking:
+    """Return the ranking of models after their last stage."""
+    own = [model.by_seed for model in models if not model.is_served]
+    return Ranking(own, results.direction, reference_of(results))
 
 
 def cost_of(results: Results, variant: Variant, name: Cost) -> float:
@@ -56,13 +123,24 @@ def cost_of(results: Results, variant: Variant, name: Cost) -> float:
     return statistics.fmean(sum(getattr(own[seed], name) for own in runs if seed in own) for seed in seeds)
 
 
-def interval(own: MetricsBySeed, other: MetricsBySeed, direction: Direction) -> Interval | None:
-    """Return the paired difference of two models, on the seeds and devices that both have."""
-    common = [seed for seed in own if seed in other]
-    pair = (
-        paired_difference([own[s] for s in common], [other[s] for s in common], direction) if common else None
-    )
-    return pair and Interval(pair.value, pair.low, pair.high, seeds=pair.seeds)
+def missing_notes(models: Sequence[ComparedModel], ranking: Ranking) -> Iterator[str]:
+    """Yield sentences that name the models without a result on some seeds, and on some devices."""
+    seeds = len(ranking.seeds)
+    unranked = [model for model in models if not ranking.is_ranked(model.by_seed)]
+    if unranked:
+        names = [f"{one.name} (has {len(one.by_seed)} of {seeds})" for one in unranked]
+        yield f"Not ranked, because seeds are missing: {listed(names)}."
+    every: dict[int, set[str]] = {}
+    for model in models:
+        for seed, values in model.by_seed.items():
+            every.setdefault(seed, set()).update(values)
+    fewer = {
+        model.name: max(len(every[seed]) - len(values) for seed, values in model.by_seed.items())
+        for model in models
+    }
+    names = [f"{name} (lacks {counted(count, 'device')})" for name, count in fewer.items() if count]
+    if names:
+        yield f"No metric on some devices, so compared on the others: {listed(names)}."
 
 
 def interval_notes(rows: Sequence[Sequence[Entry]]) -> list[str]:

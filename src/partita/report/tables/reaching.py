@@ -1,17 +1,16 @@
-"""The training that a method needs to reach the final metric of the round-matched reference."""
+"""The training that a method needs to reach the final metric of the reference."""
 
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from partita.methods import registry
+from partita.protocol import DeviceId
+from partita.report.differences import counted
 from partita.report.tables.entries import Reached
 from partita.runs.curves import CurvePoint, curve_of, has_curve, sample_of
 from partita.studies.results import Results, Variant
 
-MATCHED: Variant = (registry.REFERENCE, "")
-"""The round-matched reference: as many rounds as a method, without a personal part."""
 _Curves = dict[Variant, list[CurvePoint]]
 
 
@@ -47,12 +46,28 @@ class Reaching:
     def _curves(self) -> dict[int, _Curves]:
         """The curve of every variant, by seed, on the devices that the reference evaluates in training."""
         found: dict[int, _Curves] = {}
-        for seed in self.results.outcomes.get(MATCHED, {}):
+        for seed, sample in self._samples.items():
             runs = {variant: own[seed] for variant, own in self.results.runs.items() if seed in own}
-            if MATCHED in runs and has_curve(runs[MATCHED]):
-                sample = sample_of(runs[MATCHED])
-                found[seed] = {variant: curve_of(run, sample=sample) for variant, run in runs.items()}
-        return {seed: curves for seed, curves in found.items() if curves[MATCHED]}
+            found[seed] = {variant: curve_of(run, sample=sample) for variant, run in runs.items()}
+        return {seed: curves for seed, curves in found.items() if curves[self.results.reference]}
+
+    @cached_property
+    def _samples(self) -> dict[int, frozenset[DeviceId]]:
+        """The devices that the reference evaluates during training, by seed."""
+        runs = self.results.runs.get(self.results.reference, {})
+        known = {seed: runs[seed] for seed in self.results.of(*self.results.reference) if seed in runs}
+        return {seed: sample_of(run) for seed, run in known.items() if has_curve(run)}
+
+    @property
+    def evaluated(self) -> str:
+        """The devices evaluated during training, in words with their number."""
+        if not self.is_known:
+            return "the devices evaluated during training"
+        some = max(len(self._samples[seed]) for seed in self._curves)
+        every = max(len(self.results.examples(seed)) for seed in self._curves)
+        if some >= every:
+            return "all devices"
+        return f"{some:,} of {counted(every, 'device')}, those evaluated during training"
 
     def _costs(self, variant: Variant) -> list[Cost | None]:
         """Return the cost for each seed with a known goal, None where the variant does not reach it."""
@@ -60,7 +75,7 @@ class Reaching:
 
     def _cost(self, variant: Variant, seed: int) -> Cost | None:
         sign = 1 if self.results.direction == "up" else -1
-        goal = sign * self._curves[seed][MATCHED][-1].mean
+        goal = sign * self._curves[seed][self.results.reference][-1].mean
         return next((cost for cost, mean in self._points(variant, seed) if sign * mean >= goal), None)
 
     def _points(self, variant: Variant, seed: int) -> Iterator[tuple[Cost, float]]:

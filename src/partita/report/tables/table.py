@@ -22,6 +22,7 @@ from partita.report.tables.entries import (
     Reached,
     Rounded,
     Share,
+    Signed,
     escaped,
     latex,
     plain,
@@ -49,6 +50,8 @@ class Table:
     """Sentences below the table."""
     shown: Sequence[str] = ()
     """The columns that are shown, in this order; none: all. CSV and JSON have all columns."""
+    elsewhere: Sequence[str] = ()
+    """Of the notes, those that a page has elsewhere and does not repeat."""
 
     @property
     def records(self) -> list[dict[str, str | int | float]]:
@@ -144,6 +147,7 @@ def _fields(table: Table) -> list[Sequence[str]]:
 _FIELDS: Mapping[type, Sequence[str]] = {
     MeanStd: ("mean", "std", "is_best"),
     Interval: ("value", "low", "high"),
+    Signed: ("mean", "std"),
     Share: ("count", "of"),
     Reached: ("mean", "seeds"),
 }

@@ -1,15 +1,18 @@
 """The table `unseen`: devices that training has seen beside those that it has not, with the gap."""
 
-import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from partita.report.differences import MetricsBySeed
 from partita.report.models import EvaluatedModel, evaluated_models
-from partita.report.tables.entries import Entry, MeanStd
+from partita.report.tables.entries import Entry, Signed
+from partita.report.tables.means import mean_std, over_seeds
+from partita.report.tables.models import last, last_unseen
 from partita.report.tables.table import Table
 from partita.runs.folder import RunFolder
-from partita.studies.results import CellResult, Results
+from partita.studies.results import Results
 from partita.studies.statistics import mean_of
+from partita.tasks.metrics import Direction
 
 _GAP = (
     "Unseen devices took no part in training. Their personal part begins at its start and is fine-tuned on "
@@ -28,7 +31,7 @@ def run_unseen_table(run: RunFolder) -> Table:
             model.title,
             model.statistics["weighted_mean"],
             own.get("weighted_mean"),
-            own.get("gap"),
+            Signed(own["gap"]) if "gap" in own else None,
             model.statistics["devices"],
             own["devices"] if "gap" in own else 0,
         ]
@@ -59,13 +62,13 @@ def comparison_unseen_table(results: Results) -> Table:
     """Return the methods of a comparison after their last stage; without rows if all devices are seen."""
     rows: list[list[Entry]] = []
     for (method, partition), runs in results.outcomes.items():
-        if pairs := [pair for outcome in runs.values() if (pair := _means(outcome))]:
-            seen, unseen = zip(*pairs, strict=True)
-            sign = 1 if results.direction == "up" else -1
-            gaps = [sign * (one - other) for one, other in pairs]
-            devices = max(len(outcome.last_unseen) for outcome in runs.values())
-            columns = [_over_seeds(values) for values in (seen, unseen, gaps)]
-            rows.append([results.titles[method], partition, *columns, devices])
+        if unseen := last_unseen(runs):
+            seen = {seed: values for seed, values in last(runs).items() if seed in unseen}
+            gap = _gap(seen, unseen, results.direction)
+            devices = max(map(len, unseen.values()))
+            rows.append([
+                *(results.titles[method], partition, mean_std(seen), mean_std(unseen), gap, devices)
+            ])  # fmt: skip
     return Table(
         name="unseen",
         title=_title(results.split, results.metric, results.direction),
@@ -78,13 +81,11 @@ def comparison_unseen_table(results: Results) -> Table:
     )
 
 
-def _means(outcome: CellResult) -> tuple[float, float] | None:
-    """Return the weighted means of a run over its seen and its unseen devices, None without unseen ones."""
-    return (mean_of(outcome.last), mean_of(outcome.last_unseen)) if outcome.last_unseen else None
-
-
-def _over_seeds(values: tuple[float, ...] | list[float]) -> MeanStd:
-    return MeanStd(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+def _gap(seen: MetricsBySeed, unseen: MetricsBySeed, direction: Direction) -> Signed:
+    """Return how much worse unseen devices are than seen ones, over seeds."""
+    sign = 1 if direction == "up" else -1
+    found = over_seeds([sign * (mean_of(seen[seed]) - mean_of(unseen[seed])) for seed in unseen])
+    return Signed(found.mean, found.std)
 
 
 def _title(split: str, metric: str, direction: str) -> str:

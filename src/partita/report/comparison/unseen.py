@@ -1,0 +1,56 @@
+"""The result of a comparison on the devices that training has not seen."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from partita.report.comparison.standings import Standings
+from partita.report.differences import MetricsBySeed, counted, difference, mean_over_seeds
+from partita.report.ranking import Ranking
+from partita.report.tables.models import ComparedModel, last_unseen
+
+
+@dataclass(frozen=True)
+class UnseenAnswer:
+    """Says which model is best on unseen devices, and how another one does there."""
+
+    standings: Standings
+
+    @cached_property
+    def _metrics(self) -> list[tuple[ComparedModel, MetricsBySeed]]:
+        """The models that were evaluated on unseen devices."""
+        found = [(model, last_unseen(model.runs)) for model in self.standings.all]
+        return [(model, unseen) for model, unseen in found if unseen]
+
+    @cached_property
+    def _best(self) -> tuple[ComparedModel, MetricsBySeed]:
+        reference = [unseen for model, unseen in self._metrics if model is self.standings.reference]
+        every = [unseen for _, unseen in self._metrics]
+        ranking = Ranking(every, self.standings.data.results.direction, reference[0] if reference else {})
+        return next(each for each in self._metrics if each[1] is ranking.best)
+
+    def finding(self) -> str:
+        """Return the best model on unseen devices, empty if all devices are seen."""
+        if not self._metrics:
+            return ""
+        model, unseen = self._best
+        return f"The best on unseen devices is {model.name}, {mean_over_seeds(unseen):.4f}"
+
+    def sentences(self, best: ComparedModel) -> Iterator[str]:
+        """Yield how the best model on seen devices does on unseen ones, and which is best there."""
+        own = next((unseen for model, unseen in self._metrics if model is best), None)
+        if own is None:
+            return
+        devices = {device for values in own.values() for device in values}
+        examples = self.standings.data.unseen_examples(devices)
+        split = self.standings.data.results.split
+        on = f"On the {counted(len(devices), 'unseen device')} ({counted(examples, f'{split} example')})"
+        model, unseen = self._best
+        found = difference(unseen, own, self.standings.data.results.direction)
+        if model is best or found is None:
+            yield f"{on} {best.name} is the best too, {mean_over_seeds(own):.4f}."
+            return
+        yield (
+            f"{on} {best.name} has {mean_over_seeds(own):.4f}. {model.name} is the best there, "
+            f"{mean_over_seeds(unseen):.4f}: {found.said_of('it')}."
+        )
