@@ -67,8 +67,5 @@ def _means(every: MethodColumns) -> str:
 
 def _unknown(every: MethodColumns, names: Sequence[str]) -> Iterator[str]:
     """Yield a note where it is not known when models reach the reference."""
-    if not every.reaching.is_known and {"rounds_to_reach", "mb_to_reach"} & {*names}:
-        yield (
-            "It is not known when methods reach it: no finished run of it was evaluated during training. Set "
-            "`evaluate.every`."
-        )
+    if (reason := every.reaching.unknown) and {"rounds_to_reach", "mb_to_reach"} & {*names}:
+        yield f"It is not known when methods reach it: {reason}."
