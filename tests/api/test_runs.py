@@ -70,7 +70,9 @@ def test_without_its_task_only_models_are_missing(tmp_path: Path) -> None:
     assert opened.summary == result.summary
     assert same_bits(opened.shared, result.shared)
     assert opened.served("d0") == "personal"
-    with pytest.raises(ConfigError, match="to build its models, pass its task to `partita.open`"):
+    with pytest.raises(
+        ConfigError, match=r"to build its models, give its task, `partita.open\(..., task=...\)`"
+    ):
         opened.model("d0")
 
 

@@ -1,7 +1,7 @@
 """Settings of comparisons and searches from Python: the values of a config, but for the task."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,17 @@ def values_of(settings: Mapping[str, Any], changes: Mapping[str, Any], out: str 
         return tomllib.loads(tomli_w.dumps(with_values({}, {**own, "out": out and str(out)})))
     except TypeError as error:
         raise ConfigError(f"Settings are numbers, strings, booleans, lists and dicts: {error}.") from None
+
+
+def as_list(argument: str, value: Any) -> list[Any]:
+    """Return the items of an argument that takes several.
+
+    Raises:
+        ConfigError: it is one item, which is not in a list.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(f"`{argument}` must be a list, such as `[{value!r}]`, got {value!r}.")
+    return list(value)
 
 
 def to_resume(

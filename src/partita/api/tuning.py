@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.api.progress import study_progress
-from partita.api.settings import check_same, to_resume, values_of
+from partita.api.settings import as_list, check_same, to_resume, values_of
 from partita.config.tasks import given_task
 from partita.errors import ConfigError
 from partita.report.differences import counted
@@ -84,7 +84,7 @@ def tune(
         RunFailed: no trial ran to its end.
     """
     begun = to_resume(out, resume=resume, kind="search", is_kind=is_search)
-    own = {key: list(choices) for key, choices in space.items()}
+    own = {key: as_list(key, choices) for key, choices in space.items()}
     values = values_of(settings or {}, {}, out)
     with given_task(task), study_progress(progress) as on_progress:
         if begun is None:
