@@ -8,7 +8,8 @@ from typing import Any
 import tomli_w
 
 from partita.config.changes import Values, dotted, with_values
-from partita.config.files import find_files, relative_to
+from partita.config.files import find_files
+from partita.config.overrides import relative_to
 from partita.config.reading import read_values
 from partita.config.recording import PYTHON
 from partita.errors import ConfigError

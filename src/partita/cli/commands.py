@@ -179,6 +179,7 @@ def tune(options: argparse.Namespace) -> int:
 
 def _tuning(options: argparse.Namespace) -> "Tuning":
     """Return the search that is asked for, or the one to resume."""
+    from partita.config.overrides import located
     from partita.config.reading import read_values
     from partita.studies.trials import split_arguments
     from partita.studies.tune import begin, reopen
@@ -189,6 +190,7 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
         return reopen(options.resume)
     path, arguments = _config_of(options.arguments)
     overrides, space = split_arguments(arguments)
+    space = {key: [located(key, choice) for choice in choices] for key, choices in space.items()}
     return begin(read_values(path, overrides), path.parent, space, options.trials)
 
 

@@ -19,7 +19,8 @@ import tomli_w
 
 from partita.config.building import build, build_plan
 from partita.config.changes import value_at, with_values
-from partita.config.files import check_unchanged, contents_of, find_files, relative_to
+from partita.config.files import check_unchanged, contents_of, find_files
+from partita.config.overrides import relative_to
 from partita.config.provenance import find_own_code, made_with
 from partita.config.reading import config_of, read_values, to_values, warn_replaced
 from partita.config.schema import Config

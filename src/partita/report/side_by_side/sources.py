@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita.config.files import KEYS, TABLE
+from partita.config.overrides import KEYS, TABLE
 from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage
 from partita.report.models import EvaluatedModel, evaluated_models
