@@ -46,6 +46,7 @@ def _methods(whole: Table, every: MethodColumns) -> Table:
             *missing_notes(every.models, every.ranking),
             *intervals,
             *_unknown(every, results.columns),
+            *([every.other_part] if "difference" in results.columns and every.other_part else []),
             *results.notes,
         ],
         elsewhere=intervals,
