@@ -17,10 +17,11 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """The same scalars computed from `rounds.jsonl`; an evaluation is the weighted mean over its blocks."""
     found: dict[str, list[tuple[int, float]]] = {}
-    blocks: dict[tuple[str, int], list[dict]] = {}
+    blocks: dict[tuple[str, str, int], list[dict]] = {}
     for line in map(json.loads, (folder / "rounds.jsonl").read_text().splitlines()):
         if line["work"] == "evaluate":
-            blocks.setdefault((line["stage"], line["round"]), []).append(line)
+            tag = "final" if line["final"] else "evaluation"
+            blocks.setdefault((line["stage"], tag, line["round"]), []).append(line)
             continue
         numbers = {name: line[name] for name in ("loss", "personal_lr", "shared_lr", "seconds")}
         numbers |= {"heard": len(line["heard"])}
@@ -28,11 +29,11 @@ def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
         for name, number in numbers.items():
             if number is not None:
                 found.setdefault(f"{line['stage']}/{name}", []).append((line["round"], number))
-    for (stage, round), lines in blocks.items():
+    for (stage, tag, round), lines in blocks.items():
         weights = sum(line["weight"] for line in lines)
         for name in ("loss", "metric"):
             mean = sum(line[name] * line["weight"] for line in lines) / weights
-            found.setdefault(f"{stage}/evaluation/{name}", []).append((round, mean))
+            found.setdefault(f"{stage}/{tag}/{name}", []).append((round, mean))
     return found
 
 

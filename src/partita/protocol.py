@@ -118,8 +118,8 @@ class Order:
     counted: str | None = None
     """Label of the last round in which this device's personal part was counted."""
     keep: str | None = None
-    """Label of the best round so far, where training may stop early: the device preserves what it has had
-    since that round beside what it saves now."""
+    """Label of the best round so far, if training may stop early. The device copies its personal part under
+    this label before it saves a new one."""
 
     @property
     def label(self) -> str:
@@ -176,12 +176,18 @@ class Executor(Protocol):
         ...
 
     def restore(self, label: str) -> None:
-        """Let every device go back to what it has preserved for `label`; to do so again does no harm."""
+        """Let every device go back to what it has preserved for `label`; to do so again does no harm.
+
+        A device must have gone back before it is asked again. Only training that may stop early needs this.
+        """
         ...
 
 
 def label_of(stage: Stage, round: int) -> str:
-    """Return the label of a round, unique among the rounds of a run that change personal parts."""
+    """Return the label of a round, unique among the rounds of a run in which a device trains.
+
+    Fine-tuning has the same labels for unseen devices as for the others: no device is in both.
+    """
     return f"{stage}-{round}"
 
 

@@ -22,7 +22,7 @@ def test_the_counts_of_the_index_match_the_rows_that_are_read(
         write(tmp_path / "t.parquet", rows), min_test_examples=1, min_train_examples=1, **options
     )
 
-    for device, counts in zip(table.ids, table._index.counts.tolist(), strict=True):
+    for device, counts in zip(table.ids, table.index.counts.tolist(), strict=True):
         found = table.rows_of(device)
         assert [len(found.get(split, [])) for split in ("train", "validation", "test")] == counts
 

@@ -89,7 +89,7 @@ def test_by_time_validation_rows_are_the_newest_before_test_rows(tmp_path: Path)
     found = contents(table)
     assert found["d0", "test"] == ["text 0 8", "text 0 9"]
     assert found["d0", "validation"] == ["text 0 6", "text 0 7"]
-    assert table._index.counts.tolist() == [[6, 2, 2]] * 3
+    assert table.index.counts.tolist() == [[6, 2, 2]] * 3
 
 
 def test_splits_do_not_depend_on_the_columns_that_are_read(tmp_path: Path) -> None:

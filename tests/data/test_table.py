@@ -2,7 +2,6 @@
 
 import shlex
 import tracemalloc
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from partita.cli import main
 from partita.data.options import TableOptions
 from partita.data.rows import BadData, BadRow
 from partita.data.table import DeviceTable
-from partita.data.unseen import is_unseen
 from partita.errors import ConfigError
 from tables import contents, not_utf8, open_table, split_of, texts, write
 
@@ -337,38 +335,3 @@ def test_examples_are_made_on_access(tmp_path: Path) -> None:
 
     assert made == [("d1", "train")]
     assert "d9" not in devices
-
-
-def test_derived_values_come_from_tables_as_if_unseen_devices_were_not_there(tmp_path: Path) -> None:
-    # Of d0 to d11, d1, d5, d6, d7 and d11 are unseen; d3 and d6 have no test row and are not selected.
-    rows = [
-        {**row, "label": place}
-        for place, row in enumerate(texts(devices=12, split=split_of))
-        if row["device"] not in ("d3", "d6") or row["split"] == "train"
-    ]
-    unseen = [row for row in rows if is_unseen(row["device"], 0.3)]
-    seen = [row for row in rows if row not in unseen]
-    options = TableOptions(min_test_examples=1)
-
-    one = DeviceTable(write(tmp_path / "one.parquet", rows), options, ("text", "label"), unseen=0.3)
-    other = DeviceTable(write(tmp_path / "other.parquet", seen), options, ("text", "label"))
-
-    assert list(one.seen_ids) == ["d0", "d10", "d2", "d4", "d8", "d9"]
-    tables = [[table.to_pylist() for table in own.training_tables(["text"])] for own in (one, other)]
-    assert tables[0] == tables[1]
-    assert len(tables[0]) == 2
-
-
-def labeled(path: Path, largest: Mapping[str, int]) -> Path:
-    return write(path, [row | {"label": largest[row["device"]]} for row in texts(split=split_of)])
-
-
-def test_a_class_that_only_unseen_devices_have_must_be_declared(tmp_path: Path) -> None:
-    path = labeled(tmp_path / "t.parquet", {"d0": 2, "d1": 5, "d2": 1})
-    columns = ("text", "label")
-
-    with pytest.raises(ConfigError, match=r"row 6, device 'd1': `label` is 5, which no device in training"):
-        DeviceTable(path, TableOptions(), columns, unseen=0.3).classes("label")
-
-    assert DeviceTable(path, TableOptions(), columns).classes("label") == 6
-    assert DeviceTable(path, TableOptions(skip_bad=True), columns, unseen=0.3).classes("label") == 3

@@ -42,7 +42,7 @@ from partita.models.convnet import ConvNet
 from partita.models.parts import named_partition, partition_names
 from partita.params import from_bytes
 from partita.protocol import Evaluate, Order, Reply, Stage
-from partita.runs.journal import MemoryJournal
+from partita.runs.memory import MemoryJournal
 from partita.tasks.build import build_model
 from partita.training.stages import Stages
 from small import same_bits

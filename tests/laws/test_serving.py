@@ -305,7 +305,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-NO_ROWS = "[evaluate] `choose` and `split` need validation rows, and no device has any"
+NO_ROWS = "`evaluate.choose` and `evaluate.split` need validation rows, and no device has any"
 NO_MODEL = "[evaluate] `choose` needs a pretrained model"
 
 

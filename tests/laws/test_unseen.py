@@ -185,12 +185,18 @@ def test_early_stopping_does_not_look_at_unseen_devices_and_they_get_the_best_ro
 
     one = pipeline(whole, offset(whole), plan, watch=lambda _, done, total: told.append((done, total)))
     other = pipeline(seen, offset(seen), replace(plan, evaluate=Evaluation(every=1)))
+    outcome = one.summary["early_stopping"]["personalized"]
+    ended = replace(rounds, rounds=outcome["best_round"], patience=0)
+    planned = pipeline(whole, offset(whole), replace(plan, personalize=ended))
 
-    assert one.summary["early_stopping"]["personalized"]["stopped_early"]
+    assert outcome["stopped_early"]
+    assert 0 < outcome["best_round"] < outcome["rounds"]
     assert one.summary["early_stopping"] == other.summary["early_stopping"]
     assert same_bits(one.shared, other.shared)
     assert rows_of(one, seen=True) == other.devices.to_pylist()
     assert {row["device"] for row in rows_of(one, seen=False, stage="finetuned")} == set(UNSEEN)
+    assert rows_of(one, seen=False) == rows_of(planned, seen=False)
+    assert all(same_bits(one.personal(device), planned.personal(device)) for device in UNSEEN)
     assert told[-1] == (len(told), len(told))
 
 

@@ -12,7 +12,7 @@ from partita import Evaluation, FedAlt, FedAvg, Finetuning, Partition, Plan, Ten
 from partita.errors import ConfigError
 from partita.progress.watchers import ignore
 from partita.training.pipeline import RoundCallback
-from small import affine_devices, affine_task
+from small import affine_devices, affine_task, passing_task
 
 TURNS = 21
 """Rounds of the plan below; an evaluation of six devices is three: 2 + 3, then 4 + 3 + 3, then 3 + 3."""
@@ -58,7 +58,8 @@ def test_events_have_the_values_of_the_rounds(tmp_path: Path) -> None:
     events = read(tmp_path / "run")
     assert same(events, expected(tmp_path / "run"))
     assert [step for step, _ in events["personalized/loss"]] == [0, 1, 2, 3]
-    assert [step for step, _ in events["personalized/evaluation/metric"]] == [2, 4]
+    assert [step for step, _ in events["personalized/evaluation/metric"]] == [2]
+    assert [step for step, _ in events["personalized/final/metric"]] == [4]
     # Three devices are sent the slope, 3 numbers of 4 bytes.
     assert [value for _, value in events["personalized/bytes_down"]] == [36.0] * 4
     assert "pretrained/personal_lr" not in events
@@ -96,7 +97,27 @@ def test_an_interrupted_evaluation_has_no_mean_yet(tmp_path: Path) -> None:
 
     events = read(tmp_path / "run")
     assert [step for step, _ in events["pretrained/loss"]] == [0, 1]
-    assert "pretrained/evaluation/metric" not in events
+    assert "pretrained/final/metric" not in events
+
+
+def test_after_early_stopping_no_scalar_goes_back_to_an_earlier_step(tmp_path: Path) -> None:
+    task = passing_task()
+    method = FedAlt(shared_lr=0.05, personal_lr=0.02, batch_size=4)
+    training = Training(method=method, rounds=12, devices_per_round=2, patience=3)
+
+    result = pipeline(
+        task,
+        Partition(task.model(), personal="offset"),
+        Plan(personalize=training),
+        out=tmp_path / "run",
+        watch=TensorBoard(tmp_path / "run"),
+    )
+
+    outcome = result.summary["early_stopping"]["personalized"]
+    steps = {tag: [step for step, _ in events] for tag, events in read(tmp_path / "run").items()}
+    assert steps["personalized/evaluation/metric"] == list(range(1, outcome["rounds"] + 1))
+    assert steps["personalized/final/metric"] == [outcome["best_round"]]
+    assert outcome["best_round"] < outcome["rounds"]
 
 
 def test_events_can_be_written_after_the_run(tmp_path: Path) -> None:

@@ -156,6 +156,26 @@ def test_every_model_has_a_row_and_its_texts_are_large(opened: Any, compared: Pa
     assert smallest >= 13
 
 
+@pytest.mark.parametrize("width", [1200, 800, 390])
+def test_no_text_of_the_charts_of_models_is_on_another_or_struck_through(
+    opened: Any, compared: Path, width: int
+) -> None:
+    browser = at(opened, compared, width=width)
+
+    for chart in ("forest", "bytes", "parameters"):
+        assert (chart, browser.execute_script(OVERLAPS, f"#chart-{chart} svg")) == (chart, [])
+
+
+OVERLAPS = """
+const boxes = (kind) => [...document.querySelectorAll(`${arguments[0]} ${kind}`)]
+  .map((one) => [one.textContent, one.getBoundingClientRect()]).filter(([, box]) => box.width || box.height);
+const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3;
+const texts = boxes(".role-mark text"), ticks = boxes(".mark-rect.role-mark path");
+const found = texts.flatMap(([one, a], place) => texts.slice(place + 1).filter(([, b]) => meet(a, b)).map(([b]) => [one, b]));
+return [...found, ...texts.filter(([, a]) => ticks.some(([, b]) => meet(a, b))).map(([one]) => [one, "line"])];
+"""
+
+
 def test_texts_are_readable_in_light_and_dark_mode(opened: Any, page: Path) -> None:
     for scheme in ("light", "dark"):
         browser = at(opened, page, scheme=scheme)

@@ -10,7 +10,7 @@ from partita import Evaluation, FedAvg, Metric, Partition, Plan, Training, pipel
 from partita.report.comparison.data import read_comparison
 from partita.report.comparison.page import comparison_page
 from partita.report.comparison.standings import Standings
-from partita.report.curve_data import ComparisonCurves, domains_of, labels_of, over_seeds
+from partita.report.curve_data import ComparisonCurves, SeedCurve, domains_of, labels_of, over_seeds
 from partita.report.figures import write_figures
 from partita.report.run.page import run_page
 from partita.runs.curves import CurvePoint, curve_of
@@ -45,7 +45,7 @@ def test_a_band_goes_from_the_lowest_to_the_highest_seed() -> None:
         ],
     ]
 
-    found = over_seeds(curves)
+    found = over_seeds([SeedCurve(points=curve) for curve in curves])
 
     # The model before any training is left out.
     keys = ("round", "megabytes", "mean", "low", "high", "seeds", "is_trained")
@@ -54,6 +54,25 @@ def test_a_band_goes_from_the_lowest_to_the_highest_seed() -> None:
         (4, 0.0, 0.5, 0.25, 0.75, 2, True),
         (4, 0.0, pytest.approx(0.85), 0.8, 0.9, 2, False),
     ]
+
+
+def test_seeds_that_stopped_after_different_rounds_are_aligned_by_the_round_in_the_stage() -> None:
+    # Pretraining ended after 20 rounds with one seed and after 23 with the other, personalization after 10
+    # and after 5: its evaluations after 5 rounds (of one seed) and 10 (its end) have no counterpart.
+    first = [point(0, 0.5, "pretrained"), point(2, 0.6), point(5, 0.64), point(10, 0.62), point(10, 0.64)]
+    other = [point(0, 0.7, "pretrained"), point(2, 0.8), point(5, 0.7), point(5, 0.8)]
+    finetuned = point(10, 0.9, "finetuned", sent=4_000_000), point(5, 0.7, "finetuned", sent=2_000_000)
+    curves = [
+        SeedCurve(points=[*first, finetuned[0]], rounds=20, sent=1_000_000),
+        SeedCurve(points=[*other, finetuned[1]], rounds=23, sent=3_000_000),
+    ]
+
+    found = over_seeds(curves)
+
+    assert [(each["round"], each["seeds"]) for each in found] == [(21.5, 2), (23.5, 2), (29, 2), (29, 2)]
+    assert [each["mean"] for each in found] == pytest.approx([0.6, 0.7, 0.72, 0.8])
+    # (1 + 4 + 3 + 2) / 2 MB.
+    assert found[-1]["megabytes"] == 5.0
 
 
 def test_a_comparison_draws_what_differs_late_in_training_and_a_run_everything() -> None:

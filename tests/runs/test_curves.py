@@ -22,9 +22,9 @@ def training(stage: str, round: int, *, work: str = "update") -> dict[str, Any]:
     return {**line, "bytes": {"down": 100, "up": 10}}
 
 
-def evaluation(stage: str, round: int, devices: str, *, final: bool = False, **means: Any) -> dict[str, Any]:
+def evaluation(stage: str, round: int, asked: str, *, final: bool = False, **means: Any) -> dict[str, Any]:
     line = {"stage": stage, "work": "evaluate", "round": round, "final": final, "bytes": {"down": 7, "up": 0}}
-    return {**line, "asked": list(devices), "heard": list(devices), **means}
+    return {**line, "asked": list(asked), "heard": list(asked), **means}
 
 
 def written(folder: Path, lines: Sequence[Mapping[str, Any]], **summary: Any) -> RunFolder:
@@ -81,7 +81,7 @@ def test_a_curve_has_rounds_bytes_and_the_mean_over_the_sample(tmp_path: Path) -
 def test_a_further_metric_has_the_points_that_have_a_mean(tmp_path: Path) -> None:
     run = written(tmp_path, LINES)
 
-    assert curve_of(run, "top5") == [CurvePoint(stage="pretrained", round=1, sent=110, mean=0.8, devices=2)]
+    assert curve_of(run, "top5") == [CurvePoint(stage="pretrained", round=1, sent=110, mean=0.8, devices=1)]
     assert curve_of(run, "accuracy") == curve_of(run)
 
 
@@ -92,6 +92,40 @@ def test_a_run_that_is_evaluated_at_the_end_only_can_use_the_sample_of_another(t
         [0.2, 1.2, 2.2]
     )  # 0.1 (0 + 2 + 6 + 12) / 10
     assert [point.mean for point in curve_of(run, sample=["b"])] == pytest.approx([0.1, 1.1, 2.1])
+
+
+def test_points_that_lack_a_device_are_left_out_and_devices_without_data_are_not_missed(
+    tmp_path: Path,
+) -> None:
+    # Of a, c and e, e never has a metric; in round 2 c has none either, and the mean would rise to 0.9.
+    lines = [
+        training("pretrained", 0),
+        evaluation("pretrained", 1, "ace", metric=0.5, weight=4, devices=2),
+        training("pretrained", 1),
+        evaluation("pretrained", 2, "ace", metric=0.9, weight=1, devices=1),
+        training("pretrained", 2),
+        evaluation("pretrained", 3, "abcde", final=True, metric=0.2, weight=10, devices=4),
+    ]
+    run = written(tmp_path, lines)
+
+    points = [(point.round, point.mean, point.devices) for point in curve_of(run)]
+
+    assert points == [(1, 0.5, 2), (3, pytest.approx(0.15), 2)]
+
+
+def test_the_final_evaluation_replaces_that_of_the_last_round_before_going_back(tmp_path: Path) -> None:
+    # Early stopping: evaluated after rounds 1 and 2, then back to round 1.
+    lines = [
+        training("pretrained", 0),
+        evaluation("pretrained", 1, "ac", metric=0.6, weight=4, devices=2),
+        training("pretrained", 1),
+        evaluation("pretrained", 2, "ac", metric=0.4, weight=4, devices=2),
+        evaluation("pretrained", 1, "abcd", final=True, metric=0.2, weight=10, devices=4),
+    ]
+
+    points = [(point.round, point.sent, point.mean) for point in curve_of(written(tmp_path, lines))]
+
+    assert points == [(1, 110, 0.6), (2, 220, pytest.approx(0.15))]
 
 
 def test_a_stage_that_failed_has_no_points(tmp_path: Path) -> None:

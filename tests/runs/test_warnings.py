@@ -1,11 +1,15 @@
 """Warnings about a finished run: a model that diverged is called that."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
 
-from partita import FedAvg, Finetuning, Metric, Partition, Plan, Training, pipeline
+from partita import CannotDo, Evaluation, FedAvg, Finetuning, Metric, Partition, Plan, Training, pipeline
+from partita.data.unseen import is_unseen
+from partita.device.visit import Visitor
+from partita.protocol import Order
 from partita.report.run.page import run_page
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, warnings_of
@@ -123,7 +127,38 @@ def test_means_are_compared_on_the_devices_that_have_both(tmp_path: Path) -> Non
 
     page = run_page(RunFolder(tmp_path / "run"))
     assert page.answer == (
-        "FT (part.) reaches a test closeness of -1.0000, 1.0000 better than the model that it began with (95 % "
-        "interval +1.0000 to +1.0000, paired over 2 devices and 1 seed), all of it by fine-tuning on each device."
+        "FT (part.) has a test closeness of -1.0000, 1.0000 better than the model that it began with (95 % "
+        "interval +1.0000 to +1.0000, paired over 2 devices and 1 seed): all of it by fine-tuning on each device."
     )
     assert page.details == ["Of 2 devices: 2 helped, 0 hurt, 0 unchanged, 1 failed."]
+
+
+@pytest.mark.parametrize("failing", [1, 5])
+def test_unseen_devices_that_fail_are_a_warning_and_most_of_them_a_failed_stage(
+    tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = affine_devices(12)
+    unseen = [device for device in devices if is_unseen(device, 0.3)]
+    finetune = Visitor._finetune
+
+    def fail(self: Visitor, bench: Any, order: Order, work: Any) -> Any:
+        if order.device in unseen[:failing]:
+            raise CannotDo("Broken.")
+        return finetune(self, bench, order, work)
+
+    monkeypatch.setattr(Visitor, "_finetune", fail)
+    task = affine_task(devices=devices)
+    plan = Plan(finetune=Finetuning(epochs=1), evaluate=Evaluation(unseen=0.3))
+
+    pipeline(task, Partition(task.model(), personal="offset"), plan, out=tmp_path / "run")
+
+    run, stage = RunFolder(tmp_path / "run"), "the stage `finetuned` has no result on unseen devices"
+    one, many = "1 unseen device failed in at least one", "5 unseen devices failed in at least one"
+    assert len(unseen) == 5
+    assert run.has_failed_stage == (failing == 5)
+    told = warnings_of(run)
+    if failing == 1:
+        assert told == [f"{one} round (d1: Broken.)"]
+    else:
+        assert told[0] == f"{stage}: 5 of 5 unseen devices failed in it (d1: Broken)"
+        assert told[1].startswith(f"{many} round (d1: Broken.; d5: Broken.; d6: Broken.; the others are in")

@@ -71,7 +71,7 @@ def test_the_visits_of_every_cell_are_counted_from_its_plan() -> None:
         plan = run.built.plan
         begun = {Stage.PRETRAINED} if cell.begins_pretrained else set()
         visits = during = 0
-        for turn in plan.turns(6, seed=cell.seed):
+        for turn in plan.turns(run.built.task.devices.ids):
             training = plan.training(turn.stage)
             if turn.stage in begun and not turn.final:
                 continue

@@ -12,8 +12,9 @@ from compared import done, quiet, table, values
 from partita import Devices, Task
 from partita.cli import main
 from partita.config.building import build
-from partita.config.reading import changed
+from partita.config.reading import changed, config_of
 from partita.data.unseen import is_unseen
+from partita.errors import ConfigError
 from partita.protocol import Stage
 from partita.report.comparison.page import comparison_page
 from partita.report.run.page import run_page
@@ -26,6 +27,7 @@ from partita.studies.comparison import Comparison
 from partita.studies.forecast import _visits, forecast
 from partita.studies.tune import begin, tune
 from small import affine_devices, affine_task
+from tables import split_of, texts, write
 
 pytestmark = pytest.mark.usefixtures("reports")
 SEEN, UNSEEN = ["d0", "d2", "d3", "d4"], ["d1", "d5"]
@@ -58,6 +60,29 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     made, failed = done(tmp_path_factory.mktemp("unseen") / "c", values("fedalt", evaluate={"unseen": 0.3}))
     assert not failed
     return made
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("model.start", "shared/pretrained.safetensors"), ("task.derived", "derived.json")],
+)
+def test_a_file_of_a_run_that_has_seen_these_devices_is_refused(tmp_path: Path, key: str, name: str) -> None:
+    table = write(tmp_path / "t.parquet", texts(devices=12, rows=3, split=split_of))
+    own = {
+        "name": "x",
+        "task": {"kind": "text", "data": str(table), "max_length": 4},
+        "pretrain": {"rounds": 0},
+        "personalize": {"rounds": 0},
+        "evaluate": {"unseen": 0.3},
+    }
+    runner.finish(runner.prepare(config_of(own | {"out": str(tmp_path / "first")}), tmp_path))
+    files = {"task.derived": "derived.json", key: name}
+    from_run = changed(config_of(own), {key: str(tmp_path / "first" / file) for key, file in files.items()})
+
+    for share in (0.0, 0.3):
+        build(changed(from_run, {"evaluate.unseen": share}), tmp_path)
+    with pytest.raises(ConfigError, match=f"`{key}`.* `evaluate.unseen` = 0.3, which has seen .* = 0.5"):
+        build(changed(from_run, {"evaluate.unseen": 0.5}), tmp_path)
 
 
 def rows_of(run: RunFolder) -> list[dict[str, Any]]:

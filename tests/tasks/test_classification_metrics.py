@@ -9,6 +9,7 @@ from sklearn import metrics as sklearn_metrics
 
 from partita import Undefined
 from partita.tasks.classification_metrics import (
+    CLASSIFICATION,
     auroc,
     balanced_accuracy,
     calibration_error,
@@ -114,3 +115,21 @@ def test_errors_of_calibration_do_not_cancel_between_bins() -> None:
 def test_a_confidence_of_1_is_in_the_last_bin() -> None:
     assert calibration_error(torch.tensor([[900.0, 0.0]]), torch.tensor([0])) == 0.0
     assert calibration_error(torch.tensor([[900.0, 0.0]]), torch.tensor([1])) == 1.0
+
+
+@pytest.mark.parametrize("name", CLASSIFICATION)
+def test_no_metric_has_a_value_where_a_score_is_infinite(name: str) -> None:
+    scores = torch.randn(8, 7, generator=torch.Generator().manual_seed(1))
+    scores[3, 2] = -math.inf
+
+    with pytest.raises(Undefined, match="predictions are not finite"):
+        CLASSIFICATION[name].metric.compute(scores, torch.arange(8) % 7)
+
+
+@pytest.mark.parametrize("name", CLASSIFICATION)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_of_half_precision_count_with_their_values(name: str, dtype: torch.dtype) -> None:
+    scores = torch.randn(8, 7, generator=torch.Generator().manual_seed(1)).to(dtype)
+    targets, compute = torch.arange(8) % 7, CLASSIFICATION[name].metric.compute
+
+    assert compute(scores, targets) == compute(scores.double(), targets)

@@ -300,3 +300,15 @@ def test_the_number_of_classes_can_come_from_another_run(tmp_path: Path) -> None
     assert task.model_options["classes"] == 7
     with pytest.raises(ValueError, match="`classes` must be 7, as the file `derived` says, got 3"):
         image(data=path, size=6, classes=3, derived=str(tmp_path / "derived.json"))
+
+
+def test_the_number_of_classes_does_not_depend_on_unseen_devices(tmp_path: Path) -> None:
+    # By the hash of its id, d1 is unseen.
+    own = [row | ({"label": 5} if row["device"] == "d1" else {}) for row in rows()]
+    data = str(write(tmp_path / "t.parquet", own))
+
+    with pytest.raises(ConfigError, match="device 'd1': `label` is 5, which no device in training has"):
+        image(data=data, size=6, unseen=0.3)
+
+    assert image(data=data, size=6, unseen=0.3, skip_bad=True).derived["classes"] == 3
+    assert image(data=data, size=6).derived["classes"] == 6

@@ -193,3 +193,16 @@ def test_the_tokenizer_of_another_run_can_be_used(tmp_path: Path, tokens: int) -
         speech(data=other, tokens=100, derived=str(tmp_path / "derived.json"))
     with pytest.raises(ValueError, match="`derived` and `tokenizer` exclude each other"):
         speech(data=other, tokenizer="x", derived=str(tmp_path / "derived.json"))
+
+
+def test_the_tokenizer_does_not_depend_on_unseen_devices(tmp_path: Path) -> None:
+    # By the hash of its id, d1 is unseen.
+    own = [row | ({"text": "jazz quiz"} if row["device"] == "d1" else {}) for row in rows()]
+    whole = str(write(tmp_path / "whole.parquet", own))
+    seen = str(write(tmp_path / "seen.parquet", [row for row in own if row["device"] == "d0"]))
+
+    task = speech(data=whole, unseen=0.3)
+
+    assert task.derived == speech(data=seen).derived
+    assert task.derived != speech(data=whole).derived
+    assert list(task.devices) == ["d0", "d1"]

@@ -468,6 +468,33 @@ def test_a_fixed_sample_is_evaluated_while_training_and_all_devices_at_the_end()
     assert same_bits(sampled.shared, never.shared)
 
 
+def test_the_sample_depends_on_the_ids_alone() -> None:
+    devices = [f"d{number}" for number in range(40)]
+
+    def sample(devices: list[str], size: int) -> set[str]:
+        return {devices[at] for at in Evaluation(sample=size).sampled(devices)}
+
+    assert len(sample(devices, 6)) == 6
+    assert sample(devices, 6) == sample(devices[::-1], 6)
+    assert sample(devices, 6) < sample(devices, 12)
+    # Of fewer devices, those that remain are in it.
+    assert sample(devices, 6) & set(devices[:20]) <= sample(devices[:20], 6)
+
+
+def test_unseen_devices_are_named_where_too_many_devices_are_wanted() -> None:
+    devices = [f"d{number}" for number in range(12)]
+    number = r"the number of devices in training, 7 \(5 of 12 are unseen, `evaluate.unseen`\)"
+
+    many = Training(method=FedAvg(), rounds=1, devices_per_round=10)
+
+    for own in (
+        plan(pretrain=many, evaluate=Evaluation(unseen=0.3)),
+        plan(evaluate=Evaluation(unseen=0.3, devices=10)),
+    ):
+        with pytest.raises(ValueError, match=f"must be at most {number}, got 10."):
+            own.check(devices)
+
+
 def test_a_sample_of_more_devices_than_are_evaluated_is_refused() -> None:
     with pytest.raises(
         ValueError, match="`evaluate.sample` must be at most the number of evaluated devices, 4"
@@ -478,7 +505,7 @@ def test_a_sample_of_more_devices_than_are_evaluated_is_refused() -> None:
 
 
 def test_turns_cover_blocks_of_devices() -> None:
-    turns = plan(pretrain=None, personalize=None).turns(250)
+    turns = plan(pretrain=None, personalize=None).turns([f"d{n}" for n in range(250)])
 
     blocks = [range(100), range(100, 200), range(200, 250)]
     assert [turn.block for turn in turns] == blocks * 3

@@ -21,13 +21,18 @@ from partita import (
     Training,
     pipeline,
 )
+from partita.device.store import MemoryStore
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
+from partita.partition import personalization_of
 from partita.protocol import Order, Stage
+from partita.runs.folder import RunFolder
+from partita.runs.warnings import warnings_of
 from partita.server.optimizers import Adam
+from partita.studies.local import local_executor
 from partita.training.plan import Turn
 from partita.training.stopping import Decision, Stopping
-from small import built, passing_devices, passing_task, same_bits
+from small import affine_devices, affine_task, built, passing_devices, passing_task, same_bits
 
 PLAN = Plan(
     pretrain=Training(
@@ -86,7 +91,7 @@ def test_training_stops_after_as_many_rounds_without_a_better_metric(
     decision, stopped = Decision(patience=2, direction=direction), None
 
     for round, metric in enumerate(metrics, start=1):
-        decision = decision.after(round, metric)
+        decision = decision.after(round, None if metric is None else (metric, 10))
         if decision.stops:
             stopped = round
             break
@@ -94,22 +99,33 @@ def test_training_stops_after_as_many_rounds_without_a_better_metric(
     assert (decision.best, stopped) == (best, stops_after)
 
 
+def test_measurements_of_fewer_devices_are_not_better_and_those_of_more_are() -> None:
+    # Weight 10, then 7 with a higher metric, then 12 with a lower one, then 12 with a higher one.
+    decision, found = Decision(patience=9, direction="up"), []
+
+    for round, mean in enumerate([(0.5, 10), (0.9, 7), (0.3, 12), (0.4, 12)], start=1):
+        decision = decision.after(round, mean)
+        found.append(decision.best)
+
+    assert found == [1, 1, 3, 4]
+
+
 def test_the_blocks_of_an_evaluation_are_one_measurement_weighted_by_examples() -> None:
-    # Round 1: (1 * 0.2 + 3 * 0.6) / 4 = 0.5. Round 2: 0.4 over 9. With patience 1 it stops there.
+    # Round 1: (1 * 0.2 + 3 * 0.6) / 4 = 0.5. Round 2: 0.4 over 4. With patience 1 it stops there.
     turns = [
         Turn(Stage.PRETRAINED, work, round, number=number)
         for number, (work, round) in enumerate(
             [("update", 0), ("evaluate", 1), ("evaluate", 1), ("update", 1), ("evaluate", 2), ("update", 2)]
         )
     ]
-    measured = {1: (0.2, 1), 2: (0.6, 3), 4: (0.4, 9)}
+    measured = {1: (0.2, 1), 2: (0.6, 3), 4: (0.4, 4)}
     stopping = Stopping(1, "up", turns)
 
     for turn in turns[:5]:
         metric, weight = measured.get(turn.number, (0, 0))
         stopping.add(turn, {"validation_metric": metric, "validation_weight": weight} if weight else {})
 
-    assert stopping.decision.metric == pytest.approx(0.5)
+    assert stopping.decision.mean == (pytest.approx(0.5), 4)
     assert [turn.number for turn in turns if stopping.skips(turn)] == [5]
     assert stopping.record() == {
         "planned_rounds": 3,
@@ -134,7 +150,7 @@ def test_the_metric_is_measured_at_intervals_and_in_the_last_round(
 ) -> None:
     training = replace(PLAN.personalize, rounds=rounds, patience=patience)
 
-    turns = Plan(personalize=training, evaluate=Evaluation(every=every, sample=2)).turns(3)
+    turns = Plan(personalize=training, evaluate=Evaluation(every=every, sample=2)).turns(["a", "b", "c"])
 
     during = [turn for turn in turns if turn.work == "evaluate" and not turn.final]
     assert [(turn.round, len(turn.block)) for turn in during] == [(round, 2) for round in measured]
@@ -263,22 +279,110 @@ def test_failures_after_the_best_round_do_not_count(monkeypatch: pytest.MonkeyPa
     assert result.summary["stages"]["personalized"]["failed"] == 0
 
 
+@pytest.mark.parametrize("device", ["d0", "d3"])
+@pytest.mark.parametrize("fails_in", [range(8), range(3, 8), range(1, 4)])
+def test_where_nothing_is_trained_a_device_that_fails_does_not_move_the_best_round(
+    monkeypatch: pytest.MonkeyPatch, device: str, fails_in: range
+) -> None:
+    update = Visitor._update
+
+    def fail(self: Visitor, bench: Any, order: Order, work: Any, carried: Any) -> Any:
+        if order.device == device and order.round in fails_in:
+            raise CannotDo("Asleep.")
+        return update(self, bench, order, work, carried)
+
+    monkeypatch.setattr(Visitor, "_update", fail)
+    task, still = passing_task(), FedAlt(shared_lr=0.0, personal_lr=0.0, batch_size=4)
+    training = Training(method=still, rounds=8, devices_per_round=6, patience=4)
+
+    result = pipeline(task, offset(task), Plan(personalize=training, evaluate=Evaluation(every=1)))
+
+    assert any(device in line["failed"] for line in result.rounds)
+    outcome = result.summary["early_stopping"]["personalized"]
+    assert (outcome["best_round"], outcome["rounds"]) == (1, 5)
+
+
 def test_patience_needs_validation_rows_before_a_run() -> None:
     devices = passing_devices()
     for splits in devices.values():
         del splits["validation"]
     task = passing_task(devices=devices)
 
-    with pytest.raises(ValueError, match="`patience` needs validation rows.*set `task.validation`"):
+    with pytest.raises(ValueError, match="`pretrain.patience` needs validation rows.*set `task.validation`"):
         pipeline(task, offset(task), PLAN)
     no_rounds = Plan(personalize=replace(PLAN.personalize, rounds=0))
     assert "early_stopping" not in pipeline(task, offset(task), no_rounds).summary
 
 
 @pytest.mark.parametrize(
+    ("device", "evaluate", "measured"),
+    # By the hashes of their ids, d1 and d5 are unseen, and d0 and d1 are the sample of two.
+    [("d1", Evaluation(unseen=0.3), 4), ("d3", Evaluation(sample=2), 2)],
+)
+def test_patience_needs_validation_rows_of_devices_that_are_measured(
+    device: str, evaluate: Evaluation, measured: int
+) -> None:
+    devices = affine_devices()
+    devices[device]["validation"] = devices[device]["test"]
+    task = affine_task(devices=devices)
+    plan = Plan(personalize=replace(PLAN.personalize, rounds=1), evaluate=evaluate)
+
+    with pytest.raises(ValueError, match=f"none of the {measured} devices that are evaluated during"):
+        pipeline(task, offset(task), plan)
+
+    assert pipeline(task, offset(task), replace(plan, evaluate=Evaluation())).summary["early_stopping"]
+
+
+def test_an_executor_that_cannot_go_back_is_refused_before_training() -> None:
+    task = passing_task()
+    own = personalization_of(offset(task))
+
+    class Older:
+        """An executor from before early stopping."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def devices(self) -> Any:
+            return self._inner.devices()
+
+        def ask(self, orders: Any) -> Any:
+            return self._inner.ask(orders)
+
+        def close(self, *round: Any) -> None:
+            self._inner.close(*round)
+
+    older = Older(local_executor(task, own, PLAN, MemoryStore(), seed=1))
+
+    with pytest.raises(ConfigError, match=r"needs an executor with a method `restore\(label\)`, and Older"):
+        pipeline(task, own, PLAN, executor=older)
+    impatient = replace(PLAN, pretrain=None, personalize=replace(PLAN.personalize, patience=0, rounds=1))
+    pipeline(task, own, impatient, executor=older)
+
+
+def test_a_stage_that_ends_without_a_measurement_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = passing_task(metrics={"none": lambda *_: None})
+    training = replace(PLAN.personalize, rounds=2)
+
+    result = pipeline(task, offset(task), Plan(personalize=training), out=tmp_path / "run")
+
+    assert result.summary["early_stopping"]["personalized"]["best_round"] is None
+    words = "arly stopping had no effect in {}`personalized`: no device had a metric on its validation rows"
+    assert words.format("") in caplog.text
+    assert f"e{words.format('the stage ')}" in warnings_of(RunFolder(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
     ("patience", "words"),
     [
-        (2, "[personalize] `patience` needs validation rows, and no device has any"),
+        (2, "`personalize.patience` needs validation rows, and none of the 6 devices that are evaluated"),
         (-1, "[personalize] `patience` must be 0 or above, got -1."),
     ],
 )

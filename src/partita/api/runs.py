@@ -15,12 +15,14 @@ from partita.partition import Partition, Personalization, personalization_of
 from partita.protocol import Executor
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
-from partita.runs.journal import FolderJournal, MemoryJournal
+from partita.runs.journal import FolderJournal
+from partita.runs.memory import MemoryJournal
 from partita.studies.local import local_executor, write_costs, write_derived
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
 from partita.training.pipeline import Pipeline, RoundCallback
 from partita.training.plan import Plan, Training
+from partita.training.validation_rows import check_validation
 
 
 def pipeline(
@@ -51,9 +53,7 @@ def pipeline(
     own = personalization_of(partition)
     plan.check(task.devices.ids)
     check_task(task, own, seed=seed)
-    plan.evaluate.check(task)
-    for training in plan.trainings.values():
-        training.check(task)
+    check_validation(plan, task, seed=seed)
     origin = Origin(task, own, seed)
     folder = None if out is None else RunFolder(out)
     if folder is None and resume:

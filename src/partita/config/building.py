@@ -44,6 +44,7 @@ from partita.tasks.build import build_model, split_by_stage
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
 from partita.training.plan import Plan, Training
+from partita.training.validation_rows import check_validation
 
 Choice = TypeVar("Choice")
 _NO_METHOD = (
@@ -89,11 +90,7 @@ def build(config: Config, folder: Path) -> Built:
         plan.check(task.devices.ids)
         split_by_stage(task, own, seed=config.seed, pretrains=plan.training(Stage.PRETRAINED) is not None)
         check_task(task, own, seed=config.seed)
-        with in_section("evaluate"):
-            config.evaluate.check(task)
-        for section, training in plan.trainings.items():
-            with in_section(section):
-                training.check(task)
+        check_validation(plan, task, seed=config.seed)
     with own_code("`personalize.method`"):
         _check_carried(plan, own, task, seed=config.seed)
     return Built(task, own, plan, start, watchers)

@@ -11,7 +11,7 @@ from torch import nn
 
 from partita.config.files import find_files
 from partita.config.loading import MODELS, TASKS, call, load, own_code, taken, takes
-from partita.config.overrides import START
+from partita.config.overrides import DERIVED, START
 from partita.config.reading import check_type
 from partita.config.recording import PYTHON
 from partita.config.schema import Config, ModelConfig
@@ -65,6 +65,7 @@ def build_task(config: Config, folder: Path) -> tuple[Task, LoadReport | None]:
         folder: the folder in which files that the config names are found.
     """
     files = find_files(config, folder)
+    _check_unseen(files, config.evaluate.unseen)
     task = _with_model(_build_task(config, files), config.model)
     if START in files:
         _check_derived(task, files[START])
@@ -111,9 +112,24 @@ def _with_model(task: Task, config: ModelConfig) -> Task:
     return task.with_model(partial(function, **options))
 
 
+def _check_unseen(files: Mapping[str, Path], share: float) -> None:
+    """Raise if weights or derived values come from a run that has seen devices which are unseen here.
+
+    A larger share contains the devices of a smaller one.
+    """
+    for key in (START, DERIVED):
+        run = RunFolder.of_file(files[key]) if key in files else None
+        if run is not None and run.unseen_share < share:
+            raise ConfigError(
+                f"`{key}`, `{files[key]}`, comes from a run with `evaluate.unseen` = {run.unseen_share}, "
+                f"which has seen devices that must be unseen with `evaluate.unseen` = {share}: use a run "
+                "with the same share."
+            )
+
+
 def _check_derived(task: Task, start: Path) -> None:
     """Raise if a model comes from a run whose derived values were others than the task's."""
-    run = RunFolder.of_model(start)
+    run = RunFolder.of_file(start)
     if run is None or not run.derived:
         return
     if names := differing(task.derived, run.derived):

@@ -9,6 +9,9 @@ from array import array
 from collections.abc import Sequence
 from typing import overload
 
+import numpy as np
+import pyarrow as pa
+
 from partita.protocol import DeviceId
 
 
@@ -47,6 +50,13 @@ def is_unseen(device: DeviceId, share: float) -> bool:
     # Not the plain hash of the id: `task.devices` takes the devices with the smallest ones.
     digest = hashlib.sha256(f"unseen\0{device}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+def are_seen(ids: pa.Array, share: float) -> np.ndarray:
+    """Return whether each device is in training."""
+    if not share:
+        return np.ones(len(ids), bool)
+    return np.array([not is_unseen(device.as_py(), share) for device in ids], bool)
 
 
 def divide(ids: Sequence[DeviceId], share: float) -> tuple[Sequence[DeviceId], Sequence[DeviceId]]:

@@ -13,7 +13,7 @@ from torch import nn
 from partita.methods.carried import LocalFn
 from partita.methods.descent import Batch, LossFn, Steps, descend
 from partita.methods.method import Method
-from partita.methods.named import RATES, Citation, NamedMethod
+from partita.methods.named import Citation, NamedMethod
 from partita.partition import Partition
 
 
@@ -60,7 +60,6 @@ METHOD = NamedMethod(
     title="FedAlt",
     update=LocalAlt,
     citation=PAPER,
-    rates=RATES,
     compared_by_default=True,
     in_partial_table=True,
     order=24,

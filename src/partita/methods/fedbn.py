@@ -6,7 +6,7 @@ FedBN: Federated Learning on Non-IID Features via Local Batch Normalization
 """
 
 from partita.methods.fedsim import LocalSim
-from partita.methods.named import RATES, Citation, NamedMethod
+from partita.methods.named import Citation, NamedMethod
 
 METHOD = NamedMethod(
     title="FedBN",
@@ -20,6 +20,5 @@ METHOD = NamedMethod(
         arxiv="2102.07623",
     ),
     personal="norm",
-    rates=RATES,
     order=33,
 )

@@ -6,7 +6,7 @@ Federated Learning with Personalization Layers
 """
 
 from partita.methods.fedsim import LocalSim
-from partita.methods.named import HEAD_APART, RATES, Citation, NamedMethod
+from partita.methods.named import HEAD_APART, Citation, NamedMethod
 
 METHOD = NamedMethod(
     title="FedPer",
@@ -20,6 +20,5 @@ METHOD = NamedMethod(
     ),
     personal="head",
     fixed=HEAD_APART,
-    rates=RATES,
     order=30,
 )

@@ -6,7 +6,7 @@ Exploiting Shared Representations for Personalized Federated Learning
 """
 
 from partita.methods.fedalt import LocalAlt
-from partita.methods.named import HEAD_APART, RATES, Citation, NamedMethod
+from partita.methods.named import HEAD_APART, Citation, NamedMethod
 
 METHOD = NamedMethod(
     title="FedRep",
@@ -22,6 +22,5 @@ METHOD = NamedMethod(
     personal="head",
     fixed=HEAD_APART,
     suggested={"personalize.personal_epochs": 10},
-    rates=RATES,
     order=31,
 )

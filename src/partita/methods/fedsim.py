@@ -14,7 +14,7 @@ from partita.methods.carried import LocalFn
 from partita.methods.descent import Batch, LossFn, Steps, descend
 from partita.methods.fedalt import PAPER
 from partita.methods.method import Method
-from partita.methods.named import RATES, NamedMethod
+from partita.methods.named import NamedMethod
 from partita.partition import Partition
 
 
@@ -57,7 +57,6 @@ METHOD = NamedMethod(
     title="FedSim",
     update=LocalSim,
     citation=PAPER,
-    rates=RATES,
     compared_by_default=True,
     in_partial_table=True,
     order=25,

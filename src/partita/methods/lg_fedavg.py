@@ -10,7 +10,7 @@ layers those are is a choice in the paper; here it is the head.
 """
 
 from partita.methods.fedsim import LocalSim
-from partita.methods.named import HEAD_APART, RATES, Citation, NamedMethod
+from partita.methods.named import HEAD_APART, Citation, NamedMethod
 
 METHOD = NamedMethod(
     title="LG-FedAvg",
@@ -25,6 +25,5 @@ METHOD = NamedMethod(
     ),
     personal="rest",
     fixed={**HEAD_APART, "partition.shared": "head"},
-    rates=RATES,
     order=32,
 )

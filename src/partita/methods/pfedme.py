@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from partita.methods.descent import Batch, LossFn, Steps, descend
-from partita.methods.named import LAMBDAS, RATES, Citation, NamedMethod
+from partita.methods.named import LAMBDAS, Citation, NamedMethod
 from partita.partition import Partition
 
 
@@ -70,7 +70,6 @@ METHOD = NamedMethod(
     personal="full",
     fixed={"personalize.stateful": False},
     suggested={"personalize.personal_steps": 5, "personalize.weights": "equal"},
-    rates=RATES,
     search={"partition.proximal": LAMBDAS},
     compared_by_default=True,
     order=22,

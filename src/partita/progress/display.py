@@ -17,7 +17,8 @@ from rich.text import Text
 from partita.progress.bar import PeriodicPrinter
 from partita.progress.notebook import notebook_bar
 from partita.protocol import Stage
-from partita.runs.curves import Mean, combined_mean, mean_in
+from partita.runs.curves import mean_in
+from partita.training.evaluation import Mean, combined_mean
 
 _WINDOW = 30
 """The number of most recent rounds that the speed is measured over."""

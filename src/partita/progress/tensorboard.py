@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from partita.errors import needed
-from partita.runs.curves import combined_mean, mean_in
+from partita.runs.curves import mean_in
 from partita.runs.folder import RunFolder
+from partita.training.evaluation import combined_mean
 
 _VERSION = "brain.Event:2"
 """The content of the first record of an event file."""
@@ -87,8 +88,10 @@ class TensorBoard:
         """Write the means of an evaluation once all of its blocks are there."""
         if not self._evaluation:
             return
-        means = {f"evaluation/{name}": mean for name, mean in _means(self._evaluation)}
-        self._write(self._evaluation[0], means)
+        first = self._evaluation[0]
+        # The final model is measured on all devices, and after early stopping it is one of an earlier round.
+        tag = "final" if first["final"] else "evaluation"
+        self._write(first, {f"{tag}/{name}": mean for name, mean in _means(self._evaluation)})
         self._evaluation.clear()
 
     def _write(self, line: Mapping[str, Any], scalars: Mapping[str, float]) -> None:

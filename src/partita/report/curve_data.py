@@ -2,9 +2,10 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 from partita.progress.display import ACTIVITIES
 from partita.protocol import DeviceId, Stage
@@ -59,13 +60,24 @@ class RunCurves:
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SeedCurve:
+    """The curve of one seed's run, and the training that the run continues."""
+
+    points: Sequence[CurvePoint]
+    rounds: int = 0
+    """Rounds of the training that it continues."""
+    sent: int = 0
+    """Bytes of the training that it continues."""
+
+
 @dataclass(frozen=True)
 class ComparisonCurves:
     """The curves of a comparison: one for each variant that was evaluated during training."""
 
     data: ComparisonData
     shown: Sequence[Variant]
-    """The variants in color, of which the first is the best."""
+    """The variants in color."""
 
     @property
     def _results(self) -> Results:
@@ -92,55 +104,88 @@ class ComparisonCurves:
         """One datum for each variant, metric and evaluation: the mean and the range over seeds."""
         return [
             {"model": self.data.name(variant), "metric": metric, "is_shown": variant in self.shown, **point}
-            for variant in self._results.outcomes
-            if variant in (*self.data.drawn, self.data.reference, *self.shown)
+            for variant in self._drawn
             for metric in self.metrics
             for point in over_seeds(self._curves(variant, metric))
         ]
 
-    def _curves(self, variant: Variant, metric: str) -> list[list[CurvePoint]]:
-        """Return the curves of a variant, one for each seed, continued from those that it continues."""
-        curves: list[list[CurvePoint]] = []
+    @property
+    def is_ragged(self) -> bool:
+        """Whether any variant has evaluations that not all of its seeds have, which are not drawn."""
+        ragged = (
+            {frozenset(places_of(curve.points)) for curve in self._curves(variant, self.metrics[0])}
+            for variant in self._drawn
+        )
+        return any(len(places) > 1 for places in ragged)
+
+    @property
+    def _drawn(self) -> list[Variant]:
+        """The variants that have a line."""
+        drawn = (*self.data.drawn, self.data.reference, *self.shown)
+        return [variant for variant in self._results.outcomes if variant in drawn]
+
+    def _curves(self, variant: Variant, metric: str) -> list[SeedCurve]:
+        """Return the curves of a variant, one for each seed."""
+        curves: list[SeedCurve] = []
         for seed in self._results.outcomes[variant]:
             before = [
                 self._results.outcomes.get(each, {}).get(seed) for each in self._results.before(variant)
             ]
             known = [outcome for outcome in before if outcome is not None]
             if seed in self.samples and len(known) == len(before):
-                rounds, sent = sum(each.rounds for each in known), sum(each.sent for each in known)
                 own = curve_of(self._results.runs[variant][seed], metric, sample=self.samples[seed])
-                curves.append([_moved(point, rounds, sent) for point in own])
+                rounds, sent = sum(each.rounds for each in known), sum(each.sent for each in known)
+                curves.append(SeedCurve(points=own, rounds=rounds, sent=sent))
         return curves
 
 
-def _moved(point: CurvePoint, rounds: int, sent: int) -> CurvePoint:
-    """Return a point after so many more rounds and bytes."""
-    return replace(point, round=point.round + rounds, sent=point.sent + sent)
+Place = tuple[str, int | None]
+"""A stage, and a round in it; None at its end."""
 
 
-def over_seeds(curves: Iterable[Sequence[CurvePoint]]) -> list[Datum]:
-    """Return the mean over curves of each evaluation, with the lowest and the highest.
+def places_of(curve: Sequence[CurvePoint]) -> dict[Place, CurvePoint]:
+    """Return the evaluations of a run by stage and by the round in the stage.
+
+    Early stopping ends a stage after another round with each seed: the same place of two curves is the same
+    number of rounds after the stage began, and the end of a stage, where the model of the best round replaces
+    that of the last, is one place.
+    """
+    found: dict[Place, CurvePoint] = {}
+    start = 0
+    for stage, group in groupby(curve, key=lambda point: point.stage):
+        *during, end = group
+        found |= {(stage, point.round - start): point for point in during if point.round < end.round}
+        found[stage, None] = end
+        start = end.round
+    return found
+
+
+def over_seeds(curves: Sequence[SeedCurve]) -> list[Datum]:
+    """Return the mean of each evaluation that all curves have, with the lowest and the highest.
 
     A model before any training, which no method begins from in particular, is left out.
     """
-    found: dict[tuple[str, int], list[CurvePoint]] = {}
-    for curve in curves:
-        # After early stopping, the model of the best round replaces that of the last.
-        for key, point in {(point.stage, point.round): point for point in curve}.items():
-            if point.round or point.stage != Stage.PRETRAINED:
-                found.setdefault(key, []).append(point)
-    return [
-        {
-            "is_trained": stage != Stage.FINETUNED,
-            "round": round,
-            "megabytes": statistics.fmean(point.sent for point in points) / 1e6,
-            "mean": statistics.fmean(means := [point.mean for point in points]),
-            "low": min(means),
-            "high": max(means),
-            "seeds": len(points),
-        }
-        for (stage, round), points in found.items()
-    ]
+    placed = [places_of(curve.points) for curve in curves]
+    common = [place for place in (placed[0] if placed else {}) if all(place in own for own in placed)]
+    found: list[Datum] = []
+    for place in common:
+        points = [own[place] for own in placed]
+        rounds = statistics.fmean(p.round + curve.rounds for p, curve in zip(points, curves, strict=True))
+        sent = statistics.fmean(p.sent + curve.sent for p, curve in zip(points, curves, strict=True))
+        means = [point.mean for point in points]
+        if rounds or place[0] != Stage.PRETRAINED:
+            found.append(
+                {
+                    "is_trained": place[0] != Stage.FINETUNED,
+                    "round": rounds,
+                    "megabytes": sent / 1e6,
+                    "mean": statistics.fmean(means),
+                    "low": min(means),
+                    "high": max(means),
+                    "seeds": len(points),
+                }
+            )
+    return found
 
 
 def domains_of(points: Sequence[Datum], *, is_late: bool = False) -> dict[str, tuple[float, float]]:

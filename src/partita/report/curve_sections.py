@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from partita.report.charts import curves as curve_charts
 from partita.report.charts.chart import Legend
 from partita.report.charts.curves import Curves
+from partita.report.comparison.colors import legend_of
 from partita.report.comparison.standings import Standings
 from partita.report.curve_data import ComparisonCurves, RunCurves, domains_of, labels_of
 from partita.report.differences import counted
@@ -13,7 +14,6 @@ from partita.report.figures import Data, Datum
 from partita.report.page import Section
 from partita.report.sections import chart_section
 from partita.runs.folder import RunFolder
-from partita.studies.cells import START
 
 _MISSING = (
     "No model was evaluated during training. With evaluate.every=5, for example, the metric is measured "
@@ -34,7 +34,7 @@ def run_curves(run: RunFolder) -> CurveSections:
     curves = RunCurves(run)
     stages = list(dict.fromkeys(datum["model"] for datum in curves.points))
     drawn = Curves(
-        legend=Legend(methods=stages, shown=stages, field="model"),
+        legend=Legend(models=stages, shown=stages),
         domains=domains_of(curves.points),
         longest=_longest(curves.points),
         is_chain=True,
@@ -48,23 +48,29 @@ def run_curves(run: RunFolder) -> CurveSections:
 
 def comparison_curves(standings: Standings) -> CurveSections:
     """Return the curves of a comparison, or a sentence on how to get them."""
-    data, start = standings.data, (START, "")
-    shown = [*standings.shown, *([] if start in standings.shown else [start])]
-    curves = ComparisonCurves(data, shown)
+    data, legend = standings.data, legend_of(standings)
+    curves = ComparisonCurves(
+        data, [each for each in data.results.outcomes if data.name(each) in legend.shown]
+    )
     points, has_band = curves.points, any(datum["seeds"] > 1 for datum in curves.points)
-    names = [data.name(variant) for variant in shown if variant in data.results.outcomes]
     drawn = Curves(
-        legend=Legend(methods=names, shown=names, field="model"),
+        legend=legend,
         domains=domains_of(points, is_late=True),
         longest=_longest(points),
         has_band=has_band,
     )
     devices = counted(max(map(len, curves.samples.values()), default=0), "device")
     band = "; line: mean over seeds, band: lowest to highest seed" if has_band else ""
+    ragged = (
+        " A line has the evaluations that all seeds have, at the mean of their rounds: early stopping ends "
+        "training after another round with each seed."
+        if points and curves.is_ragged
+        else ""
+    )
     others = " Thin lines: all other models." if not all(datum["is_shown"] for datum in points) else ""
     caption = (
         f"Weighted mean over the same {devices} for all models{band}. Methods that begin from the "
-        f"pretrained model continue its line: its rounds and MB count as theirs.{others} "
+        f"pretrained model continue its line: its rounds and MB count as theirs.{ragged}{others} "
         f"{_notes(points, drawn.domains)}"
     )
     return _sections(drawn, curves, data.results.split, caption.strip())

@@ -37,7 +37,7 @@ class Difference:
         over = f"{counted(self.devices, 'device')} and {counted(self.seeds, 'seed')}"
         if self.low is None or self.high is None:
             return f"over {over}: no interval"
-        return f"95 % interval {self.low:+.4f} to {self.high:+.4f}, paired over {over}"
+        return f"95 % interval {signed(self.low)} to {signed(self.high)}, paired over {over}"
 
     def compared_with(self, other: str) -> str:
         """Return the comparison with another model in words.
@@ -47,7 +47,7 @@ class Difference:
         no clear difference from FedAvg (+0.0100, 95 % interval -0.0200 to +0.0400, ...)
         """
         if self._is_unclear:
-            return f"no clear difference from {other} ({self.value:+.4f}, {self.interval})"
+            return f"no clear difference from {other} ({signed(self.value)}, {self.interval})"
         return f"{self._amount} than {other} ({self.interval})"
 
     def said_of(self, model: str) -> str:
@@ -58,7 +58,7 @@ class Difference:
         FedAlt is 0.0100 worse (95 % interval -0.0200 to -0.0050, ...)
         """
         if self._is_unclear:
-            return f"no clear difference ({self.value:+.4f}, {self.interval})"
+            return f"no clear difference ({signed(self.value)}, {self.interval})"
         return f"{model} is {self._amount} ({self.interval})"
 
     @property
@@ -96,6 +96,15 @@ def counted(number: int, noun: str) -> str:
     ('1 device', '1,200 devices')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def signed(value: float) -> str:
+    """Return a difference with its sign; one that is rounded to zero has none.
+
+    >>> signed(0.01), signed(-0.00001)
+    ('+0.0100', '0.0000')
+    """
+    return f"{value:+.4f}" if round(value, 4) else "0.0000"
 
 
 def mean_text(value: float) -> str:

@@ -35,6 +35,7 @@ function themed(width) {
     title: { color: text },
     view: { stroke: line },
     rule: { color: muted },
+    tick: { color: muted },
     text: { color: text },
     mark: { color: palette.category[0] },
     range: palette,

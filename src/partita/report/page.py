@@ -16,7 +16,7 @@ from partita.report.figures import Data, Datum, libraries, palettes
 from partita.report.tables.entries import plain
 from partita.report.tables.table import Table, text_columns, visible
 
-_DIGITS = 5
+_DIGITS = 8
 """Significant digits of the numbers that a page holds."""
 
 
@@ -37,6 +37,8 @@ class Page:
     """The content of a page."""
 
     title: str
+    setup: str = ""
+    """The task, the model and the number of devices, in a line below the title."""
     answer: str
     """The result in one sentence."""
     details: Sequence[str] = ()
@@ -104,8 +106,8 @@ def _column(values: Sequence[Any]) -> Any:
 
     >>> _column(["b", "a", "b"])
     {'texts': ['b', 'a'], 'indices': [0, 1, 0]}
-    >>> _column([1, 0.123456, None])
-    [1, 0.12346, None]
+    >>> _column([1, 123.45678901, None])
+    [1, 123.45679, None]
     """
     if not values or not all(isinstance(value, str) for value in values):
         return [_rounded(value) for value in values]

@@ -1,16 +1,21 @@
 """Sections that the page of a run and that of a comparison share; a paragraph replaces an empty chart."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from partita.config.provenance import COMMAND
 from partita.config.recording import has_task_from_python
+from partita.data.arrow import Table
+from partita.protocol import DeviceId
 from partita.report.charts import devices as device_charts
-from partita.report.charts.chart import Chart
+from partita.report.charts.chart import Chart, Legend
 from partita.report.differences import counted
 from partita.report.figures import Datum
 from partita.report.page import Section
+from partita.runs.folder import RunFolder
 
 _MIN_DEVICES = 5
 """The smallest number of devices whose distribution is drawn."""
@@ -27,6 +32,40 @@ def reproduction(values: Mapping[str, Any], command: str) -> dict[str, str]:
         "Command to reproduce it, in this folder": "" if has_task_from_python(values) else command,
     }
     return {name: text for name, text in commands.items() if text} | versions
+
+
+def setup_line(runs: Sequence[RunFolder]) -> str:
+    """Return the task, the model, the devices and their test examples, of runs on the same data."""
+    values = runs[0].values
+    task, model = values["task"], values.get("model", {}).get("name")
+    name = "a task from Python" if has_task_from_python(values) else task["kind"]
+    data = f" from {Path(task['data']).name}" if "data" in task else ""
+    stages = [run.values[stage] for run in runs for stage in ("pretrain", "personalize")]
+    sizes = sorted({stage["devices_per_round"] for stage in stages if stage["rounds"]})
+    rounds = (
+        f"{' or '.join(f'{size:,}' for size in sizes)} {'device' if sizes == [1] else 'devices'} per round"
+    )
+    split = runs[0].summary.get("split", "test")
+    seen, unseen = (_examples_by_device(table, split) for table in (runs[0].devices, runs[0].unseen))
+    devices = counted(len(seen) + len(unseen), "device")
+    if values["evaluate"]["devices"] != "all":
+        devices += " evaluated"
+    if unseen:
+        devices += f" ({len(seen):,} seen, {len(unseen):,} unseen)"
+    examples = counted(sum([*seen.values(), *unseen.values()]), f"{split} example")
+    parts = (
+        f"{name}{data}",
+        model and f"model {model}",
+        devices,
+        rounds if sizes else "",
+        f"{examples} in total",
+    )
+    return " · ".join(filter(None, parts))
+
+
+def _examples_by_device(table: Table, split: str) -> dict[DeviceId, int]:
+    rows = table.select(["device", "split", "examples"]).to_pylist()
+    return {row["device"]: row["examples"] for row in rows if row["split"] == split}
 
 
 def change_of(metric: str, direction: str) -> str:
@@ -54,32 +93,32 @@ def scatter_section(devices: Sequence[Datum], chart: Chart) -> Section:
     return Section(title=chart.title, paragraphs=[reason])
 
 
-def distribution_section(
-    devices: Sequence[Datum], change: str, models: Sequence[str], note: str = ""
-) -> Section:
-    """Return violins of the models whose changes vary on every split, and name the other models.
+def distribution_section(devices: Sequence[Datum], change: str, legend: Legend, note: str = "") -> Section:
+    """Return violins of the models whose changes vary, and name the other models.
 
     Args:
         devices: the data of all devices.
         change: the name of a change of the metric.
-        models: the models to draw.
+        legend: the models to draw, and the color of each.
         note: further sentences of the caption.
     """
-    changes: dict[str, dict[str, list[float]]] = {model: {} for model in models}
+    models = legend.shown
+    changes: dict[str, list[float]] = {model: [] for model in models}
     for datum in devices:
-        if datum["change"] is not None and datum["model"] in changes:
-            changes[datum["model"]].setdefault(datum["split"], []).append(datum["change"])
-    drawn = [model for model in models if changes[model] and all(map(_varies, changes[model].values()))]
+        # Only devices on the split that is reported have a rank.
+        if datum["rank"] is not None and datum["model"] in changes:
+            changes[datum["model"]].append(datum["change"])
+    drawn = [model for model in models if _varies(changes[model])]
     missing = ", ".join(model for model in models if model not in drawn)
     needs = f"fewer than {_MIN_DEVICES} devices, or the same change on all of them"
     omitted = f"Not drawn ({needs}): {missing}." if missing else ""
     if not drawn:
         return Section(title=device_charts.DISTRIBUTION, paragraphs=[omitted])
-    values = [value for model in drawn for own in changes[model].values() for value in own]
+    values = [value for model in drawn for value in changes[model]]
     low, high = min(values), max(values)
     caption = f"Distribution of the {change} over devices, from {low:+.4f} to {high:+.4f}. {omitted}".strip()
-    caption += note
-    return chart_section(device_charts.violins(change, caption, drawn, extent=(low, high)))
+    caption += f" A violin ends at its model's lowest and highest device.{note}"
+    return chart_section(device_charts.violins(change, caption, replace(legend, shown=drawn)))
 
 
 def _varies(changes: Sequence[float]) -> bool:

@@ -1,6 +1,6 @@
 """The curve of a run: a metric over a fixed sample of devices, by training rounds and by bytes."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -9,11 +9,11 @@ from typing import Any
 
 from partita.protocol import DeviceId
 from partita.runs.folder import RunFolder
-from partita.training.evaluation import weighted_mean
+from partita.training.evaluation import Mean, combined_mean
 from partita.training.journal import RoundRow
 
-Mean = tuple[float, float]
-"""A mean and its weight."""
+Measured = tuple[float, int]
+"""A mean, and the number of devices in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +22,13 @@ class CurvePoint:
 
     stage: str
     round: int
-    """Training rounds of the run so far, over all stages; fine-tuning is none."""
+    """Training rounds of the run so far, over all stages; fine-tuning has none."""
     sent: int
     """Bytes of the run's training so far, up and down, with fine-tuning."""
     mean: float
-    """Weighted mean of the metric over the sample."""
+    """Weighted mean of the metric over the devices of the sample that have it."""
     devices: int
-    """Number of devices of the sample that were evaluated."""
+    """Number of these devices."""
 
 
 def curve_of(
@@ -37,7 +37,9 @@ def curve_of(
     """Return the evaluations of a finished run in order, all over the same devices.
 
     The evaluation at the end of a stage covers all evaluated devices: its point has those of the sample only.
-    A stage that failed has no points, and neither has an evaluation without the metric.
+    It replaces an evaluation after the last round, where early stopping has gone back to an earlier one.
+    A stage that failed has no points, and neither has an evaluation that lacks the metric of any device that
+    another one has: training failed there, and a mean without it could look better for that reason.
 
     Args:
         run: the run.
@@ -45,47 +47,38 @@ def curve_of(
         sample: the devices; None is `sample_of(run)`. A run that does not evaluate during training, in a
             comparison for example, can be given the sample of another run.
     """
+    points = list(_points(run, metric, sample_of(run) if sample is None else sample))
+    most = max((point.devices for point in points), default=0)
+    whole = {(point.stage, point.round): point for point in points if point.devices == most}
+    return list(whole.values())
+
+
+def _points(run: RunFolder, metric: str | None, sample: Collection[DeviceId]) -> Iterator[CurvePoint]:
+    """Yield the evaluations that have a mean."""
     summary = run.summary
     column = "metric" if metric in (None, summary["metric"]) else metric
-    final = _final_means(run, column, sample_of(run) if sample is None else sample)
-    points: list[CurvePoint] = []
-    for each in _evaluations(run):
-        mean, devices = final.get(each.stage, (None, 0)) if each.is_final else _combined(each.lines, column)
-        if mean is not None and each.stage not in summary.get("failed", {}):
-            own = {"stage": each.stage, "round": each.round, "sent": each.sent}
-            points.append(CurvePoint(**own, mean=mean, devices=devices))
-    return points
+    final = _final_means(run, column, sample)
+    for each in _record(run).evaluations:
+        found = final.get(each.stage) if each.is_final else each.means.get(column)
+        if found is not None and each.stage not in summary.get("failed", {}):
+            mean, devices = found
+            yield CurvePoint(stage=each.stage, round=each.round, sent=each.sent, mean=mean, devices=devices)
 
 
 def sample_of(run: RunFolder) -> frozenset[DeviceId]:
     """Return the devices that a run evaluates during training; all evaluated devices where it does not."""
-    during = [each for each in _evaluations(run) if not each.is_final]
-    lines = [line for each in during or _evaluations(run) for line in each.lines]
-    return frozenset(device for line in lines for device in line["asked"])
+    return _record(run).sample
 
 
 def has_curve(run: RunFolder) -> bool:
     """Return whether a run was evaluated during training."""
-    return not all(each.is_final for each in _evaluations(run))
+    return not all(each.is_final for each in _record(run).evaluations)
 
 
 def metrics_of(run: RunFolder) -> list[str]:
     """Return the names of the metrics that a run's evaluations have, the headline metric first."""
-    lines = [line for each in _evaluations(run) for line in each.lines]
-    return [run.summary["metric"], *dict.fromkeys(name for line in lines for name in line.get("metrics", {}))]
-
-
-def combined_mean(means: Iterable[Mean]) -> Mean | None:
-    """Return the weighted mean of means with their total weight, None if there are none.
-
-    >>> combined_mean([(0.5, 1), (1.0, 3)])
-    (0.875, 4)
-    """
-    known = list(means)
-    if not known:
-        return None
-    values, weights = zip(*known, strict=True)
-    return weighted_mean(values, weights), sum(weights)
+    found = dict.fromkeys(name for each in _record(run).evaluations for name in each.means)
+    return [run.summary["metric"], *(name for name in found if name != "metric")]
 
 
 def mean_in(line: RoundRow, column: str) -> Mean | None:
@@ -103,33 +96,45 @@ def mean_in(line: RoundRow, column: str) -> Mean | None:
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """One evaluation of all devices, in blocks, and the training before it."""
+    """One evaluation of all devices, and the training before it."""
 
     stage: str
     is_final: bool
     round: int
     sent: int
-    lines: Sequence[RoundRow]
+    means: Mapping[str, Measured]
+    """The means that it has, by column: `metric`, and further metrics by name."""
 
 
-def _evaluations(run: RunFolder) -> Sequence[_Evaluation]:
+@dataclass(frozen=True)
+class _Record:
+    """All evaluations of a run."""
+
+    evaluations: Sequence[_Evaluation]
+    sample: frozenset[DeviceId]
+    """The devices that are evaluated during training; all evaluated devices where there are none."""
+
+
+def _record(run: RunFolder) -> _Record:
     """Return the evaluations of a run; a file that is unchanged is read once."""
     stat = run.rounds_file.stat()
     return _read(run.rounds_file, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, changed: int, size: int) -> Sequence[_Evaluation]:
+def _read(path: Path, changed: int, size: int) -> _Record:
     found: list[_Evaluation] = []
+    asked: dict[bool, set[DeviceId]] = {True: set(), False: set()}
     rounds = sent = 0
     for (work, stage, _, is_final), group in groupby(RunFolder(path.parent).rounds(), key=_key):
         lines = list(group)
         if work == "evaluate":
-            found.append(_Evaluation(stage, is_final, rounds, sent, lines))
+            found.append(_Evaluation(stage, is_final, rounds, sent, dict(_combined(lines))))
+            asked[is_final].update(device for line in lines for device in line["asked"])
         else:
             rounds += sum(line["work"] == "update" for line in lines)
             sent += sum(sum(line["bytes"].values()) for line in lines)
-    return found
+    return _Record(found, frozenset(asked[False] or asked[True]))
 
 
 def _key(line: RoundRow) -> tuple[str, str, int, bool]:
@@ -137,27 +142,29 @@ def _key(line: RoundRow) -> tuple[str, str, int, bool]:
     return line["work"], line["stage"], line["round"], line["final"]
 
 
-def _combined(lines: Iterable[RoundRow], column: str) -> tuple[float | None, int]:
-    """Return the mean over the blocks of an evaluation, and the number of their devices."""
-    blocks = list(lines)
-    known = combined_mean(mean for line in blocks if (mean := mean_in(line, column)) is not None)
-    return known and known[0], sum(len(line["heard"]) for line in blocks)
+def _combined(blocks: Sequence[RoundRow]) -> Iterator[tuple[str, Measured]]:
+    """Yield the mean of each metric over the blocks of an evaluation, and the number of devices in it."""
+    for column in dict.fromkeys(["metric", *(name for line in blocks for name in line.get("metrics", {}))]):
+        own = [line for line in blocks if mean_in(line, column) is not None]
+        if known := combined_mean(mean for line in own if (mean := mean_in(line, column))):
+            yield column, (known[0], sum(_count_in(line, column) for line in own))
 
 
-def _final_means(
-    run: RunFolder, column: str, sample: Collection[DeviceId]
-) -> dict[str, tuple[float | None, int]]:
-    """Return the mean over the sample at the end of each stage, and the number of its devices."""
+def _count_in(line: RoundRow, column: str) -> int:
+    """Return the number of devices in the mean of a metric; all that replied where older runs do not say."""
+    about = line if column == "metric" else line["metrics"][column]
+    return about.get("devices", len(line["heard"]))
+
+
+def _final_means(run: RunFolder, column: str, sample: Collection[DeviceId]) -> dict[str, Measured]:
+    """Return the mean over the sample at the end of each stage, and the number of devices in it."""
     table, split = run.devices, run.summary["split"]
     columns = ["stage", "device", "split", "weight", column]
     rows = table.select(columns).to_pylist() if column in table.column_names else []
-    stages: dict[str, list[Mapping[str, Any]]] = {}
+    stages: dict[str, list[Mean]] = {}
     for row in rows:
-        if row["split"] == split and row["device"] in sample:
-            stages.setdefault(row["stage"], []).append(row)
-    found: dict[str, tuple[float | None, int]] = {}
-    for stage, own in stages.items():
-        measured = [(row[column], row["weight"]) for row in own if row[column] is not None and row["weight"]]
-        known = combined_mean(measured)
-        found[stage] = known and known[0], len(own)
-    return found
+        is_measured = row[column] is not None and row["weight"]
+        if row["split"] == split and row["device"] in sample and is_measured:
+            stages.setdefault(row["stage"], []).append((row[column], row["weight"]))
+    found = {stage: combined_mean(means) for stage, means in stages.items()}
+    return {stage: (mean[0], len(stages[stage])) for stage, mean in found.items() if mean}

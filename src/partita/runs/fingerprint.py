@@ -55,10 +55,15 @@ def _sizes(own: Personalization, task: Task) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """Return a string that is the same in every process: functions by name, dataclasses by their fields."""
+    """Return a string that is the same in every process: functions by name, dataclasses by their fields.
+
+    Fields at their defaults do not count, so that a version with more of them can resume a run.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return _text(partial(type(value), **fields))
+        defaults = {field.name: _default(field) for field in dataclasses.fields(value)}
+        given = {name: own for name, own in fields.items() if _text(own) != _text(defaults[name])}
+        return _text(partial(type(value), **given))
     if isinstance(value, partial):
         settings = [*map(_text, value.args), *(f"{name}={_text(v)}" for name, v in value.keywords.items())]
         return f"{_text(value.func)}({', '.join(settings)})"
@@ -66,6 +71,11 @@ def _text(value: Any) -> str:
         named = value if hasattr(value, "__qualname__") else type(value)
         return f"{named.__module__}.{named.__qualname__}"
     return repr(value)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, `MISSING` if it has none."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _digest(*texts: str) -> str:

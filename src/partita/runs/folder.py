@@ -123,9 +123,19 @@ class RunFolder:
 
     @property
     def has_failed_stage(self) -> bool:
-        """Whether a stage of the finished run or of its baseline failed, and has no result."""
+        """Whether a stage of the finished run or of its baseline failed, and has no result.
+
+        It may have failed for the devices in training, or for the unseen ones.
+        """
         inner = self.baseline
-        return bool(self.summary.get("failed")) or (inner is not None and inner.has_failed_stage)
+        has_failed = bool(self.summary.get("failed") or self.failed_unseen)
+        return has_failed or (inner is not None and inner.has_failed_stage)
+
+    @property
+    def failed_unseen(self) -> Mapping[str, Any]:
+        """The stages in which more than half of the unseen devices failed: how many, of how many, and why."""
+        unseen = self.summary.get("unseen", {})
+        return {stage: numbers for stage, numbers in unseen.items() if "reason" in numbers}
 
     @property
     def costs(self) -> Mapping[str, Any] | None:
@@ -144,11 +154,16 @@ class RunFolder:
             return {}
 
     @staticmethod
-    def of_model(file: Path) -> "RunFolder | None":
-        """Return the run that wrote a file of shared tensors, None if it is not a file in a run's folder."""
+    def of_file(file: Path) -> "RunFolder | None":
+        """Return the run that wrote a file of shared tensors or of derived values, None if no run did."""
         run = RunFolder(file.parent.parent if file.parent.name == "shared" else file.parent)
         is_written = file.parent == run.shared_folder or run.is_checkpoint(file.name)
-        return run if is_written and run.exists else None
+        return run if (is_written or file == run.derived_file) and run.exists else None
+
+    @property
+    def unseen_share(self) -> float:
+        """The share of devices that the run keeps out of training, `evaluate.unseen`."""
+        return self.values.get("evaluate", {}).get("unseen", 0.0)
 
     @property
     def model_file(self) -> Path | None:

@@ -1,4 +1,4 @@
-"""Writing a run: every round committed, in a folder or in memory.
+"""Writing a run in its folder: every round committed.
 
 A round is committed by one rename, that of `commit.json`. Everything that belongs to the round is on disk
 before; after it only the personal parts of counted devices move to their places, and doing that twice does no
@@ -17,8 +17,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from partita.data.arrow import Table, table_of, write_table
-from partita.device.store import Store
+from partita.data.arrow import write_table
 from partita.durable import (
     append_file,
     make_folder,
@@ -29,8 +28,7 @@ from partita.durable import (
     write_file,
 )
 from partita.errors import ConfigError, InUse
-from partita.params import Params, cloned, from_bytes, to_bytes
-from partita.protocol import DeviceId
+from partita.params import Params, from_bytes, to_bytes
 from partita.runs.folder import RunFolder
 from partita.server.round import State
 from partita.training.evaluation import DeviceRow, Summary
@@ -181,8 +179,8 @@ class FolderJournal:
         if changed := [name for name, text in self._fingerprint.items() if recorded.get(name) != text]:
             raise ConfigError(
                 f"The run in `{self.folder.path}` was started with other values of "
-                f"{', '.join(f'`{name}`' for name in changed)}: resume it with the same values, or start a "
-                "new run."
+                f"{', '.join(f'`{name}`' for name in changed)}, or by another version of Partita: resume it "
+                "with the same values and version, or start a new run."
             )
 
     def _truncate(self) -> None:
@@ -229,88 +227,6 @@ class FolderJournal:
         if hashlib.sha256(content).hexdigest() != entry["digest"]:
             raise ConfigError(f"`{path}` is damaged: its digest is not the one that was committed.")
         return from_bytes(content)
-
-
-class MemoryJournal:
-    """The journal of a run in memory; it is also the record that a `Result` reads.
-
-    Args:
-        store: the personal parts of a run in this process; None where the devices keep them elsewhere.
-    """
-
-    def __init__(self, store: Store | None = None) -> None:
-        self._store = store
-        self._lines: list[RoundRow] = []
-        self._rows: list[DeviceRow] = []
-        self._shared: dict[str, Params] = {}
-        self._columns: Mapping[str, type] = {}
-        self._summary: Summary | None = None
-        self._best: tuple[str, int | None, Params] = "", None, {}
-
-    def last(self) -> Commit | None:
-        """Return None: a run in memory is always new."""
-        return None
-
-    def state(self) -> State | None:
-        """Return None: a run in memory is always new."""
-        return None
-
-    def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
-        """Keep the line, the measurements and u after the best round."""
-        self._lines.append(line)
-        self._rows += rows
-        if (commit.stage, commit.best) != self._best[:2]:
-            self._best = commit.stage, commit.best, {} if commit.best is None else state.shared
-
-    def best(self) -> dict[str, Tensor]:
-        """Return u after the best round."""
-        return dict(self._best[2])
-
-    def save_shared(self, name: str, params: Params) -> None:
-        """Keep a copy."""
-        self._shared[name] = cloned(params)
-
-    def shared(self, name: str) -> dict[str, Tensor]:
-        """Return a copy."""
-        return cloned(self._shared[name])
-
-    def rows(self) -> Iterator[DeviceRow]:
-        """Yield the measurements by device."""
-        yield from self._rows
-
-    def finish(self, columns: Mapping[str, type], rows: Iterable[DeviceRow], summary: Summary) -> None:
-        """Keep the measurements and the summary."""
-        self._columns, self._rows, self._summary = columns, list(rows), summary
-
-    def finished(self) -> Summary | None:
-        """Return the summary, None before the end."""
-        return self._summary
-
-    @property
-    def summary(self) -> Summary:
-        """The summary of the finished run."""
-        if self._summary is None:
-            raise ValueError("The run is not finished: it has no summary yet.")
-        return self._summary
-
-    def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of all rounds but those of unseen devices."""
-        yield from (line for line in self._lines if line.get("seen", True))
-
-    def onboarding(self) -> Iterator[RoundRow]:
-        """Yield the lines of the rounds of unseen devices."""
-        yield from (line for line in self._lines if not line.get("seen", True))
-
-    @property
-    def measurements(self) -> Table:
-        """The measurements as a table."""
-        return table_of(self._rows, self._columns)
-
-    def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
-        """Return all tensors that a device keeps."""
-        if self._store is None:
-            raise ValueError("The personal parts of this run are where its executor keeps them.")
-        return self._store.load(device)
 
 
 def _files(content: Mapping[str, Any]) -> set[str]:

@@ -7,6 +7,7 @@ from partita.data.rows import skipped_text
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.training.evaluation import weighted_mean
+from partita.training.stopping import NO_MEASUREMENT
 
 _SHOWN = 3
 """Failed devices that a warning lists."""
@@ -28,8 +29,8 @@ def warnings_of(run: RunFolder) -> list[str]:
 
 
 def _warnings_of_one(run: RunFolder) -> list[str]:
-    found = [*failed_stages(run), *divergence(run), *_without_result(run), *_failed(run)]
-    found += [*_unmeasured(run), *_unchosen(run)]
+    found = [*failed_stages(run), *_failed_unseen(run), *divergence(run), *_without_result(run)]
+    found += [*_failed(run), *_unmeasured(run), *_unstopped(run), *_unchosen(run)]
     return found + ([skipped_text(skipped)] if (skipped := run.skipped()) else [])
 
 
@@ -43,6 +44,15 @@ def failed_stages(run: RunFolder) -> Iterator[str]:
             f"the stage `{stage}` failed and has no result: {failure['failed']} of "
             f"{_devices(failure['devices'])} failed in it ({failure['reason'].rstrip('.')})"
         )
+
+
+def _failed_unseen(run: RunFolder) -> Iterator[str]:
+    """Yield a sentence for each stage without a result on unseen devices."""
+    for stage, failure in run.failed_unseen.items():
+        count = f"{failure['failed']} of {_devices(failure['devices'], 'unseen device')} failed in it"
+        reason = failure["reason"].rstrip(".")
+        why = f"{count} ({reason})" if failure["failed"] else reason
+        yield f"the stage `{stage}` has no result on unseen devices: {why}"
 
 
 def divergence(run: RunFolder) -> Iterator[str]:
@@ -96,14 +106,15 @@ def _training_losses(run: RunFolder) -> dict[str, float]:
 
 
 def _failed(run: RunFolder) -> Iterator[str]:
-    """Yield which devices failed in any round, and why."""
-    reasons: dict[str, str] = {}
-    for line in run.rounds():
-        reasons |= line["failed"]
-    if reasons:
-        shown = "; ".join(f"{device}: {reason}" for device, reason in list(reasons.items())[:_SHOWN])
-        more = f"; the others are in `{run.rounds_file.name}`" if len(reasons) > _SHOWN else ""
-        yield f"{_devices(len(reasons))} failed in at least one round ({shown}{more})"
+    """Yield which devices failed in any round, and why: those in training, then unseen ones."""
+    for name, lines in (("device", run.rounds()), ("unseen device", run.onboarding())):
+        reasons: dict[str, str] = {}
+        for line in lines:
+            reasons |= line["failed"]
+        if reasons:
+            shown = "; ".join(f"{device}: {reason}" for device, reason in list(reasons.items())[:_SHOWN])
+            more = f"; the others are in `{run.rounds_file.name}`" if len(reasons) > _SHOWN else ""
+            yield f"{_devices(len(reasons), name)} failed in at least one round ({shown}{more})"
 
 
 def _unmeasured(run: RunFolder) -> Iterator[str]:
@@ -120,6 +131,13 @@ def _unmeasured(run: RunFolder) -> Iterator[str]:
     has = "has" if missing == 1 else "have"
     split = summary.get("split", "test")
     yield f"{_devices(missing)} {has} no {split} {summary['metric']} ({_reason(run, stage, split)})"
+
+
+def _unstopped(run: RunFolder) -> Iterator[str]:
+    """Yield the stages in which early stopping had nothing to decide by."""
+    for stage, outcome in run.summary.get("early_stopping", {}).items():
+        if outcome["best_round"] is None:
+            yield f"early stopping had no effect in the stage `{stage}`: {NO_MEASUREMENT}"
 
 
 def _unchosen(run: RunFolder) -> Iterator[str]:
@@ -155,5 +173,5 @@ def _reason(run: RunFolder, stage: str, split: str) -> str:
     return f"no {split} examples"
 
 
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
+def _devices(count: int, name: str = "device") -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"

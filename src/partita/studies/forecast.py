@@ -8,7 +8,7 @@ from typing import Any
 from partita.device.store import MemoryStore
 from partita.errors import RunFailed, described
 from partita.protocol import Stage
-from partita.runs.journal import MemoryJournal
+from partita.runs.memory import MemoryJournal
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.comparison import cells_in, check_cell, first_seed, methods_of
@@ -104,5 +104,4 @@ def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int, unseen: int)
         return (evaluated + unseen) * plan.finetune.epochs if plan.finetune else 0
     rounds = range(1, training.rounds + 1) if training else ()
     during_training = [n for n in rounds if training and training.evaluates_after(n, plan.evaluate.every)]
-    sampled = len(plan.evaluate.sampled(evaluated, seed=cell.seed))
-    return evaluated + unseen + len(during_training) * sampled
+    return evaluated + unseen + len(during_training) * plan.evaluate.sample_size(evaluated)

@@ -15,7 +15,7 @@ from partita.tasks.derived import derived_bytes
 from partita.tasks.task import Task
 from partita.training.costs import cost_model_of
 from partita.training.plan import Plan
-from partita.training.visits import visit_costs
+from partita.training.visit_memory import visit_costs
 
 
 def local_executor(
@@ -33,7 +33,7 @@ def local_executor(
 
 
 def write_derived(folder: RunFolder, task: Task) -> None:
-    """Write the values that the task derived from the data of all devices, if there are any."""
+    """Write the values that the task derived from the data of devices in training, if there are any."""
     if task.derived:
         replace_file(folder.derived_file, derived_bytes(task.derived))
 

@@ -173,8 +173,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     ]
     if not outcomes:
         sentences = [note if note.endswith(".") else f"{note}." for note in notes]
-        resume = f"No run is finished: resume it {how_to_resume(comparison.folder)}."
-        raise RunFailed(" ".join(["There is nothing to compare.", *(sentences or [resume])]))
+        raise RunFailed(" ".join(["There is nothing to compare.", *sentences]))
     config = base_of(comparison.values)
     methods = comparison.methods
     return Results(
@@ -218,7 +217,8 @@ def _unfinished(comparison: Comparison, failed: Mapping[str, str]) -> list[str]:
     if not left:
         return []
     verb, every = "is" if len(left) == 1 else "are", len(comparison.cells)
-    return [f"{len(left)} of {every} runs {verb} not finished: resume {how_to_resume(comparison.folder)}."]
+    resume = how_to_resume(comparison.folder)
+    return [f"{len(left)} of {every} runs {verb} not finished: resume {resume}."]
 
 
 def _stopping_notes(cells: Mapping[str, RunFolder]) -> list[str]:

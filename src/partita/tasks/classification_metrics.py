@@ -1,10 +1,12 @@
 """Metrics of classification, from the scores (logits) of all examples of a device.
 
 scikit-learn computes them, except where it lacks a metric or where probabilities would lose digits that
-scores still have.
+scores still have. Scores of any precision are converted to double precision; no metric has a value where one
+of them is not finite.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 
 import numpy as np
 import torch
@@ -14,6 +16,20 @@ from partita.tasks.metrics import Metric, NamedMetric, Undefined, accuracy, chec
 
 _BINS = 15
 _TOP = 5
+
+ScoresFn = Callable[[Tensor, Tensor], float]
+"""Computes a metric from scores and target classes."""
+
+
+def _of_scores(compute: ScoresFn) -> ScoresFn:
+    """Return a metric that gets finite scores in double precision; scikit-learn cannot read bfloat16."""
+
+    @wraps(compute)
+    def checked(scores: Tensor, targets: Tensor) -> float:
+        check_finite(scores)
+        return compute(scores.double(), targets)
+
+    return checked
 
 
 def classification_metrics(names: Sequence[str], classes: int) -> dict[str, Metric]:
@@ -28,15 +44,16 @@ def classification_metrics(names: Sequence[str], classes: int) -> dict[str, Metr
     return metrics
 
 
+@_of_scores
 def top5_accuracy(scores: Tensor, targets: Tensor) -> float:
     """Return the share of examples whose target class is among the five with the largest scores."""
     from sklearn.metrics import top_k_accuracy_score
 
-    check_finite(scores)
     classes = np.arange(scores.shape[1])
     return top_k_accuracy_score(targets.cpu().numpy(), scores.cpu().numpy(), k=_TOP, labels=classes)
 
 
+@_of_scores
 def macro_f1(scores: Tensor, targets: Tensor) -> float:
     """Return the mean of the classes' F1 scores, over the classes that are a target or a prediction.
 
@@ -48,6 +65,7 @@ def macro_f1(scores: Tensor, targets: Tensor) -> float:
     return float(f1_score(targets.cpu().numpy(), scores.argmax(dim=1).cpu().numpy(), average="macro"))
 
 
+@_of_scores
 def balanced_accuracy(scores: Tensor, targets: Tensor) -> float:
     """Return the mean of the classes' accuracies, over the classes among the targets.
 
@@ -61,6 +79,7 @@ def balanced_accuracy(scores: Tensor, targets: Tensor) -> float:
     return float(recall_score(found, predicted, labels=np.unique(found), average="macro"))
 
 
+@_of_scores
 def auroc(scores: Tensor, targets: Tensor) -> float:
     """Return the area under the ROC curve; for more than two classes, the mean of one class against the rest.
 
@@ -76,12 +95,11 @@ def auroc(scores: Tensor, targets: Tensor) -> float:
     """
     from sklearn.metrics import roc_auc_score
 
-    check_finite(scores)
     present = targets.unique()
     if len(present) < 2:
         raise Undefined("all targets are of one class")
     is_class = (targets[:, None] == present).cpu().numpy()
-    odds = torch.stack([_log_odds(scores.double(), each) for each in present.tolist()], dim=1)
+    odds = torch.stack([_log_odds(scores, each) for each in present.tolist()], dim=1)
     return float(roc_auc_score(is_class, odds.cpu().numpy(), average="macro"))
 
 
@@ -90,15 +108,17 @@ def _log_odds(scores: Tensor, of: int) -> Tensor:
     return scores[:, of] - rest.logsumexp(dim=1)
 
 
+@_of_scores
 def log_loss(scores: Tensor, targets: Tensor) -> float:
     """Return the mean negative log-probability of the target class, in nats.
 
     It is computed from the scores in double precision: scikit-learn takes probabilities, which it clips, so
     that a mistake could cost 36 at most.
     """
-    return nn.functional.cross_entropy(scores.double(), targets).item()
+    return nn.functional.cross_entropy(scores, targets).item()
 
 
+@_of_scores
 def calibration_error(scores: Tensor, targets: Tensor) -> float:
     """Return the expected calibration error: the mean distance of accuracy from confidence.
 
@@ -112,8 +132,7 @@ def calibration_error(scores: Tensor, targets: Tensor) -> float:
     >>> calibration_error(torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 0]))
     0.5
     """
-    check_finite(scores)
-    confidence, predicted = scores.double().softmax(dim=1).max(dim=1)
+    confidence, predicted = scores.softmax(dim=1).max(dim=1)
     bins = (confidence * _BINS).ceil().long() - 1
     gaps = torch.zeros(_BINS, dtype=torch.double, device=scores.device)
     gaps.index_add_(0, bins.clamp(0, _BINS - 1), (predicted == targets).double() - confidence)
@@ -121,7 +140,7 @@ def calibration_error(scores: Tensor, targets: Tensor) -> float:
 
 
 CLASSIFICATION = {
-    "accuracy": NamedMetric("accuracy", Metric(accuracy)),
+    "accuracy": NamedMetric("accuracy", Metric(_of_scores(accuracy))),
     "top5": NamedMetric("top-5 accuracy", Metric(top5_accuracy)),
     "macro_f1": NamedMetric("macro F1", Metric(macro_f1)),
     "balanced_accuracy": NamedMetric("balanced accuracy", Metric(balanced_accuracy)),

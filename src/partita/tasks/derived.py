@@ -1,4 +1,4 @@
-"""Values that a task derives from the training rows of all devices, and the JSON file that keeps them.
+"""Values that a task derives from the training rows of all seen devices, and the JSON file for them.
 
 They are the vocabulary of texts, the tokenizer of transcripts, the number of classes, and the columns of a
 table with their standardization. A model is of use only with the values that it was trained with. So a run

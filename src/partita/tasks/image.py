@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from partita.data.classes import count_classes
 from partita.data.examples import Batch
 from partita.data.options import keys_of, options_of
 from partita.data.rows import BadRow, Rows, value_of
@@ -63,7 +64,8 @@ def image(
         metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
             balanced_accuracy, auroc, log_loss, calibration_error.
         derived: the file `derived.json` of a run, to use its number of classes.
-        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
+        unseen: the share of devices that the number of classes does not depend on; in a config,
+            `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if channels not in _MODES:
@@ -76,7 +78,10 @@ def image(
     if not (pixels["std"] > 0).all():
         raise ValueError(f"`std` must be above 0, got {std!r}.")
     source = DeviceTable(Path(data), options_of(table, _KEYS), (image, label), unseen=unseen)
-    values = read_derived("image", derived) or {"kind": "image", "classes": classes or source.classes(label)}
+    values = read_derived("image", derived) or {
+        "kind": "image",
+        "classes": classes or count_classes(source, label),
+    }
     check_agrees("classes", classes, values)
     classes = values["classes"]
     options = {"classes": classes, "channels": channels, "stem": "small" if size < 96 else "large"}

@@ -45,8 +45,8 @@ def speech(
 
     Args:
         data: a Parquet table by device, with a column of audio and one of transcripts.
-        tokens: the number of subword tokens, learned from the training transcripts of all devices by
-            byte-pair encoding. 0: the tokens are characters.
+        tokens: the number of subword tokens, learned from the training transcripts of all devices but the
+            unseen ones by byte-pair encoding. 0: the tokens are characters.
         tokenizer: a sentencepiece model file to use instead, such as the one a pretrained model needs.
         features: the number of log-mel features per frame of 10 ms.
         max_seconds: the maximum length of an utterance; longer ones are bad rows.
@@ -55,7 +55,7 @@ def speech(
         metrics: the names of metrics, the first being the headline metric: wer, cer (word and character error
             rate).
         derived: the file `derived.json` of a run, to use its tokenizer.
-        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
+        unseen: the share of devices that the tokenizer does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if features < 1 or not max_seconds > 0 or tokens < 0:

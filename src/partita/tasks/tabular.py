@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from partita.data.classes import count_classes
 from partita.data.examples import Batch
 from partita.data.numeric import LARGEST, mean_and_std, numeric_columns
 from partita.data.options import keys_of, options_of
 from partita.data.rows import BadRow, Rows
 from partita.data.table import DeviceTable
+from partita.data.training_rows import training_tables
 from partita.tasks.classification_metrics import classification_metrics
 from partita.tasks.derived import Derived, check_agrees, read_derived
 from partita.tasks.metrics import Metric, select
@@ -44,7 +46,8 @@ def tabular(
         regression: whether the label is a number instead of a class.
         classes: the number of classes. 0: one more than the largest label.
         standardize: whether the mean of each column is subtracted and the result divided by its standard
-            deviation. Both are computed over the training rows of all devices.
+            deviation. Both are computed over the training rows of all devices but the
+            unseen ones.
         metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
             balanced_accuracy, auroc, log_loss, calibration_error; with `regression` mae, rmse, r2. Default:
             accuracy, with `regression` mae.
@@ -66,8 +69,8 @@ def tabular(
     values = given or {
         "kind": "tabular",
         "columns": list(names),
-        **({} if regression else {"classes": classes or source.classes(label)}),
-        **(mean_and_std(source.training_tables(names), names) if standardize else {}),
+        **({} if regression else {"classes": classes or count_classes(source, label)}),
+        **(mean_and_std(training_tables(source, names), names) if standardize else {}),
     }
     check_agrees("columns", columns, values)
     check_agrees("classes", classes, values)

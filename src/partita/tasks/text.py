@@ -42,7 +42,7 @@ def text(
     Args:
         data: a Parquet table by device, with a column of texts; words are separated by spaces.
         vocabulary_size: the number of words in the vocabulary, without special tokens: the most frequent ones
-            of the training texts of all devices.
+            of the training texts of all devices but the unseen ones.
         vocabulary: a file of words to use instead, one per line, the most frequent first; anything after a
             space in a line, such as a count, is ignored.
         max_length: the maximum number of input tokens, the beginning-of-text token included; longer texts are
@@ -51,7 +51,7 @@ def text(
         text: the column of texts.
         metrics: the names of metrics, the first being the headline metric: accuracy, perplexity.
         derived: the file `derived.json` of a run, to use its vocabulary.
-        unseen: the share of devices that it does not depend on; in a config, `evaluate.unseen`.
+        unseen: the share of devices that the vocabulary does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
     """
     if vocabulary_size < 1 or max_length < 1:
@@ -103,6 +103,9 @@ def word_accuracy(predictions: Tensor, targets: Tensor) -> float:
 
 def perplexity(predictions: Tensor, targets: Tensor) -> float:
     """Return exp(mean loss of a token), over all tokens but padding: those that the training loss counts.
+
+    It is one device's. The mean over devices is that of their perplexities, weighted by words in the
+    vocabulary like every metric, and usually larger than exp of the mean loss over all tokens.
 
     Args:
         predictions: as in `word_accuracy`.

@@ -44,7 +44,7 @@ class CostModel:
         What the update `local` declares besides the model is sent and kept too.
         """
         kinds = personalization.kinds(self.task.devices.ids)
-        with _same_gradients(self.model):
+        with same_gradients(self.model):
             sizes = [self._costs_of_one(own, device, count, local) for own, device, count in kinds]
         if len(sizes) == 1:
             return {name: value for name, value in sizes[0].items() if name != "devices"}
@@ -134,7 +134,7 @@ def _copy_around_tensors(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _same_gradients(model: nn.Module) -> Iterator[None]:
+def same_gradients(model: nn.Module) -> Iterator[None]:
     """Let the same parameters of a model take a gradient after this block as before it."""
     before = {parameter: parameter.requires_grad for parameter in model.parameters()}
     try:

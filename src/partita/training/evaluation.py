@@ -15,6 +15,8 @@ from partita.training.failures import TrainingFailures
 
 DeviceRow = Mapping[str, Any]
 """Measurements of one device, stage and split: a row of `devices.parquet`."""
+Mean = tuple[float, float]
+"""A mean and its weight."""
 Column = npt.NDArray[np.float64]
 Summary = dict[str, Any]
 
@@ -112,6 +114,19 @@ class Pretrained:
 def weighted_mean(values: Iterable[float], weights: Iterable[float]) -> float:
     """Return the weighted mean of `values`."""
     return float(np.average(np.fromiter(values, float), weights=np.fromiter(weights, float)))
+
+
+def combined_mean(means: Iterable[Mean]) -> Mean | None:
+    """Return the weighted mean of means with their total weight, None if there are none.
+
+    >>> combined_mean([(0.5, 1), (1.0, 3)])
+    (0.875, 4)
+    """
+    known = list(means)
+    if not known:
+        return None
+    values, weights = zip(*known, strict=True)
+    return weighted_mean(values, weights), sum(weights)
 
 
 def summarize(

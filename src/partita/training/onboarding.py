@@ -18,12 +18,12 @@ from partita.training.rounds import Round
 from partita.training.stages import Stages
 
 
-def onboarding_turns(plan: Plan, devices: int, *, first: int = 0) -> list[Turn]:
-    """Return the rounds that onboard a number of devices: fine-tuning and the final evaluations.
+def onboarding_turns(plan: Plan, devices: Sequence[DeviceId], *, first: int = 0) -> list[Turn]:
+    """Return the rounds that onboard devices: fine-tuning and the final evaluations.
 
     Args:
         plan: the plan of the run that has trained the shared part.
-        devices: the number of devices.
+        devices: the devices.
         first: the number of the first of these rounds in the run.
     """
     whole = replace(plan, evaluate=replace(plan.evaluate, sample="all"))

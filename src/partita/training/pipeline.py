@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 
-from partita.errors import RunFailed
+from partita.errors import ConfigError, RunFailed
 from partita.partition import Personalization
 from partita.protocol import Executor, Stage, label_of
 from partita.server.round import State
@@ -25,7 +25,7 @@ from partita.training.onboarding import onboard, onboarding_turns, summarize_uns
 from partita.training.plan import Plan, Turn
 from partita.training.rounds import Round
 from partita.training.stages import ServerStage, Stages
-from partita.training.stopping import Stopping
+from partita.training.stopping import NO_MEASUREMENT, Stopping
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +66,12 @@ class Pipeline:
     ) -> None:
         devices = executor.devices()
         plan.check(devices)
+        _check_restores(plan, executor)
         self._stages = Stages(task, personalization, plan, seed=seed, devices=devices, journal=journal)
         self._executor = executor
         self._journal = journal
         self._turns = self._stages.turns
-        self._onboarding = onboarding_turns(plan, len(self._stages.unseen), first=len(self._turns))
+        self._onboarding = onboarding_turns(plan, self._stages.unseen, first=len(self._turns))
         self._rounds = {True: _training_rounds(self._turns), False: _training_rounds(self._onboarding)}
         self._pretrained = cache(self._measured_pretrained)
         self._unheard = 0
@@ -136,6 +137,8 @@ class Pipeline:
             self._executor.restore(label_of(own.stage, best))
             own = replace(own, failures=self._stages.failures(own.stage, best))
             state = replace(state, shared=self._journal.best())
+        elif own.stopping.patience:
+            logger.warning("Early stopping had no effect in `%s`: %s.", own.stage, NO_MEASUREMENT)
         self._save_result(own, state)
         return own, state
 
@@ -195,33 +198,41 @@ class Pipeline:
             )
 
     def _finish(self) -> Summary:
-        """Write the table of devices and the summary, with the served models where devices choose one."""
-        task, evaluate = self._stages.task, self._stages.plan.evaluate
-        groups = (True, False) if self._stages.unseen else (True,)
-
-        def chosen(*, seen: bool) -> Iterator[DeviceRow]:
-            if evaluate.choose:
-                yield from served(partial(self._rows, seen=seen), task, devices=self._evaluated(seen=seen))
-
-        def measured(*, seen: bool) -> Iterator[DeviceRow]:
-            yield from self._rows(seen=seen)
-            yield from chosen(seen=seen)
-
-        stopping = {stage: self._stages.stopping(stage) for stage in Stage}
+        """Write the table of devices and the summary."""
+        stages, task, split = self._stages, self._stages.task, self._stages.plan.evaluate.split
+        stopping = {stage: stages.stopping(stage) for stage in Stage}
         best: dict[str, int] = {stage: own.best for stage, own in stopping.items() if own.best is not None}
         failures = failures_by_stage(self._journal.rounds(), best)
-        devices = self._evaluated(seen=True)
-        summary = summarize(
-            measured(seen=True), task, devices=devices, split=evaluate.split, failures=failures
-        )
+        rows, devices = self._all_rows(seen=True), len(stages.evaluated)
+        summary = summarize(rows, task, devices=devices, split=split, failures=failures)
         if outcomes := {str(stage): own.record() for stage, own in stopping.items() if own.patience}:
             summary["early_stopping"] = outcomes
-        if self._stages.unseen:
+        if stages.unseen:
             failures = failures_by_stage(self._journal.onboarding())
-            summary["unseen"] = summarize_unseen(measured(seen=False), self._stages, summary, failures)
-        rows = chain(self._journal.rows(), *(chosen(seen=seen) for seen in groups))
+            summary["unseen"] = summarize_unseen(self._all_rows(seen=False), stages, summary, failures)
+        rows = chain(self._journal.rows(), self._served(seen=True), self._served(seen=False))
         self._journal.finish(columns_of(task), rows, summary)
         return summary
+
+    def _all_rows(self, *, seen: bool) -> Iterator[DeviceRow]:
+        """Yield the measurements of the seen or of the unseen devices, with those of served models."""
+        return chain(self._rows(seen=seen), self._served(seen=seen))
+
+    def _served(self, *, seen: bool) -> Iterator[DeviceRow]:
+        """Yield the measurements of the models that devices choose, if they choose one."""
+        devices = self._evaluated(seen=seen)
+        if self._stages.plan.evaluate.choose and devices:
+            yield from served(partial(self._rows, seen=seen), self._stages.task, devices=devices)
+
+
+def _check_restores(plan: Plan, executor: Executor) -> None:
+    """Raise if training may stop early and an executor of one's own cannot let devices go back."""
+    is_patient = any(training.patience for training in plan.trainings.values())
+    if is_patient and not callable(getattr(executor, "restore", None)):
+        raise ConfigError(
+            f"`patience` needs an executor with a method `restore(label)`, and {type(executor).__name__} has "
+            "none: see `Executor`."
+        )
 
 
 def _training_rounds(turns: Sequence[Turn]) -> Counter[Stage]:

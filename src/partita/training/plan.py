@@ -1,28 +1,21 @@
 """The plan of a run: its stages and all of their rounds, in order."""
 
-import contextlib
+import heapq
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from partita.data.examples import examples_of
 from partita.data.unseen import divide
-from partita.errors import CannotDo
 from partita.methods.method import Finetuning, Method
 from partita.protocol import DeviceId, Stage, derive_seed
 from partita.server.optimizers import Averaging, ServerOptimizer
 from partita.server.schedules import Schedule, constant
-from partita.tasks.task import Task
 
 Split = Literal["test", "validation"]
 
 BLOCK = 100
 """Devices in a round of fine-tuning or evaluation."""
-_NO_VALIDATION = (
-    "validation rows, and no device has any: give devices a split `validation`; with a table, set "
-    "`task.validation`, for example to 0.2."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +46,6 @@ class Training:
         if self.devices_per_round < 1:
             raise ValueError(f"`devices_per_round` must be at least 1, got {self.devices_per_round}.")
 
-    def check(self, task: Task) -> None:
-        """Raise if early stopping needs validation rows and no device has any."""
-        if self.patience and self.rounds and not _has_validation(task):
-            raise ValueError(f"`patience` needs {_NO_VALIDATION}")
-
     def evaluates_after(self, done: int, every: int) -> bool:
         """Return whether devices are evaluated during training after `done` rounds.
 
@@ -80,7 +68,8 @@ class Evaluation:
     every: int = 0
     """Rounds between evaluations during training; 0: only at the end of each stage."""
     sample: int | Literal["all"] = "all"
-    """Number of these devices to evaluate during training, a fixed sample; or "all"."""
+    """Number of these devices to evaluate during training, those with the smallest hashes of their ids: the
+    same for all seeds; or "all"."""
     split: Split = "test"
     """Split on which models are evaluated; with `validation`, for tuning, test rows are not read and unseen
     devices not visited."""
@@ -105,13 +94,6 @@ class Evaluation:
         if not 0 <= self.unseen < 1:
             raise ValueError(f"`unseen` must be at least 0 and below 1, got {self.unseen!r}.")
 
-    def check(self, task: Task) -> None:
-        """Raise if validation rows are needed and no device has any."""
-        if not self.choose and self.split != "validation":
-            return
-        if not _has_validation(task):
-            raise ValueError(f"`choose` and `split` need {_NO_VALIDATION}")
-
     @property
     def onboards(self) -> bool:
         """Whether unseen devices are fine-tuned and evaluated at the end."""
@@ -125,24 +107,27 @@ class Evaluation:
         """Return the positions of the evaluated devices among all seen ones, in order."""
         if self.devices == "all":
             return range(devices)
-        if self.devices > devices:
-            raise ValueError(
-                f"`evaluate.devices` must be at most the number of devices, {devices}, got {self.devices}."
-            )
         sample = random.Random(derive_seed(seed, "evaluate")).sample(range(devices), self.devices)
         return sorted(sample)
 
-    def sampled(self, evaluated: int, *, seed: int) -> Sequence[int]:
+    def evaluated(self, seen: Sequence[DeviceId], *, seed: int) -> Sequence[DeviceId]:
+        """Return the evaluated devices among all seen ones, in order."""
+        positions = self.positions(len(seen), seed=seed)
+        return seen if self.devices == "all" else [seen[position] for position in positions]
+
+    def sampled(self, evaluated: Sequence[DeviceId]) -> Sequence[int]:
         """Return the positions, among the evaluated devices, of those evaluated during training, in order."""
         if self.sample == "all":
-            return range(evaluated)
-        if self.sample > evaluated:
-            raise ValueError(
-                f"`evaluate.sample` must be at most the number of evaluated devices, {evaluated}, "
-                f"got {self.sample}."
-            )
-        sample = random.Random(derive_seed(seed, "evaluate", "sample")).sample(range(evaluated), self.sample)
-        return sorted(sample)
+            return range(len(evaluated))
+        # Not drawn by the seed: the range of a curve over seeds would be one over samples too.
+        positions = range(len(evaluated))
+        return sorted(
+            heapq.nsmallest(self.sample, positions, key=lambda at: derive_seed(0, "sample", evaluated[at]))
+        )
+
+    def sample_size(self, evaluated: int) -> int:
+        """Return the number of devices that are evaluated during training, of those that are evaluated."""
+        return evaluated if self.sample == "all" else self.sample
 
 
 @dataclass(frozen=True)
@@ -192,19 +177,28 @@ class Plan:
         return {name: training for name, training in found.items() if training}
 
     def check(self, devices: Sequence[DeviceId]) -> None:
-        """Raise if the plan needs more devices than there are, or none are seen or unseen."""
-        seen = len(self.evaluate.divide(devices)[0])
-        for name, training in self.trainings.items():
-            if training.devices_per_round > seen:
-                raise ValueError(
-                    f"`{name}.devices_per_round` must be at most the number of devices, {seen}, "
-                    f"got {training.devices_per_round}."
-                )
-        self.evaluate.sampled(len(self.evaluate.positions(seen, seed=0)), seed=0)
+        """Raise if the plan needs more devices than there are, or if all or none of them are unseen."""
+        seen, unseen = self.evaluate.divide(devices)
+        number = f"the number of devices, {len(seen)}"
+        if unseen:
+            share = f"{len(unseen)} of {len(devices)} are unseen, `evaluate.unseen`"
+            number = f"the number of devices in training, {len(seen)} ({share})"
+        wanted = {f"{name}.devices_per_round": own.devices_per_round for name, own in self.trainings.items()}
+        if self.evaluate.devices != "all":
+            wanted["evaluate.devices"] = self.evaluate.devices
+        for key, count in wanted.items():
+            if count > len(seen):
+                raise ValueError(f"`{key}` must be at most {number}, got {count}.")
+        evaluated = wanted.get("evaluate.devices", len(seen))
+        if self.evaluate.sample_size(evaluated) > evaluated:
+            raise ValueError(
+                f"`evaluate.sample` must be at most the number of evaluated devices, {evaluated}, "
+                f"got {self.evaluate.sample}."
+            )
 
-    def turns(self, evaluated: int, *, seed: int = 0) -> list[Turn]:
-        """Return every round of a run that evaluates a number of devices; the seed draws the sample."""
-        turns = self._turns(range(evaluated), self.evaluate.sampled(evaluated, seed=seed))
+    def turns(self, evaluated: Sequence[DeviceId]) -> list[Turn]:
+        """Return every round of a run, given the devices that it evaluates."""
+        turns = self._turns(range(len(evaluated)), self.evaluate.sampled(evaluated))
         return [replace(turn, number=number) for number, turn in enumerate(turns)]
 
     def _turns(self, evaluated: Sequence[int], sampled: Sequence[int]) -> Iterator[Turn]:
@@ -225,16 +219,6 @@ class Plan:
                 if training and training.evaluates_after(done, self.evaluate.every):
                     yield from (Turn(stage, "evaluate", done, block) for block in sample)
             yield from (Turn(stage, "evaluate", rounds, block, final=True) for block in blocks)
-
-
-def _has_validation(task: Task) -> bool:
-    """Return whether any device has validation rows."""
-    for device in task.devices.ids:
-        with contextlib.suppress(CannotDo):
-            splits = task.devices[device]
-            if "validation" in splits and len(examples_of(splits["validation"])):
-                return True
-    return False
 
 
 def _blocks(positions: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -8,7 +8,7 @@ from typing import Any
 from partita.protocol import Evaluate, Order, Pace, Update, label_of
 from partita.server.round import Outcome, State
 from partita.tasks.task import Task
-from partita.training.evaluation import DeviceRow, rows_of, weighted_mean, without_metric
+from partita.training.evaluation import DeviceRow, combined_mean, further_metrics, rows_of, without_metric
 from partita.training.journal import Commit, RoundRow
 from partita.training.plan import Turn
 from partita.training.stages import ServerStage
@@ -54,23 +54,34 @@ class Round:
 
     @cached_property
     def rows(self) -> list[DeviceRow]:
-        """The measurements of an evaluation, each with the position of its device."""
+        """The measurements of an evaluation; a device whose training failed has no metrics."""
+        task, failed = self.stage.stages.task, self.stage.failed_models
+        return [
+            without_metric(row, task, failed[row["device"]]) if row["device"] in failed else row
+            for row in self._measured
+        ]
+
+    @cached_property
+    def _measured(self) -> list[DeviceRow]:
+        """The measurements of all devices, each with the position of its device."""
         if self.turn.work != "evaluate":
             return []
         positions = dict(zip(self.outcome.asked, self.turn.block, strict=True))
-        task, failed = self.stage.stages.task, self.stage.failed_models
-        rows: list[DeviceRow] = []
-        for device, metrics in self.outcome.metrics():
-            for row in rows_of(task, self.turn.stage, device, metrics, seen=self.stage.seen):
-                known = without_metric(row, task, failed[device]) if device in failed else row
-                rows.append({**known, "position": positions[device]})
-        return rows
+        return [
+            {**row, "position": positions[device]}
+            for device, metrics in self.outcome.metrics()
+            for row in rows_of(self.stage.stages.task, self.turn.stage, device, metrics, seen=self.stage.seen)
+        ]
 
     def _validation(self) -> dict[str, float]:
-        """Return the mean by which training may stop early."""
-        if not self.stage.may_stop_at(self.turn):
+        """Return the mean by which training may stop early.
+
+        A device whose training failed counts with the personal part that it has kept: without it, a model
+        that fails on difficult devices would look better.
+        """
+        if not self.stage.stopping.depends_on(self.turn):
             return {}
-        means = _means(self.rows, self.stage.stages.task, "validation")
+        means = _means(self._measured, self.stage.stages.task, "validation")
         names = ("metric", "weight") if "metric" in means else ()
         return {f"validation_{name}": means[name] for name in names}
 
@@ -101,19 +112,18 @@ def _rate(pace: Pace) -> float | None:
 def _means(rows: Sequence[DeviceRow], task: Task, split: str) -> dict[str, Any]:
     """Return the weighted means over the devices of an evaluation: of the loss and of all metrics."""
     own = [row for row in rows if row["split"] == split and row["weight"]]
-    further = [name for name in task.metrics if name != task.headline]
+    further = further_metrics(task)
     known = {name: mean for name in ("loss", "metric", *further) if (mean := _mean(own, name))}
     means: dict[str, Any] = {name: known[name]["mean"] for name in ("loss", "metric") if name in known}
     if means:
-        means["weight"] = known["metric" if "metric" in known else "loss"]["weight"]
+        headline = known["metric" if "metric" in known else "loss"]
+        means |= {name: headline[name] for name in ("weight", "devices")}
     metrics = {name: known[name] for name in further if name in known}
     return {**means, "metrics": metrics} if metrics else means
 
 
 def _mean(rows: Sequence[DeviceRow], name: str) -> dict[str, float] | None:
-    """Return the weighted mean of a column over the rows that have it, and their weight."""
+    """Return the weighted mean of a column over the rows that have it, with their weight and their number."""
     known = [(row[name], row["weight"]) for row in rows if row[name] is not None]
-    if not known:
-        return None
-    values, weights = zip(*known, strict=True)
-    return {"mean": weighted_mean(values, weights), "weight": sum(weights)}
+    found = combined_mean(known)
+    return found and {"mean": found[0], "weight": found[1], "devices": len(known)}

@@ -54,10 +54,8 @@ class Stages:
         pretrains = plan.training(Stage.PRETRAINED) is not None
         self.splits = split_by_stage(task, personalization, seed=seed, pretrains=pretrains)
         self.start_of = cache(self._start_of)
-        positions = plan.evaluate.positions(len(self.devices), seed=seed)
-        is_sample = plan.evaluate.devices != "all"
-        self.evaluated = [self.devices[at] for at in positions] if is_sample else self.devices
-        self.turns = plan.turns(len(self.evaluated), seed=seed)
+        self.evaluated = plan.evaluate.evaluated(self.devices, seed=seed)
+        self.turns = plan.turns(self.evaluated)
 
     def open(self, stage: Stage) -> "ServerStage":
         """Return the server's side of a stage."""
@@ -186,15 +184,10 @@ class ServerStage:
         self.failures.add(line)
         self.stopping.add(turn, line)
 
-    def may_stop_at(self, turn: Turn) -> bool:
-        """Return whether a round is an evaluation that early stopping depends on."""
-        return bool(self.stopping.patience) and turn.work == "evaluate" and not turn.final
-
     def at_best(self, turn: Turn) -> Turn:
-        """Return a round; the final evaluation is one of the best round, where training may stop early."""
-        return (
-            turn if self.stopping.best is None or not turn.final else replace(turn, round=self.stopping.best)
-        )
+        """Return a round; if training may stop early, a final evaluation has the number of the best round."""
+        best = self.stopping.best
+        return turn if best is None or not turn.final else replace(turn, round=best)
 
     def cohort(self, turn: Turn) -> Sequence[DeviceId]:
         """Return the devices of a round: a sample in training, otherwise a block of evaluated devices."""
@@ -242,6 +235,6 @@ class ServerStage:
             return plan.finetune.work
         split = plan.evaluate.split
         splits = dict.fromkeys(("train", "validation", split)) if turn.final else (split,)
-        if self.may_stop_at(turn):
+        if self.stopping.depends_on(turn):
             splits = dict.fromkeys((split, "validation"))
         return Evaluate(model=MODEL_OF[self.stage], splits=tuple(splits))

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partita.tasks.metrics import Direction
-from partita.training.evaluation import weighted_mean
+from partita.training.evaluation import Mean, combined_mean
 from partita.training.plan import Turn
+
+NO_MEASUREMENT = "no device had a metric on its validation rows"
+"""The reason why a stage with patience has no best round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +22,7 @@ class Decision:
     >>> metrics = {10: 0.5, 20: 0.8, 30: 0.8, 40: 0.7}
     >>> decision = Decision(patience=20, direction="up")
     >>> for round, metric in metrics.items():
-    ...     decision = decision.after(round, metric)
+    ...     decision = decision.after(round, (metric, 100))
     >>> decision.best, decision.stops
     (20, True)
     """
@@ -31,24 +34,31 @@ class Decision:
     """Training rounds before the last measurement."""
     best: int | None = None
     """Training rounds before the best measurement, the earliest of equals; None before the first metric."""
-    metric: float | None = None
-    """The best metric."""
+    mean: Mean | None = None
+    """The best metric, and the weight of the devices that it was measured on."""
 
-    def after(self, round: int, metric: float | None) -> "Decision":
-        """Return the decision after one more measurement; without a metric it is not better."""
-        if metric is None or not self._is_better(metric):
+    def after(self, round: int, mean: Mean | None) -> "Decision":
+        """Return the decision after one more measurement; without a metric it is not better.
+
+        Only metrics of the same devices can be compared. So a measurement of less weight than the best one's
+        is not better, and one of more weight, which has devices that the best one lacks, is.
+        """
+        if mean is None or not self._is_better(*mean):
             return replace(self, round=round)
-        return replace(self, round=round, best=round, metric=metric)
+        return replace(self, round=round, best=round, mean=mean)
 
     @property
     def stops(self) -> bool:
         """Whether the metric has not become better for too many rounds."""
         return bool(self.patience) and self.best is not None and self.round - self.best >= self.patience
 
-    def _is_better(self, metric: float) -> bool:
-        if self.metric is None:
+    def _is_better(self, metric: float, weight: float) -> bool:
+        if self.mean is None:
             return True
-        return metric > self.metric if self.direction == "up" else metric < self.metric
+        best, best_weight = self.mean
+        if weight != best_weight:
+            return weight > best_weight
+        return metric > best if self.direction == "up" else metric < best
 
 
 class Stopping:
@@ -66,7 +76,7 @@ class Stopping:
         self._planned = sum(turn.work == "update" for turn in turns)
         # An evaluation of many devices takes several rounds: the last of them completes the measurement.
         self._last_blocks = {turn.round: turn.number for turn in self._training if turn.work == "evaluate"}
-        self._blocks: list[tuple[float, float]] = []
+        self._blocks: list[Mean] = []
 
     @property
     def patience(self) -> int:
@@ -78,15 +88,18 @@ class Stopping:
         """Training rounds before the best measurement so far, None where there is none."""
         return self.decision.best
 
+    def depends_on(self, turn: Turn) -> bool:
+        """Return whether a round is an evaluation that decides when training stops."""
+        return bool(self.patience) and turn.work == "evaluate" and not turn.final
+
     def add(self, turn: Turn, line: Mapping[str, Any]) -> None:
         """Add a round, in place, given its line of `rounds.jsonl`."""
-        if not self.patience or turn.work != "evaluate" or turn.final:
+        if not self.depends_on(turn):
             return
         if "validation_metric" in line:
             self._blocks.append((line["validation_metric"], line["validation_weight"]))
         if self._last_blocks[turn.round] == turn.number:
-            metric = weighted_mean(*zip(*self._blocks, strict=True)) if self._blocks else None
-            self.decision = self.decision.after(turn.round, metric)
+            self.decision = self.decision.after(turn.round, combined_mean(self._blocks))
             self._blocks.clear()
 
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -4,7 +4,9 @@ import json
 import re
 import shutil
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +15,7 @@ from compared import done, values
 from partita.cli import main
 from partita.report.comparison.page import comparison_page
 from partita.report.write import write_report
+from partita.studies.comparison import reopen
 from report.run.test_page import ParsedPage, data_sets
 
 pytestmark = pytest.mark.usefixtures("reports")
@@ -209,7 +212,7 @@ def test_local_training_is_not_drawn_if_it_would_dwarf_the_others(tmp_path: Path
     done(tmp_path / "grid", grid)
     page = write_report(tmp_path / "grid").read_text()
 
-    (gain,) = set(re.findall(r"Not drawn, far below the others: Local only: (-[\d.]+)\.", page))
+    (gain,) = set(re.findall(r"Not drawn, far worse than the others: Local only: (-[\d.]+)\.", page))
     assert float(gain) < -1
     assert "Local only" in data_sets(tmp_path / "grid")["devices"]["model"]
     assert "model: Local only" not in (tmp_path / "grid/figures/scatter.svg").read_text()
@@ -249,3 +252,25 @@ def test_the_page_of_a_comparison_begins_with_the_cells_that_diverged(tmp_path: 
     assert any(
         note.startswith("fedalt-output-3: the run diverged in the stage `finetuned`") for note in notes
     )
+
+
+def color_domains(spec: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the models in the order of their colors, wherever a specification has a color by model."""
+    if isinstance(spec, list):
+        for each in spec:
+            yield from color_domains(each)
+    elif isinstance(spec, dict):
+        if spec.get("field") == "model" and "domain" in (spec.get("scale") or {}):
+            yield tuple(spec["scale"]["domain"])
+        for each in spec.values():
+            yield from color_domains(each)
+
+
+def test_a_model_has_the_same_color_in_all_charts(comparison: Path) -> None:
+    page = comparison_page(reopen(comparison))
+
+    domains = {chart.name: set(color_domains(chart.spec)) for chart in page.charts}
+
+    colored = {name for name, each in domains.items() if each}
+    assert colored == {"bytes", "parameters", "metric", "curves", "scatter", "violins", "sorted"}
+    assert len(set().union(*domains.values())) == 1

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import statistics
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,6 @@ import pytest
 from compared import ROUNDS, done, values
 from partita.cli import main
 from partita.config.reading import config_of
-from partita.report.side_by_side.comparable import has_other_data
-from partita.report.side_by_side.sources import Source, SourceModel
 from partita.studies import run as runner
 from report.run.test_page import ParsedPage, data_sets
 
@@ -97,34 +93,32 @@ def test_a_difference_is_paired_over_devices_with_the_last_model_of_the_first_ru
     assert (rows[-1]["seeds"], rows[2]["seeds"], rows[2]["devices"]) == ("2", "1", "6")
 
 
-def test_the_page_says_what_is_best_and_what_is_not_the_same(page: Path) -> None:
+def test_the_page_says_what_is_best_on_what_is_in_common(page: Path, folders: list[Path]) -> None:
     column = "difference from one: FedAlt, fine-tuned value"
-    best = max(rows_of(page), key=lambda row: float(row[column] or 0))
+    best = max(rows_of(page)[6:], key=lambda row: float(row[column] or 0))
     parsed = ParsedPage(page / "report.html")
 
     (title,), text = parsed.texts["h1"], (page / "report.html").read_text()
     assert title == "one, two and grid"
-    assert f"{best['from']}: {best['model']} has the best test closeness of 12 models" in text
-    assert "one and grid have different seeds (1 and 2, 1 in common): means are over all of their own" in text
+    # The runs have one of the two seeds of the comparison.
+    assert f"grid: {best['model']} has the best test closeness of the 6 models with all devices" in text
+    assert text.count("The seeds are not the same (1 in one, 1 in two, 2 in grid; 1 in common).") == 1
+    assert "never called best: all models of one, all models of two." in text
     assert "have different data" not in text
     models = data_sets(page)["models"]
     reference = float(rows_of(page)[2]["closeness mean"])
     points = [reference + float(row[column] or 0) for row in rows_of(page)]
     assert models["point"] == pytest.approx(sorted(points, reverse=True), rel=1e-4)
+    assert models["point"] == pytest.approx(models["mean"], rel=1e-4)
 
 
-def test_the_change_of_a_device_is_from_the_mean_of_the_reference(page: Path, folders: list[Path]) -> None:
-    columns = data_sets(page)["devices"]
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    cells = [metrics(folders[2] / f"cells/local-{seed}", "finetuned") for seed in (3, 4)]
-    reference = metrics(folders[0], "finetuned")
+def test_the_page_begins_with_the_settings_that_differ(page: Path) -> None:
+    with (page / "tables/settings.csv").open() as lines:
+        rows = {row["key"]: [row[name] for name in ("one", "two", "grid")] for row in csv.DictReader(lines)}
 
-    own = {row["device"]: row["change"] for row in rows if row["model"] == "grid: Local only"}
-
-    mean = {device: statistics.fmean(cell[device][0] for cell in cells) for device in reference}
-    expected = {device: mean[device] - reference[device][0] for device in reference}
-    assert own == pytest.approx(expected, rel=1e-3)
-    assert {row["change"] for row in rows if row["model"] == "one: FedAlt, fine-tuned"} == {None}
+    # A comparison has no method and no personal part of its own; it evaluates during training.
+    assert rows.pop("personalize.rounds") == ["2", "3", "2"]
+    assert set(rows) <= {"personalize.method", "partition.personal", "evaluate.every", "evaluate.sample"}
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -145,36 +139,6 @@ def test_other_data_are_not_paired_and_the_first_sentence_says_so(
     assert "The best test closeness of each: one: " in text
     devices = data_sets(Path("runs/report-1"))["devices"]["device"]
     assert {"d0", "other: d0"} <= set(devices)
-
-
-def source(weight: int = 3, **data: str) -> Source:
-    """A source of which only the data matter."""
-    keys = {f"task.{key}": text for key, text in data.items()}
-    model = SourceModel(title="", part="", by_seed={1: {"d0": (0.5, weight)}}, rounds=0, sent=0)
-    given = dict.fromkeys((field.name for field in fields(Source)), None)
-    return Source(**given | {"data": keys, "reference": model})
-
-
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        ({"kind": "image", "data": "1 rows, sha256 a"}, False),
-        ({"kind": "image", "data": "1 rows, sha256 a", "size": "28"}, False),
-        ({"kind": "image", "data": "1 rows, sha256 b"}, True),
-        ({"kind": "text", "data": "1 rows, sha256 a"}, True),
-    ],
-)
-def test_a_table_is_known_by_its_digest(other: dict[str, str], expected: bool) -> None:
-    assert has_other_data(source(kind="image", data="1 rows, sha256 a"), source(**other)) is expected
-
-
-def test_without_a_table_every_setting_counts_but_metrics_and_validation() -> None:
-    assert has_other_data(source(kind="synthetic"), source(kind="synthetic", devices="30"))
-    assert not has_other_data(source(kind="synthetic"), source(kind="synthetic", validation="0.2"))
-
-
-def test_a_device_with_another_number_of_examples_is_another_one() -> None:
-    assert has_other_data(source(kind="python"), source(kind="python", weight=4))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,10 @@ TEXT_SIZE = 14
 """The size of texts in pixels."""
 LETTER = 8.5
 """The width of a bold letter in pixels, nearly."""
+GRAY = "#808890"
+"""The color of models without one of their own, on a light and on a dark page."""
+THIN = {"strokeWidth": 1, "opacity": 0.6, "color": GRAY}
+"""The lines of models without a color."""
 _GAP = 24
 """Pixels between two charts side by side."""
 _CONFIG = {
@@ -52,30 +56,18 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Legend:
-    """How a chart encodes its models: methods by color, personal parts by shape."""
+    """The colors of models."""
 
-    methods: Sequence[str]
-    """The methods of all charts on the page, in the order of their colors: a method keeps its color."""
+    models: Sequence[str]
+    """All models on the page that have a color, in the order of colors: a model keeps its color."""
     shown: Sequence[str]
-    """The methods that this chart shows."""
-    parts: Sequence[str] = ()
-    """The personal parts, if there are several."""
-    field: str = "method"
-    """The column that colors tell apart."""
+    """The models that this chart shows in color."""
 
     @property
     def colors(self) -> alt.Color:
-        """The color of each method."""
-        scale, legend = alt.Scale(domain=list(self.methods)), alt.Legend(values=list(self.shown))
-        title = "method" if self.parts else "model"
-        return alt.Color(f"{self.field}:N", scale=scale, title=title, legend=legend)
-
-    @property
-    def shapes(self) -> Any:
-        """The shape of each personal part; undefined if there are none."""
-        if not self.parts:
-            return alt.Undefined
-        return alt.Shape("part:N", sort=list(self.parts), title="personal part")
+        """The color of each model."""
+        scale, legend = alt.Scale(domain=list(self.models)), alt.Legend(values=list(self.shown))
+        return alt.Color("model:N", scale=scale, title="model", legend=legend)
 
 
 def chart_of(name: str, title: str, caption: str, drawn: Any, *data: str) -> Chart:

@@ -6,7 +6,17 @@ from typing import Any
 
 import altair as alt
 
-from partita.report.charts.chart import HEIGHT, LETTER, TEXT_SIZE, WIDTH, Chart, Legend, chart_of, from_data
+from partita.report.charts.chart import (
+    HEIGHT,
+    LETTER,
+    TEXT_SIZE,
+    THIN,
+    WIDTH,
+    Chart,
+    Legend,
+    chart_of,
+    from_data,
+)
 
 TITLE = "Curves"
 """The title of the headline metric's curves, which a page also uses where there are none."""
@@ -14,7 +24,6 @@ FURTHER = "Curves of further metrics"
 _AXES = {"round": "training rounds", "megabytes": "MB up and down, all devices"}
 """The title of each horizontal axis, by field."""
 _TICKS = alt.Axis(tickMinStep=1, tickCount=8, labelOverlap=True, format=",d")
-_THIN = {"clip": True, "strokeWidth": 1, "opacity": 0.6, "color": "gray"}
 _FURTHER_HEIGHT = 150
 _MARGIN = 1.03
 """An axis is so many times as long as the longest line."""
@@ -74,12 +83,12 @@ class Curves:
         trained = _where(metric, is_shown=True, is_trained=True)
         finetuned = _where(metric, is_shown=True, is_trained=False)
         lines: list[Any] = [
-            others.mark_line(**_THIN).encode(**place),
+            others.mark_line(clip=True, **THIN).encode(**place),
             trained.mark_line(clip=True, point={"size": 26}).encode(**colored),
             finetuned.mark_point(shape="diamond", size=110, strokeWidth=2).encode(**colored),
         ]
         if self.is_chain:
-            lines.insert(0, _where(metric).mark_line(**_THIN).encode(x=across, y=up))
+            lines.insert(0, _where(metric).mark_line(clip=True, **THIN).encode(x=across, y=up))
         if self.has_band:
             band = trained.mark_area(clip=True, opacity=0.15).encode(**colored)
             lines.insert(0, band.encode(y=alt.Y("low:Q", title=axis), y2="high:Q"))
@@ -107,7 +116,7 @@ class Curves:
         numbers = {"mean": axis, **seeds}
         return [
             "model:N",
-            alt.Tooltip("round:Q", title="training rounds"),
+            alt.Tooltip("round:Q", title="training rounds", format=",.5~g"),
             alt.Tooltip("megabytes:Q", title="MB", format=",.4~g"),
             *(alt.Tooltip(f"{name}:Q", title=title, format=".4f") for name, title in numbers.items()),
         ]

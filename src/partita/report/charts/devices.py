@@ -1,5 +1,6 @@
 """Charts of all devices: changes of the metric, and training examples."""
 
+import json
 from collections.abc import Sequence
 
 import altair as alt
@@ -11,24 +12,28 @@ EXAMPLES = "Training examples per device"
 """Titles of charts that a page also uses where the chart cannot be drawn."""
 _MAX_COLUMNS = 3
 """Small multiples side by side."""
-_SPLITS = ["train", "validation", "test"]
-_MARGIN = 0.1
-"""The share of the range that is added above and below a violin."""
+_APART = 0.02
+"""The share of the axis over which the points of one device under all models are spread, to be seen."""
 
 
 def scatter(change: str, caption: str, legend: Legend) -> Chart:
-    """Return every device's change against its training examples, by split; a menu highlights a model."""
-    choices = alt.binding_select(options=[None, *legend.shown], labels=["all", *legend.shown], name="Show ")
-    chosen = alt.selection_point(fields=[legend.field], bind=choices)
+    """Return every device's change against its training examples; a menu highlights a model."""
+    models = list(legend.shown)
+    choices = alt.binding_select(options=[None, *models], labels=["all", *models], name="Show ")
+    chosen = alt.selection_point(fields=["model"], bind=choices)
+    step = _APART / max(1, len(models) - 1)
+    beside = (
+        f"(indexof({json.dumps(models)}, datum.model) * {step} - {_APART / 2}) * (datum.most - datum.least)"
+    )
     drawn = (
-        from_data("devices")
-        .transform_filter("isValid(datum.change)")
-        .transform_filter(alt.FieldOneOfPredicate(legend.field, list(legend.shown)))
-        .mark_point(filled=True, size=36)
+        _on_split(models)
+        .transform_joinaggregate(least="min(examples)", most="max(examples)")
+        .transform_calculate(place=f"datum.examples + {beside if len(models) > 1 else 0}")
+        .mark_point(size=34, strokeWidth=1.6)
         .encode(
-            x=alt.X("examples:Q", title="training examples", scale=alt.Scale(zero=False), axis=COUNTS),
+            x=alt.X("place:Q", title="training examples", scale=alt.Scale(zero=False), axis=COUNTS),
             y=alt.Y("change:Q", title=change),
-            opacity=alt.condition(chosen, alt.value(0.65), alt.value(0.04)),
+            opacity=alt.condition(chosen, alt.value(0.8), alt.value(0.04)),
             tooltip=[
                 "device:N",
                 "model:N",
@@ -36,50 +41,53 @@ def scatter(change: str, caption: str, legend: Legend) -> Chart:
                 alt.Tooltip("change:Q", title=change, format="+.4f"),
             ],
             color=legend.colors,
-            shape=legend.shapes,
         )
         .add_params(chosen)
-        .properties(width=width_of(2), height=HEIGHT)
-        .facet(alt.Facet("split:N", title=None, sort=_SPLITS), columns=2)
+        .properties(width=WIDTH, height=HEIGHT)
     )
-    return chart_of("scatter", "Change by number of training examples", caption, drawn, "devices")
+    spread = " Points of one device under several models are side by side." if len(models) > 1 else ""
+    title = "Change by number of training examples"
+    return chart_of("scatter", title, f"{caption}{spread}", drawn, "devices")
 
 
-def violins(change: str, caption: str, models: Sequence[str], *, extent: Sequence[float]) -> Chart:
-    """Return the distribution of the change over devices: a violin for each model, a color for each split."""
-    columns = min(len(models), _MAX_COLUMNS)
-    low, high = extent
-    margin = _MARGIN * (high - low)
-    drawn = (
-        from_data("devices")
-        .transform_filter("isValid(datum.change)")
-        .transform_filter(alt.FieldOneOfPredicate("model", list(models)))
-        .transform_density(
-            "change",
-            groupby=["model", "split"],
-            as_=["change", "right"],
-            extent=[low - margin, high + margin],
-        )
+def violins(change: str, caption: str, legend: Legend) -> Chart:
+    """Return the distribution of the change over devices: a violin for each model, as high as its range."""
+    drawn = list(legend.shown)
+    columns = min(len(drawn), _MAX_COLUMNS)
+    panels = (
+        _on_split(drawn)
+        .transform_density("change", groupby=["model"], as_=["change", "right"], resolve="independent")
         .transform_calculate(left="-datum.right")
-        .mark_area(orient="horizontal", opacity=0.55)
+        .mark_area(orient="horizontal", opacity=0.8)
         .encode(
             x=alt.X("left:Q", title=None, axis=None),
             x2="right:Q",
             y=alt.Y("change:Q", title=change),
-            color=alt.Color("split:N", sort=_SPLITS, title="split"),
+            color=legend.colors.legend(None),
         )
         .properties(width=width_of(columns), height=HEIGHT)
-        .facet(alt.Facet("model:N", title=None, sort=list(models)), columns=columns)
+        .facet(alt.Facet("model:N", title=None, sort=drawn), columns=columns)
     )
-    return chart_of("violins", DISTRIBUTION, caption, drawn, "devices")
+    return chart_of("violins", DISTRIBUTION, caption, panels, "devices")
 
 
-def sorted_changes(change: str, caption: str, models: Sequence[str], *, has_band: bool) -> Chart:
+def _on_split(models: Sequence[str]) -> alt.Chart:
+    """Return an empty chart of some models' changes, on the split that the page reports."""
+    return (
+        from_data("devices")
+        .transform_filter("isValid(datum.rank)")
+        .transform_filter(alt.FieldOneOfPredicate("model", list(models)))
+    )
+
+
+def sorted_changes(change: str, caption: str, legend: Legend, *, has_band: bool) -> Chart:
     """Return the sorted change of every device, with a band from the lowest to the highest seed."""
+    models = list(legend.shown)
     columns = min(len(models), _MAX_COLUMNS)
     base = alt.Chart().encode(x=alt.X("rank:Q", title="devices, sorted by change"))
     tips = {"change": change, "low": "lowest seed", "high": "highest seed"}
     shown = list(tips) if has_band else ["change"]
+    base = base.encode(color=legend.colors.legend(None))
     line = base.mark_line(point={"size": 14}).encode(
         y=alt.Y("change:Q", title=change),
         tooltip=[
@@ -93,9 +101,9 @@ def sorted_changes(change: str, caption: str, models: Sequence[str], *, has_band
     drawn = (
         alt.layer(*([band] if has_band else []), zero, line, data=alt.NamedData(name="devices"))
         .transform_filter("isValid(datum.rank)")
-        .transform_filter(alt.FieldOneOfPredicate("model", list(models)))
+        .transform_filter(alt.FieldOneOfPredicate("model", models))
         .properties(width=width_of(columns), height=HEIGHT)
-        .facet(alt.Facet("model:N", title=None, sort=list(models)), columns=columns)
+        .facet(alt.Facet("model:N", title=None, sort=models), columns=columns)
     )
     return chart_of("sorted", "Change of every device, sorted", caption, drawn, "devices")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import altair as alt
 
@@ -24,10 +25,12 @@ _WIDTH, _NARROW_WIDTH = 560, 1040
 """The width of the bars; on a narrow page they have the room of names and numbers too."""
 _NARROW_TEXT = 13
 """The size of names and numbers on a narrow page, in pixels."""
+_DASH, _DASH_OFFSET = 36, 8
+"""The length of the reference's line in a row of a narrow page, and how far below its middle it is drawn."""
 _MEAN, _GAIN = 70, 160
 """Where the columns of means and differences end, in pixels right of the bars."""
 
-_HEADINGS = {"mean": "mean", "gain": "difference"}
+_HEADINGS = {"point": "mean", "gain": "difference"}
 """The headings of the columns of numbers."""
 
 
@@ -42,17 +45,32 @@ class Forest:
     metric: str
     """The title of the axis."""
     ends: tuple[float, float]
-    """The ends of the axis; values beyond them are drawn as arrows."""
+    """The ends of the axis; a bar beyond them ends in an arrow, a mean beyond them is a hollow arrow."""
     line: float | None
     """The mean of the reference."""
     label: str = ""
     """The name and the mean of the reference."""
 
     @property
+    def inside(self) -> str:
+        """The expression for whether a mean is on the axis."""
+        low, high = self.ends
+        return f"datum.point >= {low} && datum.point <= {high}"
+
+    @property
     def x(self) -> alt.X:
         """The encoding of a mean."""
+        return alt.X("point:Q", **self._across)
+
+    @property
+    def x_line(self) -> alt.XDatum:
+        """The encoding of the reference's mean."""
+        return alt.XDatum(self.line, **self._across)
+
+    @property
+    def _across(self) -> dict[str, Any]:
         scale = alt.Scale(domain=list(self.ends), clamp=True, nice=False, zero=False)
-        return alt.X("point:Q", title=self.metric, scale=scale, axis=alt.Axis(tickCount=5, format=".4~f"))
+        return {"title": self.metric, "scale": scale, "axis": alt.Axis(tickCount=5, format=".4~f", grid=True)}
 
     def y(self, axis: alt.Axis | None) -> alt.Y:
         """The encoding of a model's row."""
@@ -63,17 +81,17 @@ def forest(content: Forest) -> Chart:
     """Return the plot, with names left of the bars, or on a narrow page above them."""
     names = alt.Axis(labelLimit=330, domain=False, ticks=False, labelPadding=8)
     y = content.y(names)
-    columns = [*_column(content, y, "mean", ".4f", _MEAN), *_column(content, y, "gain", "+.4f", _GAIN)]
-    wide = alt.layer(*_marks(content, names), *columns)
+    columns = [*_column(content, y, "point", ".4f", _MEAN), *_column(content, y, "gain", "+.4f", _GAIN)]
+    wide = alt.layer(*_line(content), *_marks(content, names), *columns)
     wide = wide.properties(width=_WIDTH, height=alt.Step(_ROW))
-    narrow = alt.layer(*_marks(content, None), *_texts_above(content))
+    narrow = alt.layer(*_line(content, is_narrow=True), *_marks(content, None), *_texts_above(content))
     narrow = narrow.properties(width=_NARROW_WIDTH, height=alt.Step(_NARROW_ROW))
     chart = chart_of("forest", content.title, content.caption, wide, "models")
     return replace(chart, narrow=chart_of("forest", "", content.caption, narrow).spec)
 
 
 def _marks(content: Forest, names: alt.Axis | None) -> list[alt.Chart]:
-    """Return the layers with the line of the reference, the intervals and the means."""
+    """Return the layers with the intervals and the means."""
     legend = alt.Legend(title=None, orient="top", values=[BETTER, UNCLEAR, WORSE], symbolSize=160, offset=26)
     domain = list(_SHAPES)
     colors = alt.Color("verdict:N", scale=alt.Scale(domain=domain, range="ordinal"), legend=legend)
@@ -84,14 +102,15 @@ def _marks(content: Forest, names: alt.Axis | None) -> list[alt.Chart]:
     rows = from_data("models").encode(
         y=content.y(names), color=colors, tooltip=["model:N", *numbers, "verdict:N"]
     )
-    bars = rows.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=3.5)
-    means = rows.mark_point(filled=True, size=170, opacity=1).encode(x=content.x, shape=shapes)
+    drawn = rows.transform_filter(content.inside)
+    bars = rows.transform_filter(f"isValid(datum.low) && {content.inside}").mark_rule(strokeWidth=3.5)
+    means = drawn.mark_point(filled=True, size=170, opacity=1).encode(x=content.x, shape=shapes)
     ends = alt.X("low:Q", title=content.metric)
-    return [*_line(content), bars.encode(x=ends, x2="high:Q"), means, *_arrows(content, rows)]
+    return [bars.encode(x=ends, x2="high:Q"), means, *_arrows(content, rows)]
 
 
-def _line(content: Forest) -> list[alt.Chart]:
-    """Return the dashed line of the reference, with its name."""
+def _line(content: Forest, *, is_narrow: bool = False) -> list[alt.Chart]:
+    """Return the dashed line of the reference, with its name; on a narrow page it spares all names."""
     if content.line is None:
         return []
     low, high = content.ends
@@ -100,31 +119,41 @@ def _line(content: Forest) -> list[alt.Chart]:
     before = -round(share * LETTER * len(content.label))
     one = from_data("models").transform_filter(f"datum.verdict == '{REFERENCE}'").encode(x=content.x)
     name = one.mark_text(align="left", dx=before, fontSize=TEXT_SIZE, fontWeight="bold")
+    dashes = from_data("models").mark_tick(orient="vertical", size=_DASH, thickness=2, yOffset=_DASH_OFFSET)
     return [
-        one.mark_rule(strokeDash=[6, 4], strokeWidth=2),
+        dashes.encode(x=content.x_line, y=content.y(None))
+        if is_narrow
+        else one.mark_rule(strokeDash=[6, 4], strokeWidth=2),
         name.encode(text=alt.value(content.label), y=alt.value(-12)),
     ]
 
 
 def _arrows(content: Forest, rows: alt.Chart) -> list[alt.Chart]:
-    """Return an arrow at the end of the axis for each row that extends beyond it."""
+    """Return an arrow at the end of the axis for each bar and each mean beyond it."""
     low, high = content.ends
-    return [
-        rows.transform_filter(f"(isValid(datum.{end}) ? datum.{end} : datum.point) {beyond}")
-        .mark_point(shape=shape, filled=True, size=130, opacity=1)
-        .encode(x=alt.value(at))
-        for end, beyond, shape, at in (
-            ("low", f"< {low}", "triangle-left", 0),
-            ("high", f"> {high}", "triangle-right", alt.ExprRef("width")),
-        )
-    ]
+    found: list[alt.Chart] = []
+    for end, beyond, shape, at in (
+        ("low", f"< {low}", "triangle-left", 0),
+        ("high", f"> {high}", "triangle-right", alt.ExprRef("width")),
+    ):
+        x = alt.value(at)
+        align, inward = ("left", 12) if end == "low" else ("right", -12)
+        bars = rows.transform_filter(f"isValid(datum.{end}) && datum.{end} {beyond} && {content.inside}")
+        means = rows.transform_filter(f"datum.point {beyond}")
+        number = means.mark_text(align=align, dx=inward, fontSize=_NARROW_TEXT)
+        found += [
+            bars.mark_point(shape=shape, filled=True, size=130, opacity=1).encode(x=x),
+            means.mark_point(shape=shape, filled=False, size=150, strokeWidth=2, opacity=1).encode(x=x),
+            number.encode(x=x, text=alt.Text("point:Q", format=".4f")),
+        ]
+    return found
 
 
 def _column(content: Forest, y: alt.Y, field: str, form: str, at: int) -> list[alt.Chart]:
     """Return a column of numbers right of the bars, with its heading."""
     x = alt.value(alt.ExprRef(f"width + {at}"))
     rows = from_data("models")
-    weight = "bold" if field == "mean" else "normal"
+    weight = "bold" if field == "point" else "normal"
     numbers = rows.transform_filter(f"isValid(datum.{field})")
     numbers = numbers.mark_text(align="right", fontSize=TEXT_SIZE, fontWeight=weight)
     first = rows.transform_filter(alt.FieldEqualPredicate(field="model", equal=content.models[0]))
@@ -138,14 +167,14 @@ def _column(content: Forest, y: alt.Y, field: str, form: str, at: int) -> list[a
 def _texts_above(content: Forest) -> list[alt.Chart]:
     """Return each model's name and numbers, above its bar."""
     rows = from_data("models").encode(y=content.y(None))
-    room = alt.ExprRef("width - 112")
-    numbers = "format(datum.mean, '.4f') + (isValid(datum.gain) ? '  ' + format(datum.gain, '+.4f') : '')"
+    room = alt.ExprRef("width - 110")
+    numbers = "format(datum.point, '.4f') + (isValid(datum.gain) ? '  ' + format(datum.gain, '+.4f') : '')"
     texts = rows.transform_calculate(numbers=numbers)
     return [
         rows.mark_text(align="left", dy=-19, fontSize=_NARROW_TEXT, limit=room).encode(
             x=alt.value(0), text="model:N"
         ),
-        texts.mark_text(align="right", dy=-19, fontSize=_NARROW_TEXT, fontWeight="bold").encode(
+        texts.mark_text(align="right", dy=-19, fontSize=_NARROW_TEXT).encode(
             x=alt.value(alt.ExprRef("width")), text="numbers:N"
         ),
     ]

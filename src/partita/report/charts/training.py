@@ -4,9 +4,22 @@ from collections.abc import Mapping
 
 import altair as alt
 
-from partita.report.charts.chart import COUNTS, HEIGHT, WIDTH, Chart, Legend, chart_of, from_data, width_of
+from partita.report.charts.chart import (
+    COUNTS,
+    GRAY,
+    HEIGHT,
+    THIN,
+    WIDTH,
+    Chart,
+    Legend,
+    chart_of,
+    from_data,
+    width_of,
+)
 
 _SMALL_HEIGHT = 90
+PRETRAINING = "pretraining"
+"""The part of the pretrained model in the data of losses."""
 
 
 def curves(quantities: Mapping[str, str], caption: str) -> Chart:
@@ -29,19 +42,24 @@ def curves(quantities: Mapping[str, str], caption: str) -> Chart:
 
 
 def losses(caption: str, legend: Legend) -> Chart:
-    """Return a comparison's training loss by round: a line for each method, a panel for each part."""
-    columns = min(len(legend.parts), 2)
+    """Return a comparison's training loss by round: a line for each model, a panel for pretraining."""
+    panel = f"datum.part === '{PRETRAINING}' ? '{PRETRAINING}' : 'personalization'"
+    shown = alt.FieldOneOfPredicate("model", list(legend.shown))
     drawn = (
         from_data("rounds")
+        .transform_calculate(panel=panel)
         .mark_line()
         .encode(
             x=alt.X("round:Q", axis=COUNTS),
             y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(zero=False)),
-            color=legend.colors,
+            detail="model:N",
+            color=alt.condition(shown, legend.colors, alt.value(GRAY)),
+            size=alt.condition(shown, alt.value(2.5), alt.value(THIN["strokeWidth"])),
+            opacity=alt.condition(shown, alt.value(1), alt.value(THIN["opacity"])),
             tooltip=["model:N", "round:Q", alt.Tooltip("loss:Q", format=".4~g")],
         )
-        .properties(width=width_of(columns), height=HEIGHT)
-        .facet(alt.Facet("part:N", title=None, sort=list(legend.parts)), columns=columns)
+        .properties(width=width_of(2), height=HEIGHT)
+        .facet(alt.Facet("panel:N", title=None, sort=[PRETRAINING]), columns=2)
         .resolve_scale(x="independent", y="independent")
     )
     return chart_of("curves", "Training", caption, drawn, "rounds")

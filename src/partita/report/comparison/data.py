@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from partita.protocol import DeviceId
+from partita.report.charts.training import PRETRAINING
 from partita.report.figures import Datum
 from partita.report.run.data import Place, ranked, training_rounds
 from partita.report.tables.models import ComparedModel, models_of
@@ -111,16 +112,19 @@ class ComparisonData:
         found: list[Datum] = []
         for variant in self.results.outcomes:
             losses: dict[int, list[float]] = {}
-            for run in self._runs(variant).values():
+            runs = self._runs(variant)
+            for run in runs.values():
                 for line in training_rounds(run):
                     if line["work"] == "update" and line["loss"] is not None:
                         losses.setdefault(line["round"] + 1, []).append(line["loss"])
             own = {
                 "model": self.name(variant),
                 "method": self.results.titles[variant[0]],
-                "part": "pretraining" if variant[0] == START else variant[1] or WHOLE,
+                "part": PRETRAINING if variant[0] == START else variant[1] or WHOLE,
             }
-            found += [{**own, "round": at, "loss": statistics.fmean(each)} for at, each in losses.items()]
+            # With early stopping, seeds have different numbers of rounds.
+            every = {at: each for at, each in losses.items() if len(each) == len(runs)}
+            found += [{**own, "round": at, "loss": statistics.fmean(each)} for at, each in every.items()]
         return found
 
     @cached_property

@@ -1,10 +1,10 @@
 """The charts of a comparison's devices, under the best models and the reference."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partita.report.charts import devices as device_charts
-from partita.report.charts.chart import Legend
+from partita.report.comparison.colors import legend_of
 from partita.report.comparison.data import ComparisonData
 from partita.report.comparison.standings import Standings
 from partita.report.differences import counted
@@ -41,16 +41,16 @@ class DeviceSections:
             yield Section(title="Devices", paragraphs=["No device's metric differs between models."])
             return
         change = change_of(data.results.metric, data.results.direction)
-        names, omitted = self._drawn, self._omitted()
+        omitted = self._omitted()
         relative = f"relative to {reference}{self.over_seeds}"
         caption = f"Each point is one device under one model: its change {relative}, by training examples."
-        legend = Legend(methods=names, shown=names, field="model")
+        legend = replace(legend_of(self.standings), shown=self._drawn)
         yield scatter_section(data.devices, device_charts.scatter(change, f"{caption}{omitted}", legend))
-        yield distribution_section(data.devices, change, names, omitted)
+        yield distribution_section(data.devices, change, legend, omitted)
         has_band = bool(self.over_seeds)
         band = " The band is the range over seeds." if has_band else ""
         caption = f"The change of every device {relative}, lowest first.{band}{omitted}"
-        yield chart_section(device_charts.sorted_changes(change, caption, names, has_band=has_band))
+        yield chart_section(device_charts.sorted_changes(change, caption, legend, has_band=has_band))
         yield examples_section(list(data.training_examples.values()))
 
     @property
@@ -78,5 +78,5 @@ class DeviceSections:
             )
         if far:
             changes = "; ".join(f"{data.name(variant)}: {data.change(variant):+.4f}" for variant in far)
-            sentences += f" Not drawn, far below the others: {changes}."
+            sentences += f" Not drawn, far worse than the others: {changes}."
         return sentences

@@ -1,22 +1,22 @@
 """The page of a comparison: its tables, and every device under every method."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from partita.report.charts import training as training_charts
-from partita.report.charts.chart import Legend
 from partita.report.comparison.answer import ComparisonAnswer
+from partita.report.comparison.colors import legend_of
 from partita.report.comparison.data import ComparisonData, read_comparison
 from partita.report.comparison.devices import DeviceSections
 from partita.report.comparison.standings import Standings
 from partita.report.comparison.tradeoffs import PARAMETERS, TRAFFIC, tradeoff_section
 from partita.report.comparison.unseen import UnseenAnswer
 from partita.report.curve_sections import CurveSections, comparison_curves
-from partita.report.forest import forest_section
+from partita.report.forest_section import forest_section
 from partita.report.page import Page, Section
-from partita.report.sections import change_of, chart_section, reproduction
+from partita.report.sections import change_of, chart_section, reproduction, setup_line
 from partita.report.tables.comparison import comparison_tables
 from partita.report.tables.entries import Entry, Interval, Rounded
 from partita.report.tables.models import interval_notes
@@ -67,6 +67,7 @@ class _ComparisonPage:
         command = f"partita compare {folder.config_file.name} out=FOLDER"
         return Page(
             title=f"{folder.values['name']}: comparison",
+            setup=setup_line([run for runs in self._results.runs.values() for run in runs.values()]),
             answer=answer.sentence(),
             details=list(answer.details()),
             sections=[
@@ -122,6 +123,7 @@ class _ComparisonPage:
             standings.line,
             self._metric,
             title="All models",
+            direction=self._results.direction,
             notes=list(self._forest_notes()),
         )
         yield tradeoff_section(standings, TRAFFIC, self._metric)
@@ -146,13 +148,14 @@ class _ComparisonPage:
         rounds = self.data.rounds
         if not rounds:
             return Section(title="Training", paragraphs=["No training round with a loss."])
-        methods, parts = (list(dict.fromkeys(datum[key] for datum in rounds)) for key in ("method", "part"))
+        legend, models = legend_of(self.standings), {datum["model"] for datum in rounds}
+        others = "" if models <= {*legend.shown} else " Thin: all other models."
+        legend = replace(legend, shown=[model for model in legend.shown if model in models])
         caption = (
-            f"Training loss by round{self._over_seeds}. Fine-tuning is not drawn. Learning rates, devices, "
-            "traffic and seconds by round are on the page of each run, which “partita report "
+            f"Training loss by round{self._over_seeds}.{others} Fine-tuning is not drawn. Learning rates, "
+            "devices, traffic and seconds by round are on the page of each run, which “partita report "
             "FOLDER/cells/NAME” writes."
         )
-        legend = Legend(methods=self.data.methods, shown=methods, parts=parts)
         return chart_section(training_charts.losses(caption, legend))
 
     def _costs(self) -> Section:

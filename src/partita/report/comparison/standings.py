@@ -7,7 +7,7 @@ from functools import cached_property
 from partita.report.comparison.data import WHOLE, ComparisonData
 from partita.report.differences import Difference
 from partita.report.figures import Datum
-from partita.report.forest import Line, forest_row
+from partita.report.forest_section import Line, forest_row
 from partita.report.ranking import Ranking
 from partita.report.tables.models import ComparedModel, ranking_of
 from partita.studies.results import Variant
@@ -75,14 +75,16 @@ class Standings:
     @cached_property
     def points(self) -> list[Datum]:
         """One datum for each model, for the charts of models; the best first."""
-        costs, means = [self._costs(model) for model in self.all], [model.mean for model in self.all]
+        costs = [self._costs(model) for model in self.all]
+        rows = [forest_row(model.name, model.mean, self.difference(model), self.line) for model in self.all]
+        means = [row["point"] for row in rows]
         fronts = {
             name: on_front([own[name] for own in costs], means, self.data.results.direction)
             for name in ("megabytes", "personal")
         }
         return [
             {
-                **forest_row(model.name, model.mean, self.difference(model), self.line),
+                **rows[place],
                 "method": model.title,
                 "part": model.variant[1] or WHOLE,
                 **costs[place],

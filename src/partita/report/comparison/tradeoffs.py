@@ -1,21 +1,19 @@
 """Sections with the metric of every model of a comparison against what it costs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from partita.report.charts.chart import Legend
-from partita.report.charts.methods import Tradeoff, tradeoff
+from partita.report.charts.tradeoffs import Tradeoff, tradeoff
+from partita.report.comparison.colors import legend_of
 from partita.report.comparison.standings import Standings
 from partita.report.differences import counted
 from partita.report.figures import Datum
-from partita.report.forest import fences, is_near
+from partita.report.forest_section import near_range
 from partita.report.page import Section
 from partita.report.tables.commands import bytes_text
 
 _CHEAPER = 0.9
 """A model that costs at most this share of the best one's is clearly cheaper."""
-_COLORS = 10
-"""The number of colors that differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +61,13 @@ PARAMETERS = Cost(
 
 
 def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
-    """Return the chart of all models by a cost, without those far below the others; or why there is none."""
-    fence, direction = fences([point["mean"] for point in standings.points]), standings.data.results.direction
-    points = [point for point in standings.points if is_near(point["mean"], fence, direction)]
+    """Return the chart of all models by a cost, without those far worse than others; or why there is none."""
+    low, high = near_range([point["point"] for point in standings.points], standings.data.results.direction)
+    points = [point for point in standings.points if low <= point["point"] <= high]
     title = f"{metric[:1].upper()}{metric[1:]} {cost.title}"
     if not any(point[cost.column] for point in points):
         return Section(title=title, paragraphs=[cost.missing])
     front = sorted((p for p in points if p[f"{cost.column}_front"]), key=lambda point: point[cost.column])
-    reference = standings.line.title if standings.line else ""
     content = Tradeoff(
         name=cost.chart,
         title=title,
@@ -78,16 +75,14 @@ def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
         cost=cost.column,
         points=points,
         axes=(cost.axis, metric),
-        direction=direction,
-        reference=reference,
-        legend=Legend(
-            methods=standings.data.methods,
-            shown=_methods(points, front, reference),
-            parts=list(dict.fromkeys(point["part"] for point in points)),
-        ),
+        legend=legend_of(standings),
     )
-    others = [f"{point['model']}: {point['mean']:.4f}" for point in standings.points if point not in points]
-    omitted = [f"Not drawn, far below the others: {'; '.join(others)}."] if others else []
+    if content.axis.apart:
+        content = replace(
+            content, caption=f"{content.caption} Left of the dotted line, costs are not to scale."
+        )
+    others = [f"{point['model']}: {point['point']:.4f}" for point in standings.points if point not in points]
+    omitted = [f"Not drawn, far worse than the others: {'; '.join(others)}."] if others else []
     return Section(title=title, finding=_finding(front, cost), paragraphs=omitted, chart=tradeoff(content))
 
 
@@ -99,21 +94,12 @@ def _front_text(front: Sequence[Datum], cost: Cost) -> str:
     )
 
 
-def _methods(points: Sequence[Datum], front: Sequence[Datum], reference: str) -> list[str]:
-    """Return the methods that have a color: all of them, or of many those on the front and the reference."""
-    every = list(dict.fromkeys(point["method"] for point in points))
-    if len(every) <= _COLORS:
-        return every
-    named = [point["method"] for point in points if point in front or point["model"] == reference]
-    return list(dict.fromkeys(named))[:_COLORS]
-
-
 def _finding(front: Sequence[Datum], cost: Cost) -> str:
     """Return the best model, and the next one on the front that is clearly cheaper."""
     best = front[-1]
     cheaper = [point for point in front[:-1] if point[cost.column] <= _CHEAPER * best[cost.column]]
-    start = f"The best, {best['model']}, has {best['mean']:.4f} at {cost.of(best)}"
+    start = f"The best, {best['model']}, has {best['point']:.4f} at {cost.of(best)}"
     if not cheaper:
         return f"{start}, and no model on the front costs clearly less"
-    less = abs(best["mean"] - cheaper[-1]["mean"])
+    less = abs(best["point"] - cheaper[-1]["point"])
     return f"{start}; {cheaper[-1]['model']} is {less:.4f} behind at {cost.of(cheaper[-1])}"

@@ -71,6 +71,14 @@ class RunData:
             if split == self.split and row["metric"] is not None
         }
 
+    def count_examples(self, model: EvaluatedModel, *, seen: bool) -> int:
+        """Return the number of examples behind a model's metric, on the split that is reported."""
+        return sum(
+            row["examples"]
+            for (_, split), row in _measurements(model, seen=seen).items()
+            if split == self.split and row["metric"] is not None
+        )
+
     def difference(self, model: EvaluatedModel, other: EvaluatedModel) -> Difference | None:
         """Return the paired difference of two models; None without a device that has both."""
         own, others = ({0: self.metrics_of(one)} for one in (model, other))

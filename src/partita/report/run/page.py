@@ -11,7 +11,7 @@ from partita.report.charts.chart import Legend
 from partita.report.curve_sections import CurveSections, run_curves
 from partita.report.differences import counted
 from partita.report.figures import Data, Datum
-from partita.report.forest import Line, forest_row, forest_section
+from partita.report.forest_section import Line, forest_row, forest_section
 from partita.report.models import all_models
 from partita.report.page import Page, Section
 from partita.report.run.answer import RunAnswer
@@ -23,6 +23,7 @@ from partita.report.sections import (
     examples_section,
     reproduction,
     scatter_section,
+    setup_line,
 )
 from partita.report.tables.commands import bytes_text, models_table
 from partita.report.tables.entries import Entry, Rounded
@@ -42,6 +43,7 @@ _QUANTITIES = {
     "seconds": ("seconds", "processor time"),
 }
 """Axis title and name of each training curve, by field of a round's datum."""
+_ONE_SEED = "The intervals are over one seed: they cover other devices like these, not other seeds."
 
 
 def run_page(run: RunFolder) -> Page:
@@ -65,6 +67,7 @@ class _RunPage:
         run, answer = self.data.run, RunAnswer(self.data, self._metric)
         return Page(
             title=run.values["name"],
+            setup=setup_line([run]),
             answer=answer.sentence(),
             details=list(answer.details()),
             sections=list(self._sections()),
@@ -113,7 +116,7 @@ class _RunPage:
 
     def _sections(self) -> Iterator[Section]:
         if len(self._means()) > 1:
-            yield forest_section(self._means(), self._line, self._metric, title="Models at a glance")
+            yield self._forest()
         yield self._models()
         if (metrics := run_metrics(self.data.run.summary, all_models(self.data.run))).rows:
             yield Section(title="All metrics", table=metrics)
@@ -130,6 +133,20 @@ class _RunPage:
             yield Section(title="Personalization", paragraphs=[reason])
         yield examples_section(list(self.data.training_examples.values()))
         yield self._costs()
+
+    def _forest(self) -> Section:
+        """Return the chart of all models, with what the intervals of one run do not cover."""
+        rows = self._means()
+        has_bars = any(row["low"] is not None for row in rows)
+        notes = [_ONE_SEED] if has_bars else []
+        return forest_section(
+            rows,
+            self._line,
+            self._metric,
+            title="Models at a glance",
+            direction=self.data.run.summary["direction"],
+            notes=notes,
+        )
 
     def _models(self) -> Section:
         paragraphs = [
@@ -182,12 +199,12 @@ class _RunPage:
                 reason = "No model changes the metric of any device: nothing to draw."
             yield Section(title="Devices", paragraphs=[reason])
             return
-        legend = Legend(methods=self._titles, shown=self._titles)
+        legend = Legend(models=self._titles, shown=self._titles)
         scatter = device_charts.scatter(self._change, self._scatter_caption(), legend)
         yield scatter_section(self.data.devices, scatter)
-        yield distribution_section(self.data.devices, self._change, self._titles)
+        yield distribution_section(self.data.devices, self._change, legend)
         caption = f"The change of every device on the {self.data.split} split, lowest first."
-        yield chart_section(device_charts.sorted_changes(self._change, caption, self._titles, has_band=False))
+        yield chart_section(device_charts.sorted_changes(self._change, caption, legend, has_band=False))
 
     def _scatter_caption(self) -> str:
         title = self.data.last.title if self.data.last else self._titles[-1]

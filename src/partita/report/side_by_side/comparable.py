@@ -1,15 +1,24 @@
 """Checks and sentences about what can be compared between runs and comparisons."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from partita.config.overrides import TABLE
-from partita.config.recording import is_from_python
+from partita.config.recording import has_task_from_python
 from partita.errors import ConfigError
 from partita.report.side_by_side.sources import Source
 
-_SAME_ROWS = frozenset(("task.metrics", "task.validation"))
-"""Settings of a task that leave its test rows as they are."""
+_SAME_TEST_ROWS = frozenset((
+    *("metrics", "validation", "max_examples", "min_train_examples", "min_test_examples", "devices", "sort"),
+    *("size", "channels", "crop_from", "flip", "mean", "std"),
+    *("columns", "standardize"),
+    *("tokens", "features"),
+))  # fmt: skip
+"""Settings of a task on a table that change neither a device's test rows nor their labels: of all tasks, of
+images, of numeric columns, and of speech. All others do, such as the columns of labels and devices."""
+_WITHOUT_TABLE = frozenset(("metrics", "validation"))
+"""Those of a task without a table: only some settings mean the same in all tasks."""
+_VALIDATION = "validation"
+"""The split that a run may report on instead of the test rows, and the setting that changes its rows."""
 _WEIGHTS = "examples of devices"
 
 
@@ -29,59 +38,35 @@ def better(source: Source) -> str:
     return "higher" if source.direction == "up" else "lower"
 
 
-def has_other_data(first: Source, other: Source) -> bool:
-    """Return whether two sources have different data.
+def differing_data(first: Source, other: Source) -> list[str]:
+    """Return the keys that show that two sources have different data, none if they have the same.
 
-    A table is identified by its digest; without one, all settings of the task must be the same. In any case
-    the devices that both have must have the same weights, which are those of their rows.
+    A table is identified by its digest. Settings that leave test rows and labels as they are do not count. In
+    any case the devices that both have must have the same weights, which are those of their rows.
     """
-    differing = set(_differing(first, other)) - _SAME_ROWS
-    has_same_table = TABLE in first.data and not differing & {TABLE, "task.kind", _WEIGHTS}
-    return bool(differing) and not has_same_table
-
-
-def _differing(first: Source, other: Source) -> list[str]:
-    """Return the keys of the task's settings that differ, and whether the weights of devices do."""
-    keys = sorted({*first.data, *other.data})
-    settings = [key for key in keys if first.data.get(key) != other.data.get(key)]
+    harmless = _SAME_TEST_ROWS if TABLE in first.data and TABLE in other.data else _WITHOUT_TABLE
+    if first.split == _VALIDATION:
+        harmless -= {_VALIDATION}
+    keys = [key for key in sorted({*first.data, *other.data}) if first.data.get(key) != other.data.get(key)]
+    found = [key for key in keys if key.removeprefix("task.") not in harmless]
     weights, others = first.reference.weights, other.reference.weights
     same = all(weights[device] == others[device] for device in weights.keys() & others.keys())
-    return settings if same else [*settings, _WEIGHTS]
+    return found if same else [*found, _WEIGHTS]
 
 
 def other_data(sources: Sequence[Source]) -> list[str]:
     """Return a sentence about each source with other data than the first."""
     first = sources[0]
     return [
-        f"{other.name} and {first.name} have different data ({', '.join(_differing(first, other))}): they "
+        f"{other.name} and {first.name} have different data ({', '.join(keys)}): they "
         "are not comparable device by device, and a difference of their means may be one of the data."
         for other in sources[1:]
-        if has_other_data(first, other)
+        if (keys := differing_data(first, other))
     ]
 
 
-def unshared(sources: Sequence[Source]) -> list[str]:
-    """Return sentences about settings, devices and seeds that sources with the same data do not share."""
-    first, found = sources[0], list[str]()
-    if any(is_from_python(source.folder.values) for source in sources):
-        found.append("The data of a run from Python are not recorded: equal ids are taken for one device.")
-    for other in sources[1:]:
-        if has_other_data(first, other):
-            continue
-        if keys := _differing(first, other):
-            found.append(f"{first.name} and {other.name} differ in {', '.join(keys)}.")
-        found += _unshared(first, other, "devices", first.reference.devices, other.reference.devices)
-        found += _unshared(first, other, "seeds", first.seeds, other.seeds)
-    return found
-
-
-def _unshared(first: Source, other: Source, what: str, *found: frozenset[Any]) -> list[str]:
-    """Return a sentence about devices or seeds that two sources do not have in common, if there are any."""
-    if found[0] == found[1]:
+def unrecorded_data(sources: Sequence[Source]) -> list[str]:
+    """Return a sentence if the data of a source are not recorded."""
+    if not any(has_task_from_python(source.folder.values) for source in sources):
         return []
-    counts = [len(each) for each in (*found, found[0] & found[1])]
-    paired = "paired differences are over those in common" if counts[2] else "no difference can be paired"
-    return [
-        f"{first.name} and {other.name} have different {what} ({counts[0]:,} and {counts[1]:,}, "
-        f"{counts[2]:,} in common): means are over all of their own, and {paired}."
-    ]
+    return ["The data of a task from Python are not recorded: equal ids are taken for one device."]

@@ -1,19 +1,22 @@
 """One page of several runs and comparisons: every model of each, and what can be compared between them."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from partita.config.provenance import COMMAND
 from partita.protocol import DeviceId
 from partita.report.comparison.standings import BEST
-from partita.report.differences import Difference, counted, difference
+from partita.report.differences import Difference, difference
 from partita.report.figures import Datum
-from partita.report.forest import Line, forest_row, forest_section
+from partita.report.forest_section import Line, forest_row, forest_section
 from partita.report.page import Page, Section
 from partita.report.sections import change_of
-from partita.report.side_by_side.comparable import better, check_same, has_other_data, other_data, unshared
+from partita.report.side_by_side.answer import SideBySideAnswer
+from partita.report.side_by_side.comparable import better, check_same, other_data
+from partita.report.side_by_side.ranked import RankedModel, RankedModels
+from partita.report.side_by_side.settings import settings_table
 from partita.report.side_by_side.sources import Source, SourceModel
 from partita.report.tables.entries import Entry, Interval, Rounded
 from partita.report.tables.means import mean_std
@@ -21,11 +24,13 @@ from partita.report.tables.models import interval_notes
 from partita.report.tables.table import Table
 
 _EXPLANATION = (
-    "Weighted means over devices, averaged over seeds, ± their standard deviation. Difference: paired over "
-    "devices and seeds, positive if better, with its 95 % confidence interval. Rounds and traffic are those "
-    "of training; a run that begins from a file does not count how it was made."
+    "Weighted means over a model's own devices, averaged over its own seeds, ± their standard deviation. "
+    "Difference: paired over the devices and seeds that both have, positive if better, with its 95 % "
+    "confidence interval. Rounds and traffic are those of training; a run that begins from a file does not "
+    "count how it was made."
 )
 """The note on the columns of the table."""
+_PART = "personal part"
 
 
 def side_by_side_page(sources: Sequence[Source]) -> Page:
@@ -36,112 +41,109 @@ def side_by_side_page(sources: Sequence[Source]) -> Page:
     """
     for other in sources[1:]:
         check_same(sources[0], other)
-    return _SideBySide(sources).page()
+    return _SideBySide(RankedModels(sources)).page()
 
 
 @dataclass(frozen=True)
 class _SideBySide:
     """Builds the page from the sources."""
 
-    sources: Sequence[Source]
+    ranking: RankedModels
 
     def page(self) -> Page:
         """Return the page."""
-        first = self.sources[0]
+        first, answer = self._first, SideBySideAnswer(self.ranking, self._metric)
         return Page(
-            title=_listed([source.name for source in self.sources]),
-            answer=" ".join([*other_data(self.sources), self._best()]),
-            details=unshared(self.sources),
-            sections=[self._chart(), self._table()],
-            data={"devices": list(self._devices()), "models": [self._datum(*each) for each in self._sorted]},
+            title=_listed([source.name for source in self._sources]),
+            answer=answer.sentence(),
+            details=list(answer.details()),
+            sections=[*self._settings(), self._chart(), self._table()],
+            data={"devices": list(self._devices()), "models": self._data},
             metric=self._metric,
             change=change_of(first.metric, first.direction),
             split=first.split,
             listed=self._listed_models(),
             facts=self._facts(),
-            config="\n".join(f"# {source.name}\n\n{source.folder.config_text}" for source in self.sources),
+            config="\n".join(f"# {source.name}\n\n{source.folder.config_text}" for source in self._sources),
         )
+
+    @property
+    def _sources(self) -> Sequence[Source]:
+        return self.ranking.sources
+
+    @property
+    def _first(self) -> Source:
+        return self._sources[0]
 
     def _listed_models(self) -> list[str]:
         """Return the models in the table of all devices, none if it has room for all of them."""
-        names = [_name(source, model) for source, model in self._sorted]
+        names = [each.name for each in self.ranking.all]
         few = [name for place, name in enumerate(names) if place < BEST or name == self._reference]
         return few if len(names) > BEST + 1 else []
 
     @property
     def _metric(self) -> str:
-        return f"{self.sources[0].split} {self.sources[0].metric}"
+        return f"{self._first.split} {self._first.metric}"
 
     @property
     def _reference(self) -> str:
-        return _name(self.sources[0], self.sources[0].reference)
-
-    @cached_property
-    def _others(self) -> set[str]:
-        """The sources whose data are not those of the first."""
-        return {other.name for other in self.sources[1:] if has_other_data(self.sources[0], other)}
+        return f"{self._first.name}: {self._first.reference.name}"
 
     @cached_property
     def _line(self) -> Line:
         """The reference: the first source's own."""
-        first = self.sources[0]
-        return Line(title=self._reference, mean=first.reference.mean, direction=first.direction)
+        (mean,) = [each.mean for each in self.ranking.all if each.model is self._first.reference]
+        return Line(title=self._reference, mean=mean, direction=self._first.direction)
 
     @cached_property
-    def _sorted(self) -> list[tuple[Source, SourceModel]]:
-        """Every model, the best first: on the devices and seeds of the reference where it has them."""
-        sign = 1 if self.sources[0].direction == "up" else -1
-        every = [(source, model) for source in self.sources for model in source.models]
-        return sorted(every, key=lambda each: -sign * self._datum(*each)["point"])
+    def _data(self) -> list[Datum]:
+        return [self._datum(each) for each in self.ranking.all]
 
-    def _best(self) -> str:
-        """Return the best model of all, or of each source where the data differ."""
-        if self._others:
-            best = {source.name: model for source, model in reversed(self._sorted)}
-            names = [source.name for source in self.sources]
-            each = [f"{name}: {best[name].name} ({best[name].mean:.4f})" for name in names]
-            return f"The best {self._metric} of each: {'; '.join(each)}."
-        source, model = self._sorted[0]
-        where = counted(len(self._sorted), "model")
-        answer = f"{_name(source, model)} has the best {self._metric} of {where}: {model.mean:.4f}"
-        found = self._difference(source, model)
-        return f"{answer}, {found.compared_with(self._reference)}." if found else f"{answer}."
+    def _datum(self, each: RankedModel) -> Datum:
+        return {"source": each.source.name, **forest_row(each.name, each.mean, each.gain, self._line)}
 
-    def _difference(self, source: Source, model: SourceModel) -> Difference | None:
-        """Return the paired difference from the reference, None for itself and for other data."""
-        first = self.sources[0]
-        if model is first.reference or source.name in self._others:
-            return None
-        return difference(model.by_seed, first.reference.by_seed, first.direction)
-
-    def _datum(self, source: Source, model: SourceModel) -> Datum:
-        found = self._difference(source, model)
-        return {"source": source.name, **forest_row(_name(source, model), model.mean, found, self._line)}
+    def _settings(self) -> Iterator[Section]:
+        if (table := settings_table(self._sources)).rows:
+            yield Section(title="Settings that differ", table=table)
 
     def _chart(self) -> Section:
-        rows = [self._datum(source, model) for source, model in self._sorted]
+        common = self.ranking.common()
+        notes = [f"All of this is over the {common} that all have."] if common else []
         return forest_section(
-            rows, self._line, self._metric, title="All models", notes=unshared(self.sources)
+            self._data,
+            self._line,
+            self._metric,
+            title="All models",
+            direction=self._first.direction,
+            notes=notes,
         )
 
+    def _difference(self, source: Source, model: SourceModel) -> Difference | None:
+        """Return the difference from the reference over all that both have, None for other data."""
+        if model is self._first.reference or not self.ranking.is_comparable(source):
+            return None
+        return difference(model.by_seed, self._first.reference.by_seed, self._first.direction)
+
     def _table(self) -> Section:
-        rows = [self._row(source, model) for source in self.sources for model in source.models]
+        rows = [self._row(source, model) for source in self._sources for model in source.models]
+        columns = [
+            *("from", "model", _PART, self._first.metric, f"difference from {self._reference}"),
+            *("devices", "seeds", "rounds", "MB up and down"),
+        ]
+        has_parts = any(model.part for source in self._sources for model in source.models)
         table = Table(
             name="side_by_side",
-            title=f"{self._metric.capitalize()} of every model ({better(self.sources[0])} is better)",
-            columns=[
-                *("from", "model", "personal part", self.sources[0].metric),
-                f"difference from {self._reference}",
-                *("devices", "seeds", "rounds", "MB up and down"),
-            ],
-            rows=rows,
+            title=f"{self._metric.capitalize()} of every model ({better(self._first)} is better)",
+            columns=columns if has_parts else [column for column in columns if column != _PART],
+            rows=rows if has_parts else [_without(row, columns.index(_PART)) for row in rows],
             notes=[
-                *(*other_data(self.sources), *unshared(self.sources), _EXPLANATION, *interval_notes(rows)),
-                *(note for source in self.sources for note in source.notes),
+                *(*other_data(self._sources), _EXPLANATION, *interval_notes(rows)),
+                *(note for source in self._sources for note in source.notes),
             ],
         )
         changes = f"In the table of all devices, every change is relative to {self._reference}."
-        return Section(title="Metric, difference and costs", table=table, paragraphs=[changes])
+        paragraphs = [] if self._listed_models() else [changes]
+        return Section(title="Metric, difference and costs", table=table, paragraphs=paragraphs)
 
     def _row(self, source: Source, model: SourceModel) -> list[Entry]:
         found = self._difference(source, model)
@@ -150,7 +152,7 @@ class _SideBySide:
             model.title,
             model.part,
             mean_std(model.by_seed),
-            found and Interval(found.value, found.low, found.high, seeds=found.seeds),
+            Interval.of(found),
             len(model.devices),
             len(model.by_seed),
             round(model.rounds),
@@ -159,29 +161,31 @@ class _SideBySide:
 
     def _devices(self) -> Iterator[Datum]:
         """Yield the metric of every model on every device, the reference first."""
-        first = self.sources[0]
-        before = _by_device(first.reference)
-        sign = 1 if first.direction == "up" else -1
-        every = sorted(self._sorted, key=lambda each: each[1] is not first.reference)
-        for source, model in every:
-            is_other, is_reference = source.name in self._others, model is first.reference
-            for device, metric in _by_device(model).items():
-                is_paired = device in before and not is_other and not is_reference
+        for each in sorted(self.ranking.all, key=lambda each: each.model is not self._first.reference):
+            is_other = not self.ranking.is_comparable(each.source)
+            for device in sorted(each.model.devices):
                 yield {
-                    "device": f"{source.name}: {device}" if is_other else device,
-                    "model": _name(source, model),
-                    "split": first.split,
-                    "examples": source.examples.get(device),
-                    "metric": metric,
-                    "change": sign * (metric - before[device]) if is_paired else None,
+                    "device": f"{each.source.name}: {device}" if is_other else device,
+                    "model": each.name,
+                    "split": self._first.split,
+                    "examples": each.source.examples.get(device),
+                    "metric": statistics.fmean(_by_seed(each.model, device).values()),
+                    "change": None if is_other else self._change(each.model, device),
                 }
+
+    def _change(self, model: SourceModel, device: DeviceId) -> float | None:
+        """Return the change of a device from the reference, over the seeds that both have; None without."""
+        own, other = _by_seed(model, device), _by_seed(self._first.reference, device)
+        sign = 1 if self._first.direction == "up" else -1
+        changes = [sign * (own[seed] - other[seed]) for seed in own if seed in other]
+        return statistics.fmean(changes) if changes and model is not self._first.reference else None
 
     def _facts(self) -> dict[str, str]:
         """Return the folder of each source and the command that made it."""
-        commands = {s.name: s.folder.values["made_with"].get(COMMAND, "") for s in self.sources}
+        commands = {s.name: s.folder.values["made_with"].get(COMMAND, "") for s in self._sources}
         return {
             source.name: " ".join(filter(None, (f"{source.folder.path}", commands[source.name])))
-            for source in self.sources
+            for source in self._sources
         }
 
 
@@ -194,13 +198,10 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _name(source: Source, model: SourceModel) -> str:
-    return f"{source.name}: {model.name}"
+def _without(row: Sequence[Entry], place: int) -> list[Entry]:
+    return [*row[:place], *row[place + 1 :]]
 
 
-def _by_device(model: SourceModel) -> Mapping[DeviceId, float]:
-    """Return the mean metric of each device over seeds."""
-    return {
-        device: statistics.fmean(values[device][0] for values in model.by_seed.values() if device in values)
-        for device in sorted(model.devices)
-    }
+def _by_seed(model: SourceModel, device: DeviceId) -> dict[int, float]:
+    """Return the metric of a device by seed."""
+    return {seed: values[device][0] for seed, values in model.by_seed.items() if device in values}

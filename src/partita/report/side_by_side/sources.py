@@ -1,25 +1,34 @@
 """Runs and comparisons in one form, so that their models can be put side by side."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from partita.config.changes import dotted
 from partita.config.overrides import KEYS, TABLE
+from partita.config.reading import to_values
 from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage
+from partita.report.differences import MetricsBySeed
 from partita.report.models import EvaluatedModel, evaluated_models
 from partita.report.run.data import training_rounds
-from partita.report.tables.means import MetricsBySeed, mean_std
-from partita.report.tables.models import cost_of, models_of
+from partita.report.tables.models import models_of
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import warnings_of
-from partita.studies.comparison import reopen
+from partita.studies.cells import base_of
+from partita.studies.comparison import Comparison, reopen
 from partita.studies.folders import check_finished, is_comparison
 from partita.studies.results import collect
 from partita.studies.statistics import DeviceMetrics
 from partita.tasks.metrics import Direction
+
+_VOCABULARY = "task.vocabulary"
+"""The key of the words that a task of texts counts."""
+_VARIED = ("personalize.method", "partition.personal")
+"""Settings in which the runs of a comparison differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +48,6 @@ class SourceModel:
     def name(self) -> str:
         """The title with the personal part."""
         return f"{self.title} ({self.part})" if self.part else self.title
-
-    @property
-    def mean(self) -> float:
-        """The weighted mean over devices, averaged over seeds."""
-        return mean_std(self.by_seed).mean
 
     @property
     def devices(self) -> frozenset[DeviceId]:
@@ -69,8 +73,12 @@ class Source:
     models: Sequence[SourceModel]
     reference: SourceModel
     """The model that others are paired with: the last of a run, the baseline of a comparison."""
+    reference_is: str
+    """The reason why it is the reference, in words."""
     data: Mapping[str, Any]
     """The settings and the digests that identify the data, by key."""
+    settings: Mapping[str, Any]
+    """The settings by dotted key, with defaults; of a comparison, those that its runs share."""
     examples: Mapping[DeviceId, int]
     """The number of training examples of each device."""
     notes: Sequence[str]
@@ -80,6 +88,11 @@ class Source:
     def seeds(self) -> frozenset[int]:
         """The seeds of its models."""
         return frozenset(seed for model in self.models for seed in model.by_seed)
+
+    @property
+    def devices(self) -> frozenset[DeviceId]:
+        """The devices of its models."""
+        return frozenset(device for model in self.models for device in model.devices)
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
@@ -123,7 +136,9 @@ def _run(run: RunFolder, name: str) -> Source:
         split=run.summary.get("split", "test"),
         models=models,
         reference=reference,
+        reference_is="the last model of the first run",
         data=_data_of(run),
+        settings=dotted(run.values),
         examples=_examples([run]),
         notes=[f"{name}: {warning}." for warning in warnings_of(run)],
     )
@@ -166,12 +181,12 @@ def _comparison(folder: Path, name: str) -> Source:
             title=model.title,
             part=model.variant[1],
             by_seed=model.by_seed,
-            rounds=cost_of(results, model.variant, "rounds"),
-            sent=cost_of(results, model.variant, "sent"),
+            rounds=model.rounds,
+            sent=model.sent,
         )
         for model in models_of(results)
     ]
-    baseline = results.titles[results.baseline]
+    baseline = [model for model in models if model.title == results.titles[results.baseline]]
     return Source(
         name=name,
         folder=RunFolder(folder),
@@ -179,19 +194,32 @@ def _comparison(folder: Path, name: str) -> Source:
         direction=results.direction,
         split=results.split,
         models=models,
-        reference=next((model for model in models if model.title == baseline), models[0]),
+        reference=[*baseline, *models][0],
+        reference_is=f"the {'baseline' if baseline else 'first model'} of the first comparison",
         data=_data_of(runs[0]),
+        settings=_settings_of(comparison),
         examples=_examples(runs),
         notes=[f"{name}: {note}" for note in results.notes],
     )
 
 
+def _settings_of(comparison: Comparison) -> dict[str, Any]:
+    """Return the settings that the runs of a comparison share: each has a method and a part of its own."""
+    settings = dotted(to_values(base_of(comparison.values)))
+    return {key: value for key, value in settings.items() if key not in _VARIED}
+
+
 def _data_of(run: RunFolder) -> dict[str, Any]:
-    """Return what identifies the data of a run: the task's settings, and digests in place of file names."""
-    digests = {key: text for key, text in run.values["made_with"].items() if key in KEYS}
+    """Return what identifies the data of a run: the task's settings, and digests in place of file names.
+
+    The words of a vocabulary are part of the data: others are not counted.
+    """
     settings = {f"task.{key}": value for key, value in run.values["task"].items()}
     known = {key: json.dumps(value, sort_keys=True) for key, value in settings.items() if key not in KEYS}
-    return known | {key: text for key, text in digests.items() if key == TABLE}
+    if words := run.derived.get("vocabulary"):
+        known[_VOCABULARY] = f"sha256 {hashlib.sha256(json.dumps(words).encode()).hexdigest()}"
+    digests = run.values["made_with"]
+    return known | ({TABLE: digests[TABLE]} if TABLE in digests else {})
 
 
 def _examples(runs: Iterable[RunFolder]) -> dict[DeviceId, int]:

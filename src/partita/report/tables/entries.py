@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from partita.report.differences import Difference, mean_text
+from partita.report.differences import Difference, mean_text, signed
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ def plain(entry: Entry) -> str:
             deviation = "" if std is None else f" ± {_number(std)}"
             return f"{_number(mean)}{deviation}{' *' if is_best else ''}"
         case Interval(value, low, high):
-            around = "" if low is None or high is None else f" [{low:+.4f}, {high:+.4f}]"
-            return f"{value:+.4f}{around}"
+            around = "" if low is None or high is None else f" [{signed(low)}, {signed(high)}]"
+            return f"{signed(value)}{around}"
         case Signed(mean, std):
-            return f"{mean:+.4f}{'' if std is None else f' ± {_number(std)}'}"
+            return f"{signed(mean)}{'' if std is None else f' ± {_number(std)}'}"
         case Rounded(value):
             return _rounded(value)
         case Share(count, of):
@@ -134,11 +134,11 @@ def latex(entry: Entry) -> str:
             inner = _number(mean) + ("" if std is None else rf" \pm {_number(std)}")
             return rf"$\mathbf{{{inner}}}$" if is_best else f"${inner}$"
         case Interval(value, low, high):
-            around = "" if low is None or high is None else f" $[{low:+.4f}, {high:+.4f}]$"
-            return f"${value:+.4f}${around}"
+            around = "" if low is None or high is None else f" $[{signed(low)}, {signed(high)}]$"
+            return f"${signed(value)}${around}"
         case Signed(mean, std):
             deviation = "" if std is None else rf" \pm {_number(std)}"
-            return f"${mean:+.4f}{deviation}$"
+            return f"${signed(mean)}{deviation}$"
         case Rounded(value):
             return f"${_rounded(value).replace(',', '')}$"
         case Share() | Reached():

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partita.report.charts.forest import REFERENCE, Forest, forest
@@ -18,6 +18,10 @@ _ENOUGH = 4
 """So few values have no fences."""
 _MARGIN = 0.04
 """The share of the range that is added at both ends of the axis."""
+_SQUEEZED = 0.25
+"""Values far worse than others are beyond the axis if the others would have less than this share of it."""
+_ROUNDING = 5e-5
+"""Numbers that differ by less look the same with four decimals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,25 +77,35 @@ def _row(
 
 
 def forest_section(
-    rows: Sequence[Datum], line: Line | None, metric: str, *, title: str, notes: Sequence[str] = ()
+    rows: Sequence[Datum],
+    line: Line | None,
+    metric: str,
+    *,
+    title: str,
+    direction: Direction,
+    notes: Sequence[str] = (),
 ) -> Section:
     """Return the chart of all models, the best first.
 
     Args:
-        rows: a row for each model, the best first.
+        rows: a row for each model.
         line: the reference, if it has a result.
         metric: the name of the metric.
         title: the title of the section.
+        direction: the direction in which the metric improves.
         notes: further sentences of the caption.
     """
-    better = "higher" if line is None or line.direction == "up" else "lower"
-    ends = [row[key] for row in rows for key in ("low", "high") if row[key] is not None]
+    better = "higher" if direction == "up" else "lower"
+    bars = [row[key] for row in rows for key in ("low", "high") if row[key] is not None]
+    ends = axis_ends([row["point"] for row in rows], bars, direction, kept=[line.mean] if line else [])
     content = Forest(
         title=title,
-        caption=" ".join([_explanation(rows, line, metric), *notes]),
-        models=[row["model"] for row in rows],
+        caption=" ".join([_explanation(rows, line, metric), *_exceptions(rows, line, ends), *notes]),
+        models=[
+            row["model"] for row in sorted(rows, key=lambda row: row["point"], reverse=direction == "up")
+        ],
         metric=f"{metric} ({better} is better)",
-        ends=axis_ends([row["point"] for row in rows], ends, line.direction if line else "up"),
+        ends=ends,
         line=line.mean if line else None,
         label=f"{line.title}, {line.mean:.4f}" if line else "",
     )
@@ -108,6 +122,20 @@ def _explanation(rows: Sequence[Datum], line: Line | None, metric: str) -> str:
         f"The mean {metric} of every model, the best first. {bar}: where it reaches the line, the two do not "
         "clearly differ. The numbers are the mean and the difference, positive if better."
     )
+
+
+def _exceptions(rows: Sequence[Datum], line: Line | None, ends: tuple[float, float]) -> Iterator[str]:
+    """Yield which models are not drawn at their means, and that some are beyond the axis."""
+    moved = [row for row in rows if abs(row["point"] - row["mean"]) > _ROUNDING]
+    if line and moved:
+        means = ", ".join(f"{row['model']} ({row['mean']:.4f})" for row in moved)
+        yield (
+            f"Not evaluated on the same devices and seeds as {line.title}, and therefore drawn at its mean "
+            "plus the difference on those that both have (in parentheses, the mean over all of their own): "
+            f"{means}."
+        )
+    if not all(ends[0] <= row["point"] <= ends[1] for row in rows):
+        yield "A hollow arrow with a number is a model beyond the axis, far worse than the others."
 
 
 def _finding(rows: Sequence[Datum], line: Line | None) -> str:
@@ -128,8 +156,10 @@ def _finding(rows: Sequence[Datum], line: Line | None) -> str:
     return f"{counted(judged, 'other model')}: {' and '.join(parts)} than {line.title}{unclear}"
 
 
-def axis_ends(points: Sequence[float], ends: Sequence[float], direction: Direction) -> tuple[float, float]:
-    """Return an axis that shows all models but those far worse than the others.
+def axis_ends(
+    points: Sequence[float], bars: Sequence[float], direction: Direction, *, kept: Sequence[float] = ()
+) -> tuple[float, float]:
+    """Return an axis with all models but those that `near_range` leaves out.
 
     Of many models, an interval that extends beyond all of them by more than their own range is cut off.
 
@@ -137,18 +167,34 @@ def axis_ends(points: Sequence[float], ends: Sequence[float], direction: Directi
     (-0.04, 1.04)
     >>> axis_ends([1, 2, 3, 4, 5, 900], [0.5, 8, 20], "down")
     (0.2, 8.3)
+
+    Args:
+        points: the models.
+        bars: the ends of their intervals.
+        direction: the direction in which the metric improves.
+        kept: values that are never left out.
     """
-    near = [point for point in points if is_near(point, fences(points), direction)]
-    low, high = min(near), max(near)
+    low, high = near_range(points, direction)
+    low, high = min(low, *kept, high), max(low, *kept, high)
     reach = high - low if len(points) > _ENOUGH and high > low else math.inf
-    inside = [*near, *(end for end in ends if low - reach <= end <= high + reach)]
+    inside = [low, high, *(end for end in bars if low - reach <= end <= high + reach)]
     margin = _MARGIN * (max(inside) - min(inside)) or _MARGIN
     return min(inside) - margin, max(inside) + margin
 
 
-def is_near(value: float, fence: tuple[float, float], direction: Direction) -> bool:
-    """Return whether a value is not far worse than the others."""
-    return value >= fence[0] if direction == "up" else value <= fence[1]
+def near_range(values: Sequence[float], direction: Direction) -> tuple[float, float]:
+    """Return the range of all values, without those so far worse than the others that they would hide them.
+
+    >>> near_range([0.972, 0.975, 0.976, 0.977, 0.984, 0.957], "up")
+    (0.957, 0.984)
+    >>> near_range([0.972, 0.975, 0.976, 0.977, 0.984, 0.5], "up")
+    (0.972, 0.984)
+    """
+    low, high = fences(values)
+    near = [value for value in values if (value >= low if direction == "up" else value <= high)]
+    is_squeezed = max(near) - min(near) < _SQUEEZED * (max(values) - min(values))
+    drawn = near if is_squeezed else values
+    return min(drawn), max(drawn)
 
 
 def fences(values: Sequence[float]) -> tuple[float, float]:

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from partita import FedAlt, FedAvg, Finetuning, Partition, Plan, Task, Training
+from partita import Devices, FedAlt, FedAvg, Finetuning, Partition, Plan, Task, Training
 from partita.methods import registry
 from partita.methods.method import Method
 from partita.partition import Personalization
 from partita.training.costs import cost_model_of
-from partita.training.visits import visit_costs
-from small import affine_task
+from partita.training.visit_memory import visit_costs
+from small import affine_devices, affine_task
 
 U, V = 12, 4
 SAVED = 12 + 4
@@ -39,6 +39,30 @@ def test_no_batch_is_larger_than_the_largest_device() -> None:
 
     # The devices have 5, 6, ..., 10 training examples; those of the first one are repeated.
     assert found == {"visit_bytes": 3 * U + 2 * V + 10 * SAVED, "visit_examples": 10}
+
+
+def test_where_the_largest_device_is_not_known_the_batch_size_counts() -> None:
+    known = affine_devices()
+    lazy = affine_task(devices=Devices(known, known.__getitem__))
+    told = affine_task(devices=Devices(known, known.__getitem__, largest=lambda: 10))
+
+    # Not the number of examples of the first device, 5.
+    unknown, largest = (costs(task, personalize=training(FedAlt(batch_size=32))) for task in (lazy, told))
+
+    assert unknown == {"visit_bytes": 3 * U + 2 * V + 32 * SAVED, "visit_examples": 32}
+    assert largest == {"visit_bytes": 3 * U + 2 * V + 10 * SAVED, "visit_examples": 10}
+
+
+def test_the_model_takes_the_same_gradients_afterwards() -> None:
+    task = affine_task()
+    model = cost_model_of(task, seed=1)
+    model.model.offset.requires_grad_(False)
+    before = {name: parameter.requires_grad for name, parameter in model.model.named_parameters()}
+    own = Personalization(Partition(task.model(), personal="offset"))
+
+    visit_costs(model, own, Plan(finetune=Finetuning(epochs=1, batch_size=3)))
+
+    assert {name: p.requires_grad for name, p in model.model.named_parameters()} == before
 
 
 def test_the_state_of_the_optimizer_counts() -> None:

@@ -27,7 +27,7 @@ from partita.params import size_in_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import Stage
 from partita.tasks.build import split_by_stage
-from partita.training.costs import CostModel
+from partita.training.costs import CostModel, same_gradients
 from partita.training.plan import Plan
 
 
@@ -40,10 +40,11 @@ def visit_costs(costs: CostModel, personalization: Personalization, plan: Plan) 
     splits = split_by_stage(costs.task, personalization, seed=costs.seed, pretrains=pretrains)
     found: list[tuple[int, int]] = [(0, 0)]
     try:
-        for stage, settings in _trained(plan):
-            examples = _largest_batch(costs, settings.batch_size)
-            for own, _, _ in splits[stage].kinds(costs.task.devices.ids):
-                found.append((_visit_bytes(costs, own, settings, examples), examples))
+        with same_gradients(costs.model):
+            for stage, settings in _trained(plan):
+                examples = _largest_batch(costs, settings.batch_size)
+                for own, _, _ in splits[stage].kinds(costs.task.devices.ids):
+                    found.append((_visit_bytes(costs, own, settings, examples), examples))
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return {"visit_bytes": None, "visit_examples": None, "visit_reason": reason}
@@ -61,11 +62,14 @@ def _trained(plan: Plan) -> Iterator[tuple[Stage, Method | Finetuning]]:
 
 
 def _largest_batch(costs: CostModel, batch_size: int) -> int:
-    """Return the number of examples in the largest batch of any device, as far as known without loading."""
+    """Return the number of examples in the largest batch of any device.
+
+    Where the largest device is not known without loading its data, it is the batch size, an upper bound.
+    """
     if costs.examples is None:
         raise CannotDo("No device has a training example.")
     largest = costs.task.devices.largest
-    return min(batch_size, largest() if largest else len(costs.examples))
+    return min(batch_size, largest()) if largest else batch_size
 
 
 def _visit_bytes(costs: CostModel, own: Personalization, settings: Method | Finetuning, examples: int) -> int:

@@ -1,0 +1,95 @@
+"""The journal of a run that stays in memory."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from partita.data.arrow import Table, table_of
+from partita.device.store import Store
+from partita.params import Params, cloned
+from partita.protocol import DeviceId
+from partita.server.round import State
+from partita.training.evaluation import DeviceRow, Summary
+from partita.training.journal import Commit, RoundRow
+
+
+class MemoryJournal:
+    """The journal of a run in memory; it is also the record that a `Result` reads.
+
+    Args:
+        store: the personal parts of a run in this process; None where the devices keep them elsewhere.
+    """
+
+    def __init__(self, store: Store | None = None) -> None:
+        self._store = store
+        self._lines: list[RoundRow] = []
+        self._rows: list[DeviceRow] = []
+        self._shared: dict[str, Params] = {}
+        self._columns: Mapping[str, type] = {}
+        self._summary: Summary | None = None
+        self._best: tuple[str, int | None, Params] = "", None, {}
+
+    def last(self) -> Commit | None:
+        """Return None: a run in memory is always new."""
+        return None
+
+    def state(self) -> State | None:
+        """Return None: a run in memory is always new."""
+        return None
+
+    def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
+        """Keep the line, the measurements and u after the best round."""
+        self._lines.append(line)
+        self._rows += rows
+        if (commit.stage, commit.best) != self._best[:2]:
+            self._best = commit.stage, commit.best, {} if commit.best is None else state.shared
+
+    def best(self) -> dict[str, Tensor]:
+        """Return u after the best round."""
+        return dict(self._best[2])
+
+    def save_shared(self, name: str, params: Params) -> None:
+        """Keep a copy."""
+        self._shared[name] = cloned(params)
+
+    def shared(self, name: str) -> dict[str, Tensor]:
+        """Return a copy."""
+        return cloned(self._shared[name])
+
+    def rows(self) -> Iterator[DeviceRow]:
+        """Yield the measurements by device."""
+        yield from self._rows
+
+    def finish(self, columns: Mapping[str, type], rows: Iterable[DeviceRow], summary: Summary) -> None:
+        """Keep the measurements and the summary."""
+        self._columns, self._rows, self._summary = columns, list(rows), summary
+
+    def finished(self) -> Summary | None:
+        """Return the summary, None before the end."""
+        return self._summary
+
+    @property
+    def summary(self) -> Summary:
+        """The summary of the finished run."""
+        if self._summary is None:
+            raise ValueError("The run is not finished: it has no summary yet.")
+        return self._summary
+
+    def rounds(self) -> Iterator[RoundRow]:
+        """Yield the lines of all rounds but those of unseen devices."""
+        yield from (line for line in self._lines if line.get("seen", True))
+
+    def onboarding(self) -> Iterator[RoundRow]:
+        """Yield the lines of the rounds of unseen devices."""
+        yield from (line for line in self._lines if not line.get("seen", True))
+
+    @property
+    def measurements(self) -> Table:
+        """The measurements as a table."""
+        return table_of(self._rows, self._columns)
+
+    def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
+        """Return all tensors that a device keeps."""
+        if self._store is None:
+            raise ValueError("The personal parts of this run are where its executor keeps them.")
+        return self._store.load(device)
