@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 import partita
 from compared import table, tables
@@ -94,10 +95,22 @@ def test_a_comparison_is_opened_and_builds_its_models_with_its_task(mine: partit
     assert opened.tables["methods"].rows == mine.tables["methods"].rows
     states = [each.runs[cell].model("device-0000").state_dict() for each in (opened, mine)]
     assert same_bits(*states)
-    with pytest.raises(ConfigError, match="pass its task to `partita.open`"):
+    with pytest.raises(ConfigError, match=r"give its task, `partita.open_comparison\(..., task=...\)`"):
         partita.open_comparison(mine.folder).runs[cell].model("device-0000")
     with pytest.raises(ConfigError, match="holds a comparison: open it with `partita.open_comparison`"):
         partita.open(mine.folder)
+
+
+@pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
+def test_models_of_a_comparison_are_built_where_gradients_are_off(
+    mine: partita.ComparisonResult, without_gradients: Any
+) -> None:
+    cell = ("fedalt", "output", 1)
+
+    with without_gradients():
+        model = partita.open_comparison(mine.folder, task=task()).runs[cell].model("device-0000")
+
+    assert same_bits(model.state_dict(), mine.runs[cell].model("device-0000").state_dict())
 
 
 def test_an_interrupted_comparison_is_resumed_with_its_task(
@@ -252,6 +265,23 @@ def test_a_wrong_setting_is_found_before_training(
 
     assert words in str(error.value)
     assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"methods": "fedalt"}, "`methods` must be a list, such as `['fedalt']`, got 'fedalt'."),
+        ({"methods": LocalSim}, "`methods` must be a list, such as `["),
+        ({"partitions": "output"}, "`partitions` must be a list, such as `['output']`, got 'output'."),
+    ],
+)
+def test_one_name_where_a_list_is_needed_is_said(
+    arguments: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        compared(tmp_path / "mine", **arguments)
+
+    assert str(error.value).startswith(words)
 
 
 def test_without_a_folder_a_comparison_takes_the_next_free_one(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import partita
@@ -69,7 +70,9 @@ def test_without_its_task_only_models_are_missing(tmp_path: Path) -> None:
     assert opened.summary == result.summary
     assert same_bits(opened.shared, result.shared)
     assert opened.served("d0") == "personal"
-    with pytest.raises(ConfigError, match="to build its models, pass its task to `partita.open`"):
+    with pytest.raises(
+        ConfigError, match=r"to build its models, give its task, `partita.open\(..., task=...\)`"
+    ):
         opened.model("d0")
 
 
@@ -83,21 +86,35 @@ def test_a_partition_that_is_more_than_names_is_asked_for(tmp_path: Path) -> Non
     assert same_bits(opened.model("d0").state_dict(), result.model("d0").state_dict())
 
 
-def test_a_run_from_a_config_is_opened_by_its_folder_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("quickstart") / "run"
     short = ["pretrain.rounds=1", "personalize.rounds=1", "finetune.epochs=1", "finetune.baseline=false"]
-    assert main(["run", *short, "out=run", "--quiet"]) == 0
+    assert main(["run", *short, f"out={out}", "--quiet"]) == 0
+    return out
 
-    opened = partita.open("run")
+
+def test_a_run_from_a_config_is_opened_by_its_folder_alone(quickstart: Path) -> None:
+    opened = partita.open(quickstart)
 
     device = opened.devices["device"][0].as_py()
-    kept = RunFolder("run").kept(device)
+    kept = RunFolder(quickstart).kept(device)
     assert kept is not None
     assert same_bits(opened.personal(device), kept)
     state = opened.model(device).state_dict()
     assert same_bits({name: state[name] for name in kept}, kept)
+
+
+@pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
+def test_models_are_built_where_gradients_are_off(quickstart: Path, without_gradients: Any) -> None:
+    device = partita.open(quickstart).devices["device"][0].as_py()
+    expected = partita.open(quickstart).model(device)
+
+    with without_gradients():
+        model = partita.open(quickstart).model(device)
+
+    assert same_bits(model.state_dict(), expected.state_dict())
+    assert all(own.requires_grad and not own.is_inference() for own in model.parameters())
 
 
 def test_only_finished_runs_are_opened(tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ def test_a_search_from_python_has_the_trials_of_the_command(
     assert list(result.tuned.warnings) == caplog.messages[: len(result.tuned.warnings)]
 
 
+@pytest.mark.parametrize("choices", [0.1, "0.1"])
+def test_one_value_where_a_list_is_needed_is_said(choices: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"`{KEY}` must be a list, such as `\[{choices!r}\]`, got"):
+        partita.tune(task(), {KEY: choices})
+
+
 def test_a_search_is_resumed_with_the_same_space(tmp_path: Path) -> None:
     first = tuned(tmp_path / "mine")
 

@@ -361,4 +361,4 @@ def test_a_device_without_validation_rows_is_told_of_by_the_split_that_judges(
 
     captured = capsys.readouterr()
     assert "1 device has no validation accuracy (no validation examples)" in captured.out + captured.err
-    assert "Validation accuracy over 1 devices" in captured.out
+    assert "Validation accuracy over 1 device " in captured.out

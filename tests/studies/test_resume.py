@@ -109,7 +109,7 @@ def test_after_rows_were_added_a_new_run_starts_from_the_model(
 
     # Round 5 is the first after pretraining.
     start = "shared/pretrained.safetensors" if rounds == 8 else "checkpoint-1-shared.safetensors"
-    command = f"partita run run/config.toml model.start={start}"
+    command = f"partita run run/config.toml model.start=run/{start}"
     table = here.resolve() / "t.parquet"
     assert line == (
         f"partita: `{table}` has 36 rows, 12 more than when the run started. Restore the original table to "
@@ -173,7 +173,7 @@ def test_a_file_that_is_found_elsewhere_is_checked_too(
     other = write(here / "more.parquet", rows(12))
     line = refusal(capsys, "run", "--resume", str(moved), f"task.data={other}")
     assert "`partita run" in line
-    assert "task.data=../more.parquet model.start=checkpoint-1-shared.safetensors`" in line
+    assert f"task.data=more.parquet model.start={moved}/checkpoint-1-shared.safetensors`" in line
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from partita.params import from_bytes
 from partita.runs.folder import RunFolder
 from partita.studies import run as runner
 from partita.studies.trials import Trial, Tuned, split_arguments, warn_of_ends
-from partita.studies.tune import Tuning, begin, reopen, tune, write_tuned
+from partita.studies.tune import Tuning, begin, final_run, reopen, tune, write_tuned
 from partita.tasks.validation import hold_out_validation
 from small import affine_devices, affine_task
 from tables import write
@@ -305,7 +305,10 @@ def test_trials_stop_early_by_patience_and_among_the_worst_and_resume_the_same(t
     assert (whole.trials[3].value, whole.trials[3].status[:13]) == (None, "stopped after")
     assert again == whole
     # The final run stops by its validation rows too.
-    assert read_config(write_tuned(whole, tuning)).task.options["validation"] == 0.2
+    final = write_tuned(whole, tuning)
+    assert read_config(final).task.options["validation"] == 0.2
+    expected = f"The final run, on all training data but 20 % held out for validation: partita run {final}"
+    assert final_run(final) == expected
 
 
 def test_a_resumed_search_that_samples_tries_the_same_values(tmp_path: Path) -> None:
@@ -368,6 +371,14 @@ def test_the_ends_of_what_was_tried_are_numbers_above_0() -> None:
         *("The best `rate`, ", "The best `depth`,", "The best `drop`, ")
     ]
     assert list(warn_of_ends(tried[:1], tried[0])) == []
+
+
+def test_a_patience_of_1_is_not_the_lowest_that_may_be_better() -> None:
+    # 0 is no patience at all.
+    ones, twos = ([trial(n, **{"personalize.patience": start + n}) for n in range(3)] for start in (1, 2))
+
+    assert list(warn_of_ends(ones, ones[0])) == []
+    assert len(list(warn_of_ends(ones, ones[2]))) == len(list(warn_of_ends(twos, twos[0]))) == 1
 
 
 def test_trials_within_the_standard_error_of_the_best_are_named(tmp_path: Path) -> None:
@@ -448,7 +459,7 @@ def test_the_command_writes_the_config_of_the_final_run_on_all_training_rows(
 
     assert main(["tune", "conf/mine.toml", f"{KEY}=0.0,0.05", "seed=9"]) == 0
 
-    assert "partita run runs/mine-tune-1/tuned.toml" in capsys.readouterr().out
+    assert "on all training data: partita run runs/mine-tune-1/tuned.toml" in capsys.readouterr().out
     final = read_config(here / "runs/mine-tune-1/tuned.toml")
     assert (final.finetune.personal_lr, final.seed, final.name) == (0.05, 9, "mine")
     with (here / "runs/mine-tune-1/trials.csv").open() as lines:

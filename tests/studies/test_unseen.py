@@ -21,6 +21,7 @@ from partita.report.run.page import run_page
 from partita.report.tables.entries import Signed
 from partita.report.tables.unseen import run_unseen_table
 from partita.runs.folder import RunFolder
+from partita.runs.warnings import warnings_of
 from partita.studies import run as runner
 from partita.studies.comparison import Comparison
 from partita.studies.forecast import _visits, forecast
@@ -162,6 +163,15 @@ def test_the_table_of_a_run_has_its_stages_and_their_gaps(comparison: Comparison
     for row, stage in zip(rows, stages, strict=True):
         seen, other = stages[stage]["weighted_mean"], unseen[stage]["weighted_mean"]
         assert row[1:] == [seen, other, Signed(pytest.approx(seen - other)), 4, 2]
+
+
+def test_a_run_with_few_unseen_devices_says_so(comparison: Comparison) -> None:
+    warnings = warnings_of(comparison.run_of(comparison.cells[-1]))
+
+    assert warnings == [
+        "only 2 devices have not been seen by training: the gap depends much on which, set a larger "
+        "`evaluate.unseen`"
+    ]
 
 
 def test_a_search_reads_no_unseen_device(tmp_path: Path) -> None:

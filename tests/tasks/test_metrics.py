@@ -44,10 +44,14 @@ def test_without_the_key_a_task_has_one_metric(tmp_path: Path) -> None:
     ("names", "message"),
     [
         (["macro-f1"], r"`metrics`: classification has no metric 'macro-f1'. Did you mean `macro_f1`\? Its"),
+        (["AUROC"], r"classification has no metric 'AUROC'. Did you mean `auroc`\? Its"),
         (["perplexity"], r"classification has no metric 'perplexity'. Its metrics: accuracy, top5, macro_f1"),
         ([3], "classification has no metric 3"),
         ([], r"`metrics` must be a list of names among accuracy, .*, got \[\]"),
-        ("accuracy", "`metrics` must be a list of names among accuracy, .*, got 'accuracy'"),
+        (
+            "accuracy",
+            r"must be a list of names among accuracy, .*, such as `\[\"accuracy\"\]`, got 'accuracy'",
+        ),
         (["auroc", "auroc"], "`metrics` must name each metric once, got 'auroc' 2 times"),
         (["top5"], "`top5` needs more than 5 classes, and there are 5"),
     ],

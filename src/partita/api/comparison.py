@@ -6,10 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from partita.api.opening import open
+from partita.api.opening import open_cell
 from partita.api.progress import study_progress
 from partita.api.result import Result
-from partita.api.settings import check_same, to_resume, values_of
+from partita.api.settings import as_list, check_same, to_resume, values_of
 from partita.config.schema import CompareConfig
 from partita.config.tasks import given_task
 from partita.data.arrow import Table as ArrowTable
@@ -70,7 +70,7 @@ class ComparisonResult:
         """The finished runs by method, personal part and seed; `start` is the pretraining of a seed."""
         cells = self._comparison.cells
         finished = [cell for cell in cells if self._comparison.run_of(cell).is_finished]
-        return {_key(cell): open(self._comparison.folder_of(cell), task=self._task) for cell in finished}
+        return {_key(cell): open_cell(self._comparison.folder_of(cell), self._task) for cell in finished}
 
     @property
     def devices(self) -> ArrowTable:
@@ -90,7 +90,7 @@ class ComparisonResult:
         Raises:
             ConfigError: the comparison does not have the baseline or the columns.
         """
-        return write.write_report(self.folder, baseline=baseline, columns=columns)
+        return write.write_report(self.folder, baseline=baseline, columns=as_list("columns", columns))
 
     def __repr__(self) -> str:
         """Return the best rows of the table `methods` on one line."""
@@ -151,8 +151,8 @@ def compare(
     """
     begun = to_resume(out, resume=resume, kind="comparison", is_kind=is_comparison)
     changes = {
-        "compare.methods": None if methods is None else [_name_of(method) for method in methods],
-        "compare.partitions": None if partitions is None else list(partitions),
+        "compare.methods": None if methods is None else [_name_of(m) for m in as_list("methods", methods)],
+        "compare.partitions": None if partitions is None else as_list("partitions", partitions),
         "compare.seeds": seeds,
     }
     values = values_of(settings or {}, changes, out)

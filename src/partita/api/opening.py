@@ -41,15 +41,27 @@ def open(
     return Result(folder, partial(_origin_of, folder, task, partition))
 
 
-def _origin_of(folder: RunFolder, task: Task | None, partition: Partition | Personalization | None) -> Origin:
-    """Return the task and the settings of the run in a folder.
+def open_cell(path: Path, task: Task | None) -> Result:
+    """Return the result of a finished run of a comparison, whose task `partita.open_comparison` was given."""
+    folder = RunFolder(path)
+    return Result(folder, partial(_origin_of, folder, task, opener="partita.open_comparison"))
+
+
+def _origin_of(
+    folder: RunFolder,
+    task: Task | None,
+    partition: Partition | Personalization | None = None,
+    *,
+    opener: str = "partita.open",
+) -> Origin:
+    """Return the task and the settings of the run in a folder, which the function `opener` has opened.
 
     Raises:
         ConfigError: the task was created in Python, and it or the partition is not given.
     """
     values = folder.values
     if has_task_from_python(values):
-        task = _checked(task, folder)
+        task = _checked(task, folder, opener)
     if not is_from_python(values):
         config = read_config(folder.config_file)
         with given_task(task):
@@ -61,12 +73,12 @@ def _origin_of(folder: RunFolder, task: Task | None, partition: Partition | Pers
     return Origin(task, personalization_of(partition), values["seed"])
 
 
-def _checked(task: Task | None, folder: RunFolder) -> Task:
+def _checked(task: Task | None, folder: RunFolder, opener: str) -> Task:
     """Return the task that is given for a run, which must have the values that the run's derived."""
     if task is None:
         raise ConfigError(
-            f"The run in `{folder.path}` was started in Python: to build its models, pass its task to "
-            "`partita.open` as `task`."
+            f"The run in `{folder.path}` was started in Python: to build its models, give its task, "
+            f"`{opener}(..., task=...)`."
         )
     if folder.derived and (names := differing(task.derived, folder.derived)):
         raise ConfigError(

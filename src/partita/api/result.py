@@ -2,11 +2,13 @@
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from partita.data.arrow import Table
@@ -16,6 +18,7 @@ from partita.params import Params, cloned, copy_into
 from partita.partition import Personalization
 from partita.protocol import DeviceId, Stage
 from partita.report import write
+from partita.report.differences import counted
 from partita.report.models import all_models
 from partita.report.tables.commands import models_table
 from partita.report.tables.table import to_html
@@ -78,7 +81,8 @@ class Result:
 
     @cached_property
     def _origin(self) -> Origin:
-        return self._make_origin()
+        with _gradients():
+            return self._make_origin()
 
     @property
     def summary(self) -> Summary:
@@ -123,7 +127,7 @@ class Result:
         stages = [f"{stats['weighted_mean']:.4f} {stage}" for stage, stats in summary["stages"].items()]
         stages += [f"{stage} failed" for stage in summary.get("failed", {})]
         devices = max((stats["devices"] for stats in summary["stages"].values()), default=0)
-        whose = f"{summary['split']} {summary['metric']} over {devices} devices"
+        whose = f"{summary['split']} {summary['metric']} over {counted(devices, 'device')}"
         return f"Result({whose}: {', '.join(stages)})"
 
     def _repr_html_(self) -> str:
@@ -179,4 +183,13 @@ class Result:
         return self._origin.personalization.on(device)
 
     def _build(self, own: Personalization | None, state: Params | None = None) -> nn.Module:
-        return build_model(self._origin.task, own, seed=self._origin.seed, state=state)
+        origin = self._origin
+        with _gradients():
+            return build_model(origin.task, own, seed=origin.seed, state=state)
+
+
+@contextmanager
+def _gradients() -> Iterator[None]:
+    """Record gradients, also where `torch.inference_mode()` is on: a task is checked with them."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield

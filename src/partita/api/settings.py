@@ -1,14 +1,15 @@
 """Settings of comparisons and searches from Python: the values of a config, but for the task."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from partita.config.changes import Values, dotted, with_values
-from partita.config.files import find_files, relative_to
+from partita.config.files import find_files
+from partita.config.overrides import relative_to
 from partita.config.reading import read_values
 from partita.config.recording import PYTHON
 from partita.errors import ConfigError
@@ -38,6 +39,17 @@ def values_of(settings: Mapping[str, Any], changes: Mapping[str, Any], out: str 
         return tomllib.loads(tomli_w.dumps(with_values({}, {**own, "out": out and str(out)})))
     except TypeError as error:
         raise ConfigError(f"Settings are numbers, strings, booleans, lists and dicts: {error}.") from None
+
+
+def as_list(argument: str, value: Any) -> list[Any]:
+    """Return the items of an argument that takes several.
+
+    Raises:
+        ConfigError: it is one item, which is not in a list.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(f"`{argument}` must be a list, such as `[{value!r}]`, got {value!r}.")
+    return list(value)
 
 
 def to_resume(

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from partita.api.progress import study_progress
-from partita.api.settings import check_same, to_resume, values_of
+from partita.api.settings import as_list, check_same, to_resume, values_of
 from partita.config.tasks import given_task
 from partita.errors import ConfigError
+from partita.report.differences import counted
 from partita.report.tables.commands import trials_table
 from partita.report.tables.table import Table, write_tables
 from partita.studies import tune as tuning
@@ -46,7 +47,8 @@ class TuningResult:
     def __repr__(self) -> str:
         """Return the best trial on one line."""
         metric = f"validation {self.tuned.metric} {self.tuned.best.value:.4f}"
-        return f"TuningResult({len(self.trials)} trials in {self.folder}; best: {metric} with {self.best})"
+        trials = counted(len(self.trials), "trial")
+        return f"TuningResult({trials} in {self.folder}; best: {metric} with {self.best})"
 
     def _repr_html_(self) -> str:
         """Return the table of trials, for a notebook."""
@@ -82,7 +84,7 @@ def tune(
         RunFailed: no trial ran to its end.
     """
     begun = to_resume(out, resume=resume, kind="search", is_kind=is_search)
-    own = {key: list(choices) for key, choices in space.items()}
+    own = {key: as_list(key, choices) for key, choices in space.items()}
     values = values_of(settings or {}, {}, out)
     with given_task(task), study_progress(progress) as on_progress:
         if begun is None:

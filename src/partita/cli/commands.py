@@ -70,14 +70,12 @@ def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     from partita.runs.warnings import warnings_of
 
     models, warnings = all_models(run), warnings_of(run)
-    tables = [
-        models_table(run.summary, models, warnings),
-        run_metrics(run.summary, models),
-        run_unseen_table(run),
-    ]
+    first = models_table(run.summary, models, warnings)
+    others = [table for table in (run_metrics(run.summary, models), run_unseen_table(run)) if table.rows]
     with _reported(run.path):
-        for table in [] if options.json else [table for table in tables if table.rows]:
-            _print_table(to_terminal(table))
+        for table in [] if options.json else [first, *others]:
+            if table.rows:
+                _print_table(to_terminal(table))
             _print_notes(table)
     _log(options, "Writing the report")
     page = _write_report(run.path)
@@ -159,7 +157,7 @@ def tune(options: argparse.Namespace) -> int:
     from partita.progress.watchers import ignore
     from partita.report.tables.commands import trials_table
     from partita.report.tables.table import to_terminal, write_tables
-    from partita.studies.tune import tune, write_tuned
+    from partita.studies.tune import final_run, tune, write_tuned
 
     tuning = _tuning(options)
     _log(options, f"Tuning in {tuning.folder}")
@@ -175,12 +173,13 @@ def tune(options: argparse.Namespace) -> int:
         _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
     else:
         _print_table(to_terminal(table))
-        print("\n".join([*table.notes, f"The final run, on all training data: partita run {config}"]))
+        print("\n".join([*table.notes, final_run(config)]))
     return 0
 
 
 def _tuning(options: argparse.Namespace) -> "Tuning":
     """Return the search that is asked for, or the one to resume."""
+    from partita.config.overrides import located
     from partita.config.reading import read_values
     from partita.studies.trials import split_arguments
     from partita.studies.tune import begin, reopen
@@ -191,6 +190,7 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
         return reopen(options.resume)
     path, arguments = _config_of(options.arguments)
     overrides, space = split_arguments(arguments)
+    space = {key: [located(key, choice) for choice in choices] for key, choices in space.items()}
     return begin(read_values(path, overrides), path.parent, space, options.trials)
 
 

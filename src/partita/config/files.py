@@ -1,24 +1,19 @@
 """The files that a config names: where they are found, and the digests by which a run knows their content.
 
-A file is looked for beside the config, then in the folder $PARTITA_DATA. A config that a run has recorded is
-looked for there by file name too, so that a run can be moved; its digests say whether it is the same file.
+A file is looked for beside the config, then in the folder $PARTITA_DATA; one that the command line names is
+looked for in the current folder first (`config.overrides`). A file that a run has recorded is looked for by
+its name alone too, so that a run can be moved; its digests say whether it is the same file.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from partita.config.loading import TASKS
+from partita.config.overrides import KEYS, START, TABLE
 from partita.config.schema import Config
 from partita.data.digests import describe_file, describe_table
 from partita.errors import ConfigError
-
-TABLE, START, DERIVED = "task.data", "model.start", "task.derived"
-"""The keys of the table, of initial weights, and of derived values."""
-TEMPLATES = ("task.vocabulary", "task.tokenizer")
-"""The keys of files from which a task takes derived values: a run does not need them again."""
-KEYS = (TABLE, *TEMPLATES, DERIVED, START)
-"""The keys of all files that a config can name."""
 
 
 def named_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]]]:
@@ -56,26 +51,28 @@ def find_files(config: Config, folder: Path) -> dict[str, Path]:
     for key, (name, places) in named_files(config, folder).items():
         existing = [place for place in places if place.exists()]
         if not existing:
-            looked = " or ".join(dict.fromkeys(f"`{place.parent.resolve()}`" for place in places))
-            hint = (
-                "" if os.environ.get("PARTITA_DATA") else " Files are also found in the folder $PARTITA_DATA."
-            )
-            if key in config.made_with:
-                hint = f" If it was moved, say where it is: `{key}=FILE`."
-            raise ConfigError(f"`{key}` = {name!r} is not in {looked}.{hint}")
+            raise ConfigError(_not_found(key, name, places, is_recorded=key in config.made_with))
         recorded = config.made_with.get(key) if len(existing) > 1 else None
         same = (place for place in existing if recorded == _describe(key, place))
         found[key] = next(same, existing[0]) if recorded else existing[0]
     return found
 
 
+def _not_found(key: str, name: str, places: Sequence[Path], *, is_recorded: bool) -> str:
+    """Return the message about a missing file: where it was looked for, and where else it may be."""
+    folders = dict.fromkeys(place.parent.resolve() for place in places)
+    looked = f"`{key}` = {name!r} is not in {' or '.join(f'`{folder}`' for folder in folders)}"
+    if is_recorded:
+        return f"{looked}. If it was moved, say where it is: `{key}=FILE`."
+    current = Path(name).parent.resolve()
+    if current not in folders:
+        looked += f", nor, if the command line names it, in `{current}`"
+    hint = "" if os.environ.get("PARTITA_DATA") else " Files are also found in the folder $PARTITA_DATA."
+    return f"{looked}.{hint}"
+
+
 def _describe(key: str, file: Path) -> str:
     return describe_table(file) if key == TABLE else describe_file(file)
-
-
-def relative_to(folder: Path, files: Mapping[str, Path]) -> dict[str, str]:
-    """Return files by key, as paths from a folder."""
-    return {key: os.path.relpath(path.resolve(), folder.resolve()) for key, path in files.items()}
 
 
 def contents_of(config: Config, folder: Path) -> dict[str, str]:

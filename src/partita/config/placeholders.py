@@ -4,7 +4,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from partita.config.files import DERIVED, START, TABLE, TEMPLATES, named_files
+from partita.config.files import named_files
+from partita.config.overrides import DERIVED, START, TABLE, TEMPLATES
 from partita.config.schema import Config
 from partita.data.options import TableOptions
 from partita.data.placeholder import COLUMNS, write_placeholder

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from partita.config.changes import parse_overrides, with_values
+from partita.config.changes import with_values
 from partita.config.methods import method_of, replaced_settings, with_settings
+from partita.config.overrides import with_overrides
 from partita.config.provenance import find_own_code
 from partita.config.schema import SERVER, Config, PersonalizeConfig, PretrainConfig
 from partita.config.sections import alternatives, in_section
@@ -46,7 +47,7 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise ConfigError(f"Cannot read the config `{path}`: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{path}` is not valid TOML: {error}.") from None
-    values = with_values(values, parse_overrides(overrides))
+    values = with_overrides(values, overrides)
     values["name"] = values.get("name") or path.stem
     return values
 

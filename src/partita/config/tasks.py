@@ -9,8 +9,9 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import nn
 
-from partita.config.files import DERIVED, START, find_files
+from partita.config.files import find_files
 from partita.config.loading import MODELS, TASKS, call, load, own_code, taken, takes
+from partita.config.overrides import DERIVED, START
 from partita.config.reading import check_type
 from partita.config.recording import PYTHON
 from partita.config.schema import Config, ModelConfig

@@ -67,6 +67,8 @@ def write_side_by_side(folders: Sequence[Path], out: str = "") -> Path:
     Raises:
         ConfigError: a folder has no result, or what they measure is not the same.
     """
+    if out and Path(out).exists():
+        raise ConfigError(f"`{out}` already exists: give another `out`.")
     sources: list[Source] = []
     for folder, name in zip(folders, names_of(folders), strict=True):
         with _readable(folder):

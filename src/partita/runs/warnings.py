@@ -13,6 +13,8 @@ _SHOWN = 3
 """Failed devices that a warning lists."""
 _DIVERGED = 100
 """A loss or an error that is so many times as large as at the start of a run has diverged."""
+_FEW_UNSEEN = 5
+"""Unseen devices below which their mean says little."""
 
 
 def warnings_of(run: RunFolder) -> list[str]:
@@ -20,13 +22,16 @@ def warnings_of(run: RunFolder) -> list[str]:
 
     The most important ones come first. Those of the Finetune baseline inside the run are included.
     """
-    found = [*failed_stages(run), *_failed_unseen(run), *divergence(run), *_failed(run), *_unmeasured(run)]
-    found += [*_unstopped(run), *_unchosen(run)]
-    if skipped := run.skipped():
-        found.append(skipped_text(skipped))
+    found = _warnings_of_one(run)
     if run.baseline is not None:
-        found += [f"In the Finetune baseline: {warning}" for warning in warnings_of(run.baseline)]
-    return found
+        found += [f"In the Finetune baseline: {warning}" for warning in _warnings_of_one(run.baseline)]
+    return [*found, *_few_unseen(run)]
+
+
+def _warnings_of_one(run: RunFolder) -> list[str]:
+    found = [*failed_stages(run), *_failed_unseen(run), *divergence(run), *_without_result(run)]
+    found += [*_failed(run), *_unmeasured(run), *_unstopped(run), *_unchosen(run)]
+    return found + ([skipped_text(skipped)] if (skipped := run.skipped()) else [])
 
 
 def failed_stages(run: RunFolder) -> Iterator[str]:
@@ -70,6 +75,16 @@ def divergence(run: RunFolder) -> Iterator[str]:
                 f"{mean:.4g}, and was {before:.4g} at the start"
             )
             return
+
+
+def _without_result(run: RunFolder) -> Iterator[str]:
+    """Yield a sentence about a run whose metric no device has for any model."""
+    summary = run.summary
+    if not summary["stages"] and not summary.get("failed"):
+        yield (
+            f"the run has no {summary.get('split', 'test')} {summary['metric']} on any device: there is "
+            "nothing to compare"
+        )
 
 
 def _start_loss(run: RunFolder, losses: dict[str, float]) -> float | None:
@@ -137,6 +152,17 @@ def _unchosen(run: RunFolder) -> Iterator[str]:
         shown = ", ".join([*lacking[:_SHOWN], *(["..."] if len(lacking) > _SHOWN else [])])
         has = "has" if len(lacking) == 1 else "have"
         yield f"{_devices(len(lacking))} {has} no validation rows and did not choose a model ({shown})"
+
+
+def _few_unseen(run: RunFolder) -> Iterator[str]:
+    """Yield a sentence if so few devices are unseen that their mean depends on which they are."""
+    unseen = len(set(run.unseen["device"].to_pylist()))
+    if 0 < unseen < _FEW_UNSEEN:
+        has = "has" if unseen == 1 else "have"
+        yield (
+            f"only {_devices(unseen)} {has} not been seen by training: the gap depends much on which, set a "
+            "larger `evaluate.unseen`"
+        )
 
 
 def _reason(run: RunFolder, stage: str, split: str) -> str:

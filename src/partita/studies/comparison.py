@@ -12,8 +12,9 @@ import tomli_w
 
 from partita.config.building import build, build_plan
 from partita.config.changes import with_values
-from partita.config.files import contents_of, find_files, relative_to
+from partita.config.files import contents_of, find_files
 from partita.config.loading import own_code
+from partita.config.overrides import relative_to
 from partita.config.provenance import COMMAND, find_own_code, made_with
 from partita.config.reading import config_of, did_you_mean, read_values
 from partita.durable import locked, make_folder, replace_file

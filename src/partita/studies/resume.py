@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from partita.config.changes import value_at
-from partita.config.files import KEYS, START, changed_files, find_files, relative_to
-from partita.config.reading import read_config
+from partita.config.files import changed_files, find_files
+from partita.config.overrides import KEYS, START, relative_to
+from partita.config.reading import changed, read_config, to_values
 from partita.config.recording import is_from_python
 from partita.config.schema import Config
 from partita.data.digests import is_digest, rows_in
@@ -28,7 +29,7 @@ def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
     """
     _check_overrides(overrides)
     _check_is_run(folder)
-    config = read_config(folder.config_file, [_from_folder(text, folder.path) for text in overrides])
+    config = _from_folder(read_config(folder.config_file, overrides), folder.path)
     if not config.made_with:
         raise ConfigError(f"`{folder.path}` is not a run's folder: no run has written its `config.toml`.")
     for key in map(_key, overrides):
@@ -61,12 +62,11 @@ def _check_is_run(folder: RunFolder) -> None:
         )
 
 
-def _from_folder(override: str, folder: Path) -> str:
-    """Return an override; the path of a file that exists, from the current folder, as one from the run's."""
-    key, _, name = override.partition("=")
-    if key not in KEYS or not Path(name).exists():
-        return override
-    return f"{key}={relative_to(folder, {key: Path(name)})[key]}"
+def _from_folder(config: Config, folder: Path) -> Config:
+    """Return a run's config with the files that the command line names as paths from the run's folder."""
+    names = {key: value_at(to_values(config), key) for key in KEYS}
+    given = {key: Path(name) for key, name in names.items() if name and Path(name).is_absolute()}
+    return changed(config, relative_to(folder, given)) if given else config
 
 
 def _check_files(config: Config, folder: RunFolder) -> None:
@@ -93,9 +93,9 @@ def _check_files(config: Config, folder: RunFolder) -> None:
 
 def _continuation(config: Config, folder: RunFolder, files: Mapping[str, Path]) -> str:
     """Return the command that starts a new run with some files from the model of a run."""
-    paths = relative_to(folder.path, files).items()
-    arguments = [f"{key}={path}" for key, path in paths if value_at(folder.values, key) != path]
+    own, here = relative_to(folder.path, files), relative_to(Path(), files)
+    arguments = [f"{key}={here[key]}" for key in files if value_at(folder.values, key) != own[key]]
     if folder.model_file is not None:
-        arguments.append(f"{START}={folder.model_file.relative_to(folder.path)}")
+        arguments.append(f"{START}={folder.model_file}")
         arguments += ["model.start_names={}"] if config.model.start_names else []
     return shlex.join(["partita", "run", str(folder.config_file), *arguments])

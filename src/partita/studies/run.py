@@ -13,17 +13,9 @@ import tomli_w
 from torch import nn
 
 from partita.config.building import Built, build
-from partita.config.files import (
-    DERIVED,
-    KEYS,
-    START,
-    TEMPLATES,
-    changed_files,
-    contents_of,
-    find_files,
-    relative_to,
-)
+from partita.config.files import changed_files, contents_of, find_files
 from partita.config.loading import TASKS
+from partita.config.overrides import DERIVED, KEYS, START, TEMPLATES, relative_to
 from partita.config.partitions import frozen_patterns
 from partita.config.provenance import COMMAND, changed_code, find_own_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values

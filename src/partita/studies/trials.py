@@ -97,15 +97,18 @@ def check_space(space: SearchSpace, trials: int) -> None:
 def ends_of(trials: Sequence[Trial], best: Trial) -> dict[str, str]:
     """Return "lowest" or "highest" by key, for each number of the best trial at an end of those tried.
 
-    There is no end at 0: no setting is negative.
+    There is no end at 0, since no setting is negative, and none at a `patience` of 1, since 0 is no patience.
     """
     ends: dict[str, str] = {}
     for key, value in best.choice.items():
         if isinstance(value, str | bool) or value == 0:
             continue
         tried = {trial.choice[key] for trial in trials if not isinstance(trial.choice[key], str)}
-        if len(tried) > 1 and value in (min(tried), max(tried)):
-            ends[key] = "lowest" if value == min(tried) else "highest"
+        is_lowest = value == min(tried, default=value)
+        if is_lowest and value == 1 and key.endswith(".patience"):
+            continue
+        if len(tried) > 1 and (is_lowest or value == max(tried)):
+            ends[key] = "lowest" if is_lowest else "highest"
     return ends
 
 

@@ -19,7 +19,8 @@ import tomli_w
 
 from partita.config.building import build, build_plan
 from partita.config.changes import value_at, with_values
-from partita.config.files import check_unchanged, contents_of, find_files, relative_to
+from partita.config.files import check_unchanged, contents_of, find_files
+from partita.config.overrides import relative_to
 from partita.config.provenance import find_own_code, made_with
 from partita.config.reading import config_of, read_values, to_values, warn_replaced
 from partita.config.schema import Config
@@ -254,6 +255,15 @@ def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
     path = tuning.folder / "tuned.toml"
     replace_file(path, tomli_w.dumps(values).encode())
     return path
+
+
+def final_run(config: Path) -> str:
+    """Return the sentence about the run of a config that `write_tuned` has written."""
+    share = value_at(read_values(config), "task.validation")
+    data = (
+        f"all training data but {100 * share:g} % held out for validation" if share else "all training data"
+    )
+    return f"The final run, on {data}: partita run {config}"
 
 
 def _validation_of(config: Config) -> float:

@@ -61,10 +61,13 @@ def select(names: Sequence[str], known: Mapping[str, NamedMetric], *, of: str) -
     """
     every = ", ".join(known)
     if isinstance(names, str) or not isinstance(names, Sequence) or not names:
-        raise ValueError(f"`metrics` must be a list of names among {every}, got {names!r}.")
+        first = next(iter(known))
+        raise ValueError(
+            f'`metrics` must be a list of names among {every}, such as `["{first}"]`, got {names!r}.'
+        )
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
+            near = difflib.get_close_matches(str(name).lower(), known, n=1)
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise ValueError(f"`metrics`: {of} has no metric {name!r}.{hint} Its metrics: {every}.")
         if names.count(name) > 1:

@@ -96,10 +96,14 @@ def word_error_rate(predictions: Sequence[str], texts: Sequence[str]) -> float:
 
 
 def character_error_rate(predictions: Sequence[str], texts: Sequence[str]) -> float:
-    """Return the character error rate: as the word error rate, for characters with spaces among them.
+    """Return the character error rate: as the word error rate, for characters.
+
+    Spaces at both ends of a text are left out; every other space is a character, repeated ones too.
 
     >>> character_error_rate(["one to", "three"], ["one two", "three"])
     0.08333333333333333
+    >>> character_error_rate([" one  two "], ["one two"])
+    0.14285714285714285
     """
     return _jiwer_for(texts).cer(list(texts), list(predictions))
 

@@ -153,7 +153,7 @@ def test_other_data_are_not_paired_and_the_first_sentence_says_so(
         (["one", "out=page"], "Unknown key `out`."),
         (["one", "two", "baseline=a"], "Unknown key `baseline`. Known keys of `partita report` of several"),
         (["out=page"], "`partita report` needs the folder of a run or a comparison."),
-        (["one", "two", "out=two"], "`two` already exists"),
+        (["one", "two", "out=two"], "`two` already exists: give another `out`."),
     ],
 )
 def test_what_cannot_be_put_side_by_side_is_one_line(

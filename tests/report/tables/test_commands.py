@@ -18,6 +18,9 @@ def test_the_best_trial_is_marked() -> None:
     assert table.columns == ["trial", "a", "gain", "status"]
     assert table.rows[0] == ["0", "1", MeanStd(0.0, is_best=True), "done"]
     assert table.rows[1] == ["1", "2", None, "stopped"]
+    assert table.title == "Validation gain of 2 trials"
+    one = trials_table(Tuned(metric="gain", trials=trials[:1], best=trials[0]))
+    assert one.title == "Validation gain of 1 trial"
 
 
 def test_a_forecast_has_the_time_of_runs_and_of_tuning() -> None:

@@ -163,6 +163,23 @@ def test_a_baseline_with_partitions_is_paired_with_the_same_one_where_it_has_it(
     assert [entry and entry.value for entry in better] == [None, None, 0.25, 0.5]
 
 
+def test_the_part_of_the_baseline_that_others_are_paired_with_is_named() -> None:
+    outcomes = {
+        ("", ""): START,
+        ("fedalt", "input"): ALT,
+        ("fedalt", "output"): ALT,
+        ("fedsim", "output"): ALT,
+    }
+    note = (
+        "The difference from FedAlt is with the same personal part; for a model whose part FedAlt does not "
+        "have, with input."
+    )
+
+    assert note in table("methods", results(outcomes, baseline="fedalt")).notes
+    del outcomes["", ""]  # Then all models have one of the baseline's parts.
+    assert note not in table("methods", results(outcomes, baseline="fedalt")).notes
+
+
 def test_a_baseline_that_failed_leaves_the_column_empty() -> None:
     assert column("difference", results(SMALL, baseline="local")) == [None, None, None]
 
@@ -408,6 +425,6 @@ def test_it_says_why_the_rounds_to_reach_the_reference_are_not_known() -> None:
     given = results({**SMALL, ("fedavg", ""): ALT})
 
     assert column("rounds_to_reach", given) == [None] * 4
-    assert any("Set `evaluate.every`" in note for note in table("training", given).notes)
+    assert any("set `evaluate.every`" in note for note in table("training", given).notes)
     assert not any("evaluate.every" in note for note in table("methods", given).notes)
     assert any("evaluate.every" in note for note in shown(given, "mb_to_reach").notes)

@@ -63,7 +63,7 @@ def test_a_device_with_one_class_has_no_auroc_and_a_reason(run: Path) -> None:
     assert all(row["metric"] is not None for row in undefined)
     assert RunFolder(run).summary["stages"]["finetuned"]["metrics"]["AUROC"]["devices"] == known < 6
     notes = run_metrics(RunFolder(run).summary, all_models(RunFolder(run))).notes
-    assert notes[2:] == [f"AUROC is undefined on some devices: FedAvg has it on {known}."]
+    assert notes[2:] == [f"AUROC is defined on {known} of 6 devices."]
 
 
 @pytest.mark.usefixtures("reports", "no_figures")
@@ -86,6 +86,22 @@ def test_the_command_prints_all_metrics(
     assert "All metrics on the test split" in out
     assert "AUROC" in out
     assert "macro F1" in out
+
+
+def test_the_command_says_that_no_device_has_the_metric(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # One example to test has one class.
+    task = '[task]\nkind = "synthetic"\nform = "mixture"\ndevices = 3\nexamples = 1\nmetrics = ["auroc"]\n'
+    (tmp_path / "own.toml").write_text(
+        f"{task}[pretrain]\nrounds = 1\ndevices_per_round = 3\n[personalize]\nrounds = 0\n"
+    )
+
+    assert main(["run", str(tmp_path / "own.toml"), f"out={tmp_path / 'run'}", "--quiet"]) == 0
+
+    warnings = capsys.readouterr().out.splitlines()[:2]
+    assert warnings[0] == ("Warning: the run has no test AUROC on any device: there is nothing to compare.")
+    assert warnings[1].startswith("Warning: 3 devices have no test AUROC (")
 
 
 def test_one_metric_needs_no_table_of_its_own() -> None:

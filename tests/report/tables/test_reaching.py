@@ -1,6 +1,7 @@
 """Rounds and megabytes to reach the reference's final metric, from evaluations written by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,18 @@ def test_the_first_evaluation_that_is_as_good_counts_with_the_training_before_it
     assert reaching.megabytes(("fedalt", "output")) == Reached(4 * 110 / 1e6, 1, 2)
     assert reaching.rounds(("fedsim", "output")) == Reached(None, 0, 1)
     assert reaching.rounds(("", "")) == Reached(None, 0, 1)
+
+
+def test_the_reason_why_nothing_is_known_is_the_real_one(compared: Results, tmp_path: Path) -> None:
+    reference = compared.reference
+    unevaluated = {1: run(tmp_path / "unevaluated", None, None, last=0.6)}
+    alone = {variant: own for variant, own in compared.outcomes.items() if variant[0] == "fedalt"}
+
+    assert Reaching(compared).unknown == ""
+    assert Reaching(replace(compared, runs={**compared.runs, reference: unevaluated})).unknown == (
+        '"FedAvg, continued" was not evaluated during training (set `evaluate.every`)'
+    )
+    assert Reaching(replace(compared, outcomes=alone)).unknown == '"FedAvg, continued" has no result'
 
 
 def test_the_reference_itself_may_have_been_as_good_before(compared: Results) -> None:

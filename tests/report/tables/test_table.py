@@ -9,7 +9,7 @@ from rich.console import Console
 
 from partita.methods import registry
 from partita.report.references import references
-from partita.report.tables.entries import Cited, Interval, MeanStd, Reached, Rounded, Share
+from partita.report.tables.entries import Cited, Interval, MeanStd, Reached, Rounded, Share, latex, plain
 from partita.report.tables.table import Table, to_csv, to_latex, to_markdown, to_terminal, to_values
 
 THIRD = 1 / 3
@@ -87,6 +87,13 @@ def test_markdown_keeps_its_columns() -> None:
     assert rows[0].endswith("| 0.3333 ± 0.3000 * | 0.7 | - |")
     assert rows[1].endswith("| 2.0000 | 1,234.6 | -0.3333 [-1.0000, +0.3333] |")
     assert rows[2].endswith("| +0.5000 |")
+
+
+def test_small_traffic_is_not_shown_as_none() -> None:
+    # 41,490 bytes, and 30 bytes.
+    assert [plain(Rounded(0.04149)), latex(Rounded(0.04149))] == ["0.0415", "$0.0415$"]
+    assert plain(Reached(0.00003, seeds=1, of=1)) == "0.0000300"
+    assert [plain(Rounded(0.0)), latex(Rounded(1234.56))] == ["0.0", "$1234.6$"]
 
 
 def test_a_terminal_prints_brackets_unchanged() -> None:

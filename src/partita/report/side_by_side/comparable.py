@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from partita.config.files import TABLE
+from partita.config.overrides import TABLE
 from partita.config.recording import has_task_from_python
 from partita.errors import ConfigError
 from partita.report.side_by_side.sources import Source

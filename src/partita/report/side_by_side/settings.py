@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from partita.config.files import KEYS
+from partita.config.overrides import KEYS
 from partita.report.side_by_side.sources import Source
 from partita.report.tables.table import Table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.changes import dotted
-from partita.config.files import KEYS, TABLE
+from partita.config.overrides import KEYS, TABLE
 from partita.config.reading import to_values
 from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage

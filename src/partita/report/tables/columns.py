@@ -102,11 +102,24 @@ class MethodColumns:
 
     def _baseline(self, variant: Variant) -> MetricsBySeed:
         """Return the baseline with the same personal part as a variant, or its first personal part."""
-        own = self.results.of(self.results.baseline, variant[1])
-        every = [
-            runs for (method, _), runs in self.results.outcomes.items() if method == self.results.baseline
-        ]
-        return last(own or next(iter(every), {}))
+        parts = self._baseline_parts
+        part = variant[1] if variant[1] in parts else next(iter(parts), "")
+        return last(self.results.of(self.results.baseline, part))
+
+    @property
+    def _baseline_parts(self) -> list[str]:
+        return [part for method, part in self.results.outcomes if method == self.results.baseline]
+
+    @property
+    def other_part(self) -> str:
+        """The sentence on models paired with another part of a baseline that has several; empty if none."""
+        parts, title = self._baseline_parts, self.results.titles[self.results.baseline]
+        if len(parts) < 2 or all(model.variant[1] in parts for model in self.models):
+            return ""
+        return (
+            f"The difference from {title} is with the same personal part; for a model whose part {title} "
+            f"does not have, with {parts[0]}."
+        )
 
     def _reached(
         self, cost: Callable[[Reaching, Variant], Reached | None], model: ComparedModel

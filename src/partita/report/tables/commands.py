@@ -7,6 +7,7 @@ from rich import table as rich_table
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 
+from partita.report.differences import counted
 from partita.report.tables.entries import Entry, MeanStd, Rounded
 from partita.report.tables.table import Table
 from partita.studies.forecast import Forecast
@@ -39,7 +40,7 @@ def models_table(
     columns = ["model", "weighted mean", "mean", "std", "worst", "helped", "hurt"]
     return Table(
         name="models",
-        title=f"{split} {summary['metric']} over {devices} devices ({better} is better)",
+        title=f"{split} {summary['metric']} over {counted(devices, 'device')} ({better} is better)",
         columns=[*columns, *(["failed"] if has_failed else [])],
         rows=rows,
         notes=[*_stopping_notes(summary), *(f"Warning: {warning}." for warning in warnings)],
@@ -77,7 +78,7 @@ def trials_table(tuned: Tuned) -> Table:
     ]
     return Table(
         name="trials",
-        title=f"Validation {tuned.metric} of {len(rows)} trials",
+        title=f"Validation {tuned.metric} of {counted(len(rows), 'trial')}",
         columns=["trial", *keys, tuned.metric, "status"],
         rows=rows,
         notes=[f"Warning: {warning}" for warning in tuned.warnings],
@@ -96,7 +97,7 @@ def forecast_table(forecast: Forecast) -> Table:
         for each in forecast.cells
     ]
     runs = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
-    tuning = f" and {_time(forecast.tuning)} for {forecast.trials} trials per method"
+    tuning = f" and {_time(forecast.tuning)} for {counted(forecast.trials, 'trial')} per method"
     return Table(
         name="forecast",
         title=f"{runs}: about {_time(forecast.seconds)}{tuning if forecast.trials else ''} in one process",

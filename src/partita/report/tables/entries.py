@@ -1,5 +1,6 @@
 """The entries of tables: numbers with what belongs to them, as plain text and in LaTeX."""
 
+import math
 from dataclasses import dataclass
 
 from partita.report.differences import Difference, mean_text, signed
@@ -41,7 +42,7 @@ class Signed:
 
 @dataclass(frozen=True)
 class Rounded:
-    """A number displayed with one decimal."""
+    """A number displayed with one decimal, a small one with three significant digits."""
 
     value: float
 
@@ -96,13 +97,23 @@ def plain(entry: Entry) -> str:
         case Signed(mean, std):
             return f"{signed(mean)}{'' if std is None else f' ± {_number(std)}'}"
         case Rounded(value):
-            return f"{value:,.1f}"
+            return _rounded(value)
         case Share(count, of):
             return f"{mean_text(count)} of {mean_text(of)}"
         case Reached(mean, seeds, of):
             some = f" ({seeds} of {of} seeds)" if seeds < of else ""
-            return "not reached" if mean is None else f"{mean_text(mean)}{some}"
+            return "not reached" if mean is None else f"{_rounded(mean).removesuffix('.0')}{some}"
     return _number(entry)
+
+
+def _rounded(value: float) -> str:
+    """Return a number with one decimal, below 0.1 with three significant digits.
+
+    >>> _rounded(1234.33), _rounded(0.1), _rounded(0.04149), _rounded(0.000032), _rounded(0.0)
+    ('1,234.3', '0.1', '0.0415', '0.0000320', '0.0')
+    """
+    decimals = 2 - math.floor(math.log10(abs(value))) if 0 < abs(value) < 0.1 else 1
+    return f"{value:,.{decimals}f}"
 
 
 def _number(value: float) -> str:
@@ -129,7 +140,7 @@ def latex(entry: Entry) -> str:
             deviation = "" if std is None else rf" \pm {_number(std)}"
             return f"${signed(mean)}{deviation}$"
         case Rounded(value):
-            return f"${value:.1f}$"
+            return f"${_rounded(value).replace(',', '')}$"
         case Share() | Reached():
             return escaped(plain(entry))
     return f"${_number(entry)}$".replace(",", "{,}")

@@ -46,6 +46,7 @@ def _methods(whole: Table, every: MethodColumns) -> Table:
             *missing_notes(every.models, every.ranking),
             *intervals,
             *_unknown(every, results.columns),
+            *([every.other_part] if "difference" in results.columns and every.other_part else []),
             *results.notes,
         ],
         elsewhere=intervals,
@@ -67,8 +68,5 @@ def _means(every: MethodColumns) -> str:
 
 def _unknown(every: MethodColumns, names: Sequence[str]) -> Iterator[str]:
     """Yield a note where it is not known when models reach the reference."""
-    if not every.reaching.is_known and {"rounds_to_reach", "mb_to_reach"} & {*names}:
-        yield (
-            "It is not known when methods reach it: no finished run of it was evaluated during training. Set "
-            "`evaluate.every`."
-        )
+    if (reason := every.reaching.unknown) and {"rounds_to_reach", "mb_to_reach"} & {*names}:
+        yield f"It is not known when methods reach it: {reason}."

@@ -25,22 +25,39 @@ def run_metrics(summary: Summary, models: Sequence[tuple[str, Mapping[str, Any]]
     """
     directions = _directions(summary)
     rows: list[list[Entry]] = []
-    fewer: dict[str, str] = {}
+    counts: dict[str, dict[str, int]] = {name: {} for name in directions}
     for title, statistics in models:
         # A stage that failed has no statistics.
         found = {summary["metric"]: statistics, **statistics.get("metrics", {})}
         rows.append([title, *(found.get(name, {}).get("weighted_mean") for name in directions)])
-        for name in directions:
-            known, all_known = (found.get(each, {}).get("devices", 0) for each in (name, summary["metric"]))
-            if known < all_known:
-                fewer.setdefault(name, f"{name} is undefined on some devices: {title} has it on {known}.")
+        if "weighted_mean" in statistics:
+            for name in directions:
+                counts[name][title] = found.get(name, {}).get("devices", 0)
     return _table(
         directions,
         split=summary.get("split", "test"),
         columns=["model"],
         rows=rows,
-        notes=["Weighted means over devices.", *fewer.values()],
+        notes=["Weighted means over devices.", *_fewer(counts)],
     )
+
+
+def _fewer(counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """Yield a note about every metric that some devices do not have, from its devices by model.
+
+    >>> list(_fewer({"accuracy": {"FedAvg": 10, "FedAlt": 10}, "AUROC": {"FedAvg": 9, "FedAlt": 9}}))
+    ['AUROC is defined on 9 of 10 devices.']
+    >>> list(_fewer({"accuracy": {"FedAvg": 10, "FedAlt": 9}, "AUROC": {"FedAvg": 10, "FedAlt": 8}}))
+    ['AUROC is undefined on some devices: FedAlt has it on 8 of 9.']
+    """
+    every = {title: max(own[title] for own in counts.values()) for own in counts.values() for title in own}
+    for name, own in counts.items():
+        fewer = {title: (count, every[title]) for title, count in own.items() if count < every[title]}
+        if len(fewer) == len(own) and len(set(fewer.values())) == 1:
+            yield "{} is defined on {} of {} devices.".format(name, *next(iter(fewer.values())))
+        elif fewer:
+            title, (count, devices) = next(iter(fewer.items()))
+            yield f"{name} is undefined on some devices: {title} has it on {count} of {devices}."
 
 
 def comparison_metrics(results: Results) -> Table:

@@ -34,6 +34,18 @@ class Reaching:
         """Whether the reference was evaluated during training."""
         return bool(self._curves)
 
+    @property
+    def unknown(self) -> str:
+        """The reason why the training that methods need is not known; empty where it is."""
+        if self.is_known:
+            return ""
+        title = f'"{self.results.titles[self.results.reference[0]]}"'
+        if not self.results.of(*self.results.reference):
+            return f"{title} has no result"
+        if not self._samples:
+            return f"{title} was not evaluated during training (set `evaluate.every`)"
+        return f"no device that was evaluated while {title} trained has a {self.results.metric}"
+
     def rounds(self, variant: Variant) -> Reached | None:
         """Return the rounds of training that a variant needs, None where that is not known."""
         return _mean([cost and cost.rounds for cost in self._costs(variant)])
