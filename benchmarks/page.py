@@ -20,8 +20,8 @@ from torch import nn
 from partita.config.reading import config_of
 from partita.report.write import write_report
 from partita.studies import run as runner
+from partita.studies.begin import begin
 from partita.studies.compare import finish
-from partita.studies.comparison import begin
 from partita.tasks.synthetic import synthetic
 from partita.tasks.task import Task
 from partita.tasks.validation import hold_out_validation

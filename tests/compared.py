@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from partita import Metric, Task
 from partita.report.tables.comparison import write_comparison_tables
+from partita.studies.begin import begin
 from partita.studies.compare import finish
-from partita.studies.comparison import Comparison, begin
+from partita.studies.comparison import Comparison
 from partita.tasks.metrics import Undefined
 from small import affine_devices, affine_task
 

@@ -11,8 +11,8 @@ from partita.config.reading import config_of
 from partita.config.schema import Config
 from partita.errors import ConfigError
 from partita.methods import registry
+from partita.studies.begin import methods_of
 from partita.studies.cells import Cell, cells_of
-from partita.studies.comparison import methods_of
 from partita.studies.partitions import Compared, merge
 from partita.studies.search import space_of
 from partita.studies.variants import in_full

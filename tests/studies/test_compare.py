@@ -16,8 +16,8 @@ from partita.durable import locked
 from partita.errors import ConfigError, RunFailed
 from partita.params import to_bytes
 from partita.report.tables.comparison import write_comparison_tables
-from partita.studies import comparison as running
 from partita.studies import run as runner
+from partita.studies.begin import cells_in
 from partita.studies.compare import finish, resume
 from partita.studies.comparison import Comparison, reopen
 from partita.studies.forecast import forecast
@@ -539,7 +539,7 @@ def test_a_folder_without_a_comparison_cannot_be_resumed(tmp_path: Path) -> None
 def test_the_config_of_a_comparison_gives_the_same_cells(whole: Comparison) -> None:
     recorded = read_values(whole.folder / "config.toml")
 
-    again, notes = running.cells_in({**recorded, "out": "elsewhere"}, whole.folder)
+    again, notes = cells_in({**recorded, "out": "elsewhere"}, whole.folder)
 
     assert (again, notes) == (whole.cells, [])
 

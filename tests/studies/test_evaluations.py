@@ -9,9 +9,9 @@ import pytest
 from compared import ROUNDS, started, values
 from partita.config.changes import value_at, with_values
 from partita.protocol import Stage
+from partita.studies.begin import cells_in, check_cell
 from partita.studies.cells import START
 from partita.studies.compare import finish
-from partita.studies.comparison import cells_in, check_cell
 from partita.studies.evaluations import Visits, default_evaluations
 from partita.studies.forecast import forecast
 from partita.training.plan import BLOCK

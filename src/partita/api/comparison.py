@@ -21,8 +21,9 @@ from partita.report.tables.comparison import comparison_tables, write_comparison
 from partita.report.tables.entries import MeanStd, plain
 from partita.report.tables.table import Table
 from partita.studies import compare as comparing
+from partita.studies.begin import begin
 from partita.studies.cells import Cell
-from partita.studies.comparison import Comparison, begin, reopen
+from partita.studies.comparison import Comparison, reopen
 from partita.studies.folders import is_comparison
 from partita.studies.results import collect
 from partita.tasks.task import Task

@@ -89,7 +89,7 @@ def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
 def compare(options: argparse.Namespace) -> int:
     """Run a comparison, resume one, or print what it would run."""
     from partita.config.reading import read_values
-    from partita.studies import comparison as comparing
+    from partita.studies.begin import begin
     from partita.studies.compare import resume
     from partita.studies.variants import in_full
 
@@ -104,7 +104,7 @@ def compare(options: argparse.Namespace) -> int:
     if options.dry_run:
         _print_forecast(options, values, path.parent)
         return 0
-    return _finish_comparison(options, comparing.begin(values, path.parent, options.command_line))
+    return _finish_comparison(options, begin(values, path.parent, options.command_line))
 
 
 def _print_forecast(options: argparse.Namespace, values: Mapping[str, Any], folder: Path) -> None:

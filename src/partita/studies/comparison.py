@@ -4,40 +4,27 @@ import contextlib
 import json
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
-from partita.config.building import build, build_plan
 from partita.config.changes import with_values
-from partita.config.files import contents_of, find_files
-from partita.config.loading import own_code
-from partita.config.overrides import relative_to
-from partita.config.provenance import COMMAND, find_own_code, made_with
-from partita.config.reading import config_of, did_you_mean, read_values
-from partita.durable import locked, make_folder, replace_file
+from partita.config.reading import did_you_mean, read_values
+from partita.durable import locked, replace_file
 from partita.errors import ConfigError, RunFailed, described
 from partita.methods import registry
 from partita.methods.named import Citation
 from partita.params import to_bytes
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
-from partita.server import registry as servers
 from partita.studies import run as runner
-from partita.studies.cells import START, Cell, base_of, cells_of
+from partita.studies.cells import START, Cell, base_of
 from partita.studies.columns import chosen
-from partita.studies.evaluations import with_evaluations
 from partita.studies.folders import COMPARISON_FILE, is_comparison
-from partita.studies.partitions import compared_partitions, merge
-from partita.studies.same_task import fingerprint_in, task_and_model
-from partita.studies.search import space_of
 from partita.studies.trials import Tuned, trials_from
-from partita.studies.tune import check_trial, folder_of
-from partita.studies.variants import check, named, titles_of
+from partita.studies.tune import folder_of
 
-_CELLS, _TUNED = "cells", "tuned"
+CELLS, _TUNED = "cells", "tuned"
 """The folders of a comparison."""
 _WHOLE = "whole"
 """The whole model of a run without a personal part, in its folder of shared tensors."""
@@ -106,11 +93,11 @@ class Comparison:
 
     def folder_of(self, cell: Cell) -> Path:
         """Return the folder of a cell's run."""
-        return self.folder / _CELLS / cell.name
+        return self.folder / CELLS / cell.name
 
     def lock_file(self, cell: Cell) -> Path:
         """Return the lock of a cell, which the process that runs it holds."""
-        return self.folder / _CELLS / f"{cell.name}.lock"
+        return self.folder / CELLS / f"{cell.name}.lock"
 
     def start_of(self, cell: Cell) -> Cell | None:
         """Return the cell whose model another begins from, None for one that begins from scratch."""
@@ -131,7 +118,7 @@ class Comparison:
 
     def failure_file(self, cell: Cell) -> Path:
         """Return the file with the reason why a cell failed; without that file it is run again."""
-        return self.folder / _CELLS / f"{cell.name}.failed"
+        return self.folder / CELLS / f"{cell.name}.failed"
 
     def record_failure(self, cell: Cell, error: Exception, during: str = "") -> None:
         """Write why a cell failed: the reason on one line, then the traceback of an unexpected exception."""
@@ -205,46 +192,6 @@ class Comparison:
         return RunFolder(self.trials_folder(cell) / folder_of(tuned.best.number))
 
 
-def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Comparison:
-    """Return a new comparison, in a folder of its own.
-
-    Args:
-        values: the config's values.
-        beside: the folder of the config, where files that it names are found.
-        command: the command line, which is kept in the folder.
-    """
-    config = base_of(values)
-    cells, notes = cells_in(values, beside)
-    for cell in first_seed(cells):
-        check_cell(cell, beside)
-        if config.compare.tune and cell.method != START:
-            check_trial(cell.values, beside)
-            _check_space(cell, config.compare.tune)
-    folder = runner.claim(config, f"{config.name}-compare")
-    make_folder(folder / _CELLS)
-    settled = _from_folder(values, cells, beside, folder)
-    settled["made_with"] |= {COMMAND: command} if command else {}
-    resolved = {
-        "methods": {method: asdict(own) for method, own in methods_of(cells).items()},
-        "cells": [asdict(cell) for cell in cells_in(settled, folder)[0]],
-        "notes": notes,
-        "fingerprint": fingerprint_in(base_of(settled), folder),
-    }
-    replace_file(folder / COMPARISON_FILE, json.dumps(resolved, indent=1).encode())
-    replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
-    return reopen(folder)
-
-
-def _check_space(cell: Cell, trials: int) -> None:
-    """Raise if tuning would try a value that cannot be used."""
-    for key, choices in space_of(cell.config(out=Path()), trials).items():
-        for choice in choices:
-            try:
-                build_plan(config_of(with_values(cell.values, {key: choice})))
-            except ConfigError as error:
-                raise ConfigError(f"{cell.title}, tuned with `{key}` = {choice!r}: {error}") from error
-
-
 def reopen(folder: Path) -> Comparison:
     """Return the comparison in a folder, from its files alone: no task or model is built.
 
@@ -269,75 +216,9 @@ def _method_from(values: Mapping[str, Any]) -> ComparedMethod:
     return ComparedMethod(**{**values, "citation": citation})
 
 
-def methods_of(cells: Sequence[Cell]) -> dict[str, ComparedMethod]:
-    """Return the methods of cells; those without a personal part have the title of their server optimizer."""
-    citations = {cell.method: cell.citation for cell in cells}
-    papers = registry.citations()
-    configs = {cell.method: cell.config(out=Path()) for cell in reversed(cells)}
-    pretrain = configs[START].pretrain
-    first, later = pretrain.server_optimizer, configs[registry.REFERENCE].personalize.server_optimizer
-    again = servers.title_of(later)
-    reference = f"continued {again}" if pretrain.rounds else again
-    titles = titles_of([cell.method for cell in cells if cell.method != START], reference)
-    citations[registry.REFERENCE] = papers.get(servers.cites_of(later))
-    if pretrain.rounds:
-        titles |= {START: servers.title_of(first), registry.REFERENCE: f"{again}, continued"}
-        citations[START] = papers.get(servers.cites_of(first))
-    else:
-        titles |= {START: "Start", registry.REFERENCE: again}
-    return {
-        cell.method: ComparedMethod(
-            title=titles[cell.method],
-            citation=citations[cell.method],
-            begins_pretrained=cell.begins_pretrained,
-            begins_continued=cell.begins_continued,
-            trains_alone=cell.method != START and named(cell.method).trains_alone,
-        )
-        for cell in cells
-    }
-
-
-def cells_in(values: Mapping[str, Any], beside: Path) -> tuple[list[Cell], list[str]]:
-    """Return the cells of a comparison, and notes on personal parts that have no cells of their own.
-
-    Files that the comparison names are found `beside` it.
-    """
-    find_own_code(values, beside)
-    config = base_of(values)
-    check(config)
-    task, model = task_and_model(config, beside)
-    partitions = compared_partitions(config, model)
-    with own_code("`evaluate.unseen`"):
-        seen, _ = config.evaluate.divide(task.devices.ids)
-    cells, notes = merge(cells_of(values, devices=len(seen), partitions=partitions), model)
-    return with_evaluations(cells, devices=len(seen)), [*partitions.notes, *notes]
-
-
 def first_seed(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells of the first seed; those of other seeds differ only in the seed."""
     return [cell for cell in cells if cell.seed == cells[0].seed]
-
-
-def check_cell(cell: Cell, beside: Path) -> runner.Prepared:
-    """Return a cell's run without a folder, or raise if it cannot be built."""
-    try:
-        config = cell.config(out=Path())
-        return runner.Prepared(config, build(config, beside), RunFolder(Path()))
-    except ConfigError as error:
-        name = " ".join(filter(None, (cell.title or "The start", cell.partition)))
-        raise ConfigError(f"{name}: {error}") from error
-
-
-def _from_folder(
-    values: Mapping[str, Any], cells: Sequence[Cell], beside: Path, folder: Path
-) -> dict[str, Any]:
-    """Return a config's values with paths relative to the comparison's folder, and with versions."""
-    config, folder = base_of(values), folder.resolve()
-    changes = relative_to(folder, find_files(config, beside))
-    versions = contents_of(config, beside) | made_with(
-        config, folder, *(cell.config(out=folder) for cell in first_seed(cells))
-    )
-    return with_values(values, {**changes, "made_with": versions, "out": None})
 
 
 def final_model(run: RunFolder) -> Path:

@@ -10,8 +10,9 @@ from partita.errors import RunFailed, described
 from partita.protocol import Stage
 from partita.runs.memory import MemoryJournal
 from partita.studies import run as runner
+from partita.studies.begin import cells_in, check_cell, methods_of
 from partita.studies.cells import START, Cell, base_of
-from partita.studies.comparison import cells_in, check_cell, first_seed, methods_of
+from partita.studies.comparison import first_seed
 from partita.studies.local import local_executor
 from partita.training.journal import RoundRow
 from partita.training.pipeline import Pipeline
