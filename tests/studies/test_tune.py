@@ -21,7 +21,8 @@ from partita.params import from_bytes
 from partita.runs.folder import RunFolder
 from partita.studies import run as runner
 from partita.studies.trials import Trial, Tuned, split_arguments, warn_of_ends
-from partita.studies.tune import Tuning, begin, final_run, reopen, tune, write_tuned
+from partita.studies.tune import tune
+from partita.studies.tuning import Tuning, begin, final_run, reopen, write_tuned
 from partita.tasks.validation import hold_out_validation
 from small import affine_devices, affine_task
 from tables import write

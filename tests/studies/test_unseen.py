@@ -25,7 +25,8 @@ from partita.runs.warnings import warnings_of
 from partita.studies import run as runner
 from partita.studies.comparison import Comparison
 from partita.studies.forecast import _visits, forecast
-from partita.studies.tune import begin, tune
+from partita.studies.tune import tune
+from partita.studies.tuning import begin
 from small import affine_devices, affine_task
 from tables import split_of, texts, write
 

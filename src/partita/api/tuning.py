@@ -13,9 +13,10 @@ from partita.errors import ConfigError
 from partita.report.differences import counted
 from partita.report.tables.commands import trials_table
 from partita.report.tables.table import Table, write_tables
-from partita.studies import tune as tuning
+from partita.studies import tuning
 from partita.studies.folders import is_search
 from partita.studies.trials import SearchSpace, Trial, Tuned
+from partita.studies.tune import tune as run_search
 from partita.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def tune(
         else:
             check_same(values, begun)
             search = _reopened(begun, own, trials)
-        tuned = tuning.tune(search, on_progress=on_progress)
+        tuned = run_search(search, on_progress=on_progress)
     for warning in tuned.warnings:
         logger.warning(warning)
     write_tables([trials_table(tuned)], search.folder)

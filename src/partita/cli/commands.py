@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from partita.runs.folder import RunFolder
     from partita.studies.comparison import Comparison
     from partita.studies.run import Prepared
-    from partita.studies.tune import Tuning
+    from partita.studies.tuning import Tuning
     from partita.training.pipeline import RoundCallback
 
 
@@ -157,7 +157,8 @@ def tune(options: argparse.Namespace) -> int:
     from partita.progress.watchers import ignore
     from partita.report.tables.commands import trials_table
     from partita.report.tables.table import to_terminal, write_tables
-    from partita.studies.tune import final_run, tune, write_tuned
+    from partita.studies.tune import tune
+    from partita.studies.tuning import final_run, write_tuned
 
     tuning = _tuning(options)
     _log(options, f"Tuning in {tuning.folder}")
@@ -182,7 +183,7 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
     from partita.config.overrides import located
     from partita.config.reading import read_values
     from partita.studies.trials import split_arguments
-    from partita.studies.tune import begin, reopen
+    from partita.studies.tuning import begin, reopen
 
     if options.resume is not None:
         if options.arguments or options.trials:

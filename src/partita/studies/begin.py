@@ -28,7 +28,7 @@ from partita.studies.folders import COMPARISON_FILE
 from partita.studies.partitions import compared_partitions, merge
 from partita.studies.same_task import fingerprint_in, task_and_model
 from partita.studies.search import space_of
-from partita.studies.tune import check_trial
+from partita.studies.tuning import check_trial
 from partita.studies.variants import check, named, titles_of
 
 

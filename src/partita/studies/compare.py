@@ -26,7 +26,8 @@ from partita.studies.cells import START, Cell, base_of
 from partita.studies.comparison import Comparison, final_model, first_seed, reopen
 from partita.studies.same_task import check_same_task
 from partita.studies.search import space_of
-from partita.studies.tune import Tuning, pretrain, tune
+from partita.studies.tune import pretrain, tune
+from partita.studies.tuning import Tuning
 from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
 

@@ -22,7 +22,7 @@ from partita.studies.cells import START, Cell, base_of
 from partita.studies.columns import chosen
 from partita.studies.folders import COMPARISON_FILE, is_comparison
 from partita.studies.trials import Tuned, trials_from
-from partita.studies.tune import folder_of
+from partita.studies.tuning import folder_of
 
 CELLS, _TUNED = "cells", "tuned"
 """The folders of a comparison."""

@@ -11,22 +11,18 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
-from partita.config.building import build, build_plan
 from partita.config.changes import value_at, with_values
-from partita.config.files import check_unchanged, contents_of, find_files
-from partita.config.overrides import relative_to
-from partita.config.provenance import find_own_code, made_with
-from partita.config.reading import config_of, read_values, to_values, warn_replaced
+from partita.config.files import check_unchanged
+from partita.config.provenance import find_own_code
+from partita.config.reading import config_of, to_values
 from partita.config.schema import Config
 from partita.config.tasks import build_task
 from partita.durable import locked, replace_file
-from partita.errors import ConfigError, InUse, RunFailed, needed
+from partita.errors import ConfigError, InUse, RunFailed
 from partita.methods import registry
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore, labeled
@@ -34,19 +30,17 @@ from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages
 from partita.studies import run as runner
-from partita.studies.folders import SEARCH_FILE, is_search
-from partita.studies.same_task import check_same_task, fingerprint_in
+from partita.studies.same_task import check_same_task
 from partita.studies.statistics import DeviceMetrics, paired_difference
 from partita.studies.trials import (
     Sampler,
-    SearchSpace,
     Stopped,
     Trial,
     TrialWatcher,
     Tuned,
-    check_space,
     warn_of_ends,
 )
+from partita.studies.tuning import Tuning, folder_of, trial_config, trial_values
 from partita.tasks.metrics import Direction
 from partita.tasks.task import Task
 from partita.tasks.validation import without_validation
@@ -55,8 +49,6 @@ from partita.training.pipeline import RoundCallback
 
 logger = logging.getLogger(__name__)
 
-_VALIDATION = 0.2
-"""Share of training rows held out for validation if the config has none."""
 _PRETRAINING = ("pretrain.", "model.", "task.", "seed", "personalize.method", "partition.frozen")
 """Keys that change the pretrained model, or whether a run begins from it."""
 _START = "start"
@@ -65,85 +57,6 @@ _SHOWN = 10
 """Devices that a warning lists."""
 _CHECKS = 4
 """Evaluations during training, after each of which a trial may be stopped."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """A config to tune, and the folder of its trials."""
-
-    values: Mapping[str, Any]
-    """The config's values."""
-    beside: Path
-    """The folder of the config, where files that it names are found."""
-    folder: Path
-    """The folder that gets one folder per trial."""
-    space: SearchSpace
-    """The values to try."""
-    trials: int = 0
-    """Number of trials; 0: every combination."""
-    start: Path | None = None
-    """A model that all trials begin from, pretrained without the validation rows; None: it is pretrained
-    first."""
-    fingerprint: Mapping[str, str] = field(default_factory=dict)
-    """The parts of the task that must not change on resume; empty in a comparison, which checks its own."""
-
-
-def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: int) -> Tuning:
-    """Return a tuning in a new folder, after checking that every value of the search space can be tried."""
-    check_space(space, trials)
-    find_own_code({**values, **space}, beside)
-    config = config_of(values)
-    _check_free(config.personalize.method, space)
-    for key, choices in space.items():
-        for choice in choices:
-            check_trial(values, beside, {key: choice})
-    folder = runner.claim(config, f"{config.name}-tune")
-    warn_replaced(values)
-    tried = {key: [with_values(values, {key: choice}) for choice in space[key]] for key in space}
-    found = {key: [value_at(_from_folder(one, beside, folder), key) for one in tried[key]] for key in tried}
-    versions = made_with(config, folder, *(config_of(one) for each in tried.values() for one in each))
-    versions |= contents_of(config, beside)
-    settled = {**_from_folder(values, beside, folder), "made_with": versions}
-    replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
-    search = {"space": found, "trials": trials, "fingerprint": fingerprint_in(_trial_config(settled), folder)}
-    replace_file(folder / SEARCH_FILE, json.dumps(search, indent=1).encode())
-    return reopen(folder)
-
-
-def reopen(folder: Path) -> Tuning:
-    """Return the tuning in a folder, to begin or to resume it.
-
-    Raises:
-        ConfigError: there is none, or its files are damaged.
-    """
-    if not is_search(folder):
-        raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{SEARCH_FILE}`.")
-    values = read_values(folder / "config.toml")
-    try:
-        search = json.loads((folder / SEARCH_FILE).read_bytes())
-        return Tuning(values=values, beside=folder, folder=folder, **search)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"`{folder / SEARCH_FILE}` is damaged: {error}") from error
-
-
-def _from_folder(values: Mapping[str, Any], beside: Path, folder: Path) -> dict[str, Any]:
-    """Return a config's values with paths relative to the folder of its search, without `out`."""
-    files = find_files(config_of(values), beside)
-    return with_values(values, {**relative_to(folder, files), "out": None})
-
-
-def _check_free(method: str, space: SearchSpace) -> None:
-    """Raise if the search is over a setting that the method fixes."""
-    fixed = {} if "personalize.method" in space else registry.find(method).settings
-    for key in space:
-        if key in fixed:
-            raise ConfigError(f"`{key}` cannot be searched: the method `{method}` sets it to {fixed[key]!r}.")
-
-
-def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, Any] | None = None) -> None:
-    """Raise if a config with a choice of values cannot be run on validation rows."""
-    needed("optuna", by="Tuning", extra="tune")
-    build(config_of(_trial_values(values, choice)), beside)
 
 
 def tune(tuning: Tuning, *, on_progress: OnProgress, on_round: RoundCallback = ignore) -> Tuned:
@@ -165,7 +78,7 @@ def tune(tuning: Tuning, *, on_progress: OnProgress, on_round: RoundCallback = i
 
 
 def _tune(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback) -> Tuned:
-    config, space = _trial_config(tuning.values), tuning.space
+    config, space = trial_config(tuning.values), tuning.space
     check_unchanged(config, tuning.beside, "search")
     check_same_task(config, tuning.beside, tuning.fingerprint)
     task, _ = build_task(config, tuning.beside)
@@ -241,59 +154,6 @@ def _value_in(config: Config, key: str) -> Any:
     return config.personalize.shared_lr if value is None and key == "personalize.personal_lr" else value
 
 
-def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
-    """Write the config with the best values, for a run on all training rows, and return its path."""
-    values = with_values(tuning.values, tuned.best.choice)
-    config, folder = config_of(values), tuning.folder.resolve()
-    versions = made_with(config, folder) | contents_of(config, tuning.beside)
-    changes: dict[str, Any] = {"made_with": versions}
-    if any(training.patience for training in build_plan(config).trainings.values()):
-        changes["task.validation"] = _validation_of(config)
-    elif not config.evaluate.choose and config.evaluate.split != "validation":
-        changes["task.validation"] = None
-    values = with_values(values, changes)
-    path = tuning.folder / "tuned.toml"
-    replace_file(path, tomli_w.dumps(values).encode())
-    return path
-
-
-def final_run(config: Path) -> str:
-    """Return the sentence about the run of a config that `write_tuned` has written."""
-    share = value_at(read_values(config), "task.validation")
-    data = (
-        f"all training data but {100 * share:g} % held out for validation" if share else "all training data"
-    )
-    return f"The final run, on {data}: partita run {config}"
-
-
-def _validation_of(config: Config) -> float:
-    """Return the share of training rows that a search holds out."""
-    return config.task.options.get("validation") or _VALIDATION
-
-
-def _trial_config(values: Mapping[str, Any]) -> Config:
-    """Return the config of a trial with a config's own values."""
-    return config_of(_trial_values(values))
-
-
-def _trial_values(
-    values: Mapping[str, Any], choice: Mapping[str, Any] | None = None, *, checks: int = 0
-) -> dict[str, Any]:
-    """Return the config of a trial: evaluated on validation rows, and so many times during training."""
-    own = with_values(values, {**(choice or {}), "compare": None, "out": None})
-    config = config_of(own)
-    rounds = config.personalize.rounds or config.pretrain.rounds
-    changes = {
-        "task.validation": _validation_of(config),
-        "evaluate.split": "validation",
-        "evaluate.choose": "",
-        "evaluate.every": max(1, rounds // (checks + 1)) if checks else 0,
-        "evaluate.sample": "all",
-        "finetune.baseline": False,
-    }
-    return with_values(own, changes)
-
-
 def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback = ignore) -> Path:
     """Pretrain once for all trials, or resume that run, and return the file that trials begin from."""
 
@@ -306,17 +166,12 @@ def pretrain(tuning: Tuning, on_progress: OnProgress, on_round: RoundCallback = 
         "partition": {"personal": "none"},
         "out": str(tuning.folder / _START),
     }
-    values = with_values(_trial_values(tuning.values), changes)
+    values = with_values(trial_values(tuning.values), changes)
     run = runner.prepare_or_resume(config_of(values), tuning.beside)
     runner.finish(run, watch)
     for failure in failed_stages(run.folder):
         raise RunFailed(f"Pretraining for all trials failed: {failure}.")
     return run.folder.shared_file(Stage.PRETRAINED)
-
-
-def folder_of(number: int) -> str:
-    """Return the name of the folder of a trial."""
-    return f"trial-{number}"
 
 
 def _finish_trial(
@@ -347,7 +202,7 @@ def _run_trial(tuning: Tuning, start: Path | None, choice: Mapping[str, Any], wa
     changes: dict[str, Any] = {"out": str(tuning.folder / folder_of(number))}
     if start is not None:
         changes |= {"model.start": str(start.resolve()), "model.start_names": None, "pretrain.rounds": 0}
-    values = with_values(_trial_values(tuning.values, choice, checks=watcher.checks), changes)
+    values = with_values(trial_values(tuning.values, choice, checks=watcher.checks), changes)
     try:
         watcher.replay(_committed(tuning, number))
         summary = runner.finish(runner.prepare_or_resume(config_of(values), tuning.beside), watcher)
