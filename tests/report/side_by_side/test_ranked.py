@@ -51,12 +51,26 @@ def columns(page: Page, *names: str) -> list[tuple[Any, ...]]:
     return [tuple(datum[name] for name in names) for datum in page.data["models"]]
 
 
-def test_a_model_with_fewer_seeds_is_never_called_best() -> None:
+def test_the_best_is_over_the_seeds_in_common_whoever_has_more() -> None:
+    first = source("A", {"Ref": {1: [0.5, 0.5], 2: [0.9, 0.9]}, "Good": {1: [0.6, 0.8], 2: [0.9, 0.9]}})
+    second = source("B", {"One": {1: [0.8, 1.0]}, "Twin": {1: [1.0, 0.8]}, "Low": {1: [0.1, 0.1]}})
+
+    page = side_by_side_page([first, second])
+
+    # On seed 1: 0.5 and 0.7 in A; 0.9, 0.9 and 0.1 in B.
+    assert page.answer.startswith(
+        "B: One has the best test accuracy of 5 models, over the 1 seed that all have: 0.9000, "
+    )
+    assert page.details[0] == "As good as the best: B: Twin."
+    assert not any("never called best" in sentence for sentence in page.details)
+
+
+def test_a_model_without_a_seed_in_common_is_never_called_best() -> None:
     first = source(
         "A",
         {
             "Ref": {1: [0.5, 0.5, 0.5], 2: [0.7, 0.7, 0.7], 3: [0.9, 0.9, 0.9]},
-            "OneSeed": {1: [0.62, 0.61, 0.63]},
+            "OneSeed": {2: [0.92, 0.91, 0.93]},
             "Solid": {1: [0.6, 0.6, 0.61], 2: [0.78, 0.8, 0.79], 3: [0.99, 1.0, 0.99]},
         },
     )
@@ -66,14 +80,14 @@ def test_a_model_with_fewer_seeds_is_never_called_best() -> None:
 
     # On seed 1, the only one of B: (0.6 + 0.6 + 0.61) / 3, 0.5 for the reference.
     assert page.answer.startswith(
-        "A: Solid has the best test accuracy of the 2 models with all devices and seeds, over the 1 seed that "
+        "A: Solid has the best test accuracy of the 3 models with all devices and seeds, over the 1 seed that "
         "all have: 0.6033, 0.1033 better than A: Ref (95 % interval "
     )
     assert page.details == [
         "The reference is A: Ref, the last model of the first run.",
         "The seeds are not the same (3 in A, 1 in B; 1 in common). This result and the chart are over those in "
         "common, the table over all of each.",
-        "With fewer devices or seeds than others, so never called best: A: OneSeed, all models of B.",
+        "Without some of these devices or seeds, so never called best: A: OneSeed.",
     ]
 
 

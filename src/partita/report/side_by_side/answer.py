@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from partita.report.differences import counted
 from partita.report.side_by_side.comparable import differing_data, other_data, unrecorded_data
-from partita.report.side_by_side.ranked import RankedModel, RankedModels, best_of, fewer
+from partita.report.side_by_side.ranked import RankedModel, RankedModels, best_of, lacking
 from partita.report.side_by_side.sources import Source
 
 
@@ -33,14 +33,13 @@ class SideBySideAnswer:
         if len(self.ranking.comparable) < len(sources):
             own = [(source, best_of(self._of(source))) for source in sources]
             each = [
-                f"{source.name}: {best.model.name} ({best.mean:.4f})" if best else f"{source.name}: none"
+                f"{source.name}: {best[0].model.name} ({best[0].mean:.4f})" if best else f"{source.name}: none"
                 for source, best in own
             ]
             return f"The best {self.metric} of each: {'; '.join(each)}."
-        best = best_of(models)
-        if best is None:
+        if not best_of(models):
             return f"No model has a {self.metric} on all devices and seeds: none is the best."
-        count = len(models) - len(fewer(models))
+        best, count = best_of(models)[0], len(models) - len(lacking(models))
         of = (
             counted(count, "model")
             if count == len(models)
@@ -60,13 +59,15 @@ class SideBySideAnswer:
         return f"{first.name}: {first.reference.name}"
 
     def details(self) -> Iterator[str]:
-        """Yield the reference, the devices and seeds that are not the same, and who lacks some."""
+        """Yield other best models, the reference, what is not the same, and who lacks some of it."""
+        is_one_ranking = len(self.ranking.comparable) == len(self.ranking.sources)
+        if is_one_ranking and (equal := best_of(self.ranking.all)[1:]):
+            yield f"As good as the best: {', '.join(each.name for each in equal)}."
         yield f"The reference is {self._reference}, {self.ranking.sources[0].reference_is}."
         yield from self._unshared("devices", len(self.ranking.devices), lambda source: source.devices)
         yield from self._unshared("seeds", len(self.ranking.seeds), lambda source: source.seeds)
-        comparable = [each for each in self.ranking.all if self.ranking.is_comparable(each.source)]
-        if len(self.ranking.comparable) == len(self.ranking.sources) and (lacking := fewer(comparable)):
-            yield f"With fewer devices or seeds than others, so never called best: {self._names(lacking)}."
+        if is_one_ranking and (others := lacking(self.ranking.all)):
+            yield f"Without some of these devices or seeds, so never called best: {self._names(others)}."
         yield from unrecorded_data(self.ranking.sources)
 
     def _names(self, models: list[RankedModel]) -> str:

@@ -36,11 +36,6 @@ class RankedModel:
         """The weighted mean over devices, averaged over seeds."""
         return mean_over_seeds(self.by_seed)
 
-    @property
-    def seeds(self) -> int:
-        """The number of seeds that it has, in common or not."""
-        return len(self.model.by_seed)
-
 
 @dataclass(frozen=True)
 class RankedModels:
@@ -84,9 +79,9 @@ class RankedModels:
 
     def _ranked(self, source: Source, model: SourceModel) -> RankedModel:
         devices = self.devices if self.is_comparable(source) else source.devices
-        seeds = self.seeds & source.seeds if self.is_comparable(source) else source.seeds
+        seeds = self.seeds if self.is_comparable(source) and self.seeds else source.seeds
         own = self._common(source, model)
-        has_all = all(len(values) == len(devices) for values in own.values()) and seeds <= own.keys()
+        has_all = all(devices <= values.keys() for values in own.values()) and seeds <= own.keys()
         return RankedModel(
             source=source, model=model, by_seed=own, has_all=has_all, gain=self._gain(source, model, own)
         )
@@ -123,13 +118,12 @@ class RankedModels:
         return " and ".join(parts)
 
 
-def fewer(models: Sequence[RankedModel]) -> list[RankedModel]:
-    """Return the models with fewer devices or seeds than others."""
-    most = max(each.seeds for each in models)
-    return [each for each in models if not each.has_all or each.seeds < most]
+def lacking(models: Sequence[RankedModel]) -> list[RankedModel]:
+    """Return the models without some of the devices or seeds in common."""
+    return [each for each in models if not each.has_all]
 
 
-def best_of(models: Sequence[RankedModel]) -> RankedModel | None:
-    """Return the first of ranked models that has all devices and as many seeds as any, None without one."""
-    others = {each.name for each in fewer(models)}
-    return next((each for each in models if each.name not in others), None)
+def best_of(models: Sequence[RankedModel]) -> list[RankedModel]:
+    """Return the best of ranked models that have all devices and seeds, several if their means are equal."""
+    whole = [each for each in models if each.has_all]
+    return [each for each in whole if abs(each.mean - whole[0].mean) < _NOISE]
