@@ -166,13 +166,20 @@ def test_the_table_of_a_run_has_its_stages_and_their_gaps(comparison: Comparison
         assert row[1:] == [seen, other, Signed(pytest.approx(seen - other)), 4, 2]
 
 
-def test_a_run_with_few_unseen_devices_says_so(comparison: Comparison) -> None:
-    warnings = warnings_of(comparison.run_of(comparison.cells[-1]))
+def test_only_the_table_of_unseen_devices_says_that_they_are_few(comparison: Comparison) -> None:
+    few = (
+        "Only 2 devices have not been seen by training: the gap depends much on which, set a larger "
+        "`evaluate.unseen`."
+    )
+    run = comparison.run_of(comparison.cells[-1])
+    tables = comparison_page(comparison).tables
 
-    assert warnings == [
-        "only 2 devices have not been seen by training: the gap depends much on which, set a larger "
-        "`evaluate.unseen`"
+    assert few in run_unseen_table(run).notes
+    assert warnings_of(run) == []
+    assert [table.name for table in tables if any("not been seen by" in note for note in table.notes)] == [
+        "unseen"
     ]
+    assert [few in table.notes for table in tables if table.name == "unseen"] == [True]
 
 
 def test_a_search_reads_no_unseen_device(tmp_path: Path) -> None:

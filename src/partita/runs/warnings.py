@@ -25,7 +25,7 @@ def warnings_of(run: RunFolder) -> list[str]:
     found = _warnings_of_one(run)
     if run.baseline is not None:
         found += [f"In the Finetune baseline: {warning}" for warning in _warnings_of_one(run.baseline)]
-    return [*found, *_few_unseen(run)]
+    return found
 
 
 def _warnings_of_one(run: RunFolder) -> list[str]:
@@ -154,14 +154,13 @@ def _unchosen(run: RunFolder) -> Iterator[str]:
         yield f"{_devices(len(lacking))} {has} no validation rows and did not choose a model ({shown})"
 
 
-def _few_unseen(run: RunFolder) -> Iterator[str]:
+def few_unseen(unseen: int) -> Iterator[str]:
     """Yield a sentence if so few devices are unseen that their mean depends on which they are."""
-    unseen = len(set(run.unseen["device"].to_pylist()))
     if 0 < unseen < _FEW_UNSEEN:
         has = "has" if unseen == 1 else "have"
         yield (
-            f"only {_devices(unseen)} {has} not been seen by training: the gap depends much on which, set a "
-            "larger `evaluate.unseen`"
+            f"Only {_devices(unseen)} {has} not been seen by training: the gap depends much on which, set a "
+            "larger `evaluate.unseen`."
         )
 
 

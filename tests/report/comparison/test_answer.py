@@ -11,6 +11,7 @@ from pyarrow import Table
 from partita.report.comparison.answer import ComparisonAnswer
 from partita.report.comparison.data import ComparisonData
 from partita.report.comparison.standings import Standings, on_front
+from partita.report.comparison.unseen import UnseenAnswer
 from partita.studies.cells import START
 from partita.studies.comparison import ComparedMethod, Comparison
 from partita.studies.results import CellResult, Results
@@ -246,6 +247,9 @@ def test_the_best_on_unseen_devices_is_named_beside_the_best_on_seen_ones() -> N
         "On the 2 unseen devices (20 test examples) FedAlt has 0.5000. FedAvg, continued is the best there, "
         "0.7000: no clear difference (+0.2000, 95 % interval -1.0706 to +1.4706, paired over 2 devices and 1 "
         "seed)."
+    )
+    assert UnseenAnswer(answer.standings).finding() == (
+        "The best on 2 unseen devices is FedAvg, continued, 0.7000: no clear difference from the next, FedAlt"
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from partita.report.comparison.standings import Standings
-from partita.report.differences import MetricsBySeed, counted, difference, mean_over_seeds
+from partita.report.differences import UNCLEAR, UNKNOWN, MetricsBySeed, counted, difference, mean_over_seeds
 from partita.report.ranking import Ranking
 from partita.report.tables.models import ComparedModel, last_unseen
 
@@ -23,18 +23,27 @@ class UnseenAnswer:
         return [(model, unseen) for model, unseen in found if unseen]
 
     @cached_property
-    def _best(self) -> tuple[ComparedModel, MetricsBySeed]:
+    def _ranked(self) -> list[tuple[ComparedModel, MetricsBySeed]]:
+        """Those that can be ranked there, the best first."""
         reference = [unseen for model, unseen in self._metrics if model is self.standings.reference]
         every = [unseen for _, unseen in self._metrics]
         ranking = Ranking(every, self.standings.data.results.direction, reference[0] if reference else {})
-        return next(each for each in self._metrics if each[1] is ranking.best)
+        others = [every[place] for place in ranking.order if ranking.is_ranked(every[place])]
+        ordered = [ranking.best, *(unseen for unseen in others if unseen is not ranking.best)]
+        return [each for unseen in ordered for each in self._metrics if each[1] is unseen]
 
     def finding(self) -> str:
-        """Return the best model on unseen devices, empty if all devices are seen."""
+        """Return the best model on unseen devices and how far ahead it is, empty if all devices are seen."""
         if not self._metrics:
             return ""
-        model, unseen = self._best
-        return f"The best on unseen devices is {model.name}, {mean_over_seeds(unseen):.4f}"
+        (model, unseen), *others = self._ranked
+        count = counted(max(map(len, unseen.values())), "unseen device")
+        best = f"The best on {count} is {model.name}, {mean_over_seeds(unseen):.4f}"
+        for other, own in others[:1]:
+            found = difference(unseen, own, self.standings.data.results.direction)
+            if found and (found.verdict in (UNCLEAR, UNKNOWN) or not found.value):
+                return f"{best}: no clear difference from the next, {other.name}"
+        return best
 
     def sentences(self, best: ComparedModel) -> Iterator[str]:
         """Yield how the best model on seen devices does on unseen ones, and which is best there."""
@@ -45,7 +54,7 @@ class UnseenAnswer:
         examples = self.standings.data.unseen_examples(devices)
         split = self.standings.data.results.split
         on = f"On the {counted(len(devices), 'unseen device')} ({counted(examples, f'{split} example')})"
-        model, unseen = self._best
+        model, unseen = self._ranked[0]
         found = difference(unseen, own, self.standings.data.results.direction)
         if model is best or found is None:
             yield f"{on} {best.name} is the best too, {mean_over_seeds(own):.4f}."

@@ -10,6 +10,7 @@ from partita.report.tables.means import mean_std, over_seeds
 from partita.report.tables.models import last, last_unseen
 from partita.report.tables.table import Table
 from partita.runs.folder import RunFolder
+from partita.runs.warnings import few_unseen
 from partita.studies.results import Results
 from partita.studies.statistics import mean_of
 from partita.tasks.metrics import Direction
@@ -42,7 +43,10 @@ def run_unseen_table(run: RunFolder) -> Table:
         title=_title(summary.get("split", "test"), summary["metric"], summary["direction"]),
         columns=["model", "seen", "unseen", "gap", "seen devices", "unseen devices"],
         rows=rows,
-        notes=[_GAP, *(note for model, own in found for note in _failed(model, own))],
+        notes=[
+            *(_GAP, *few_unseen(len({*run.unseen["device"].to_pylist()}))),
+            *(note for model, own in found for note in _failed(model, own)),
+        ],
     )
 
 
@@ -61,11 +65,13 @@ def _failed(model: EvaluatedModel, own: Mapping[str, Any]) -> Iterator[str]:
 def comparison_unseen_table(results: Results) -> Table:
     """Return the methods of a comparison after their last stage; without rows if all devices are seen."""
     rows: list[list[Entry]] = []
+    most = 0
     for (method, partition), runs in results.outcomes.items():
         if unseen := last_unseen(runs):
             seen = {seed: values for seed, values in last(runs).items() if seed in unseen}
             gap = _gap(seen, unseen, results.direction)
             devices = max(map(len, unseen.values()))
+            most = max(most, devices)
             rows.append([
                 *(results.titles[method], partition, mean_std(seen), mean_std(unseen), gap, devices)
             ])  # fmt: skip
@@ -76,7 +82,8 @@ def comparison_unseen_table(results: Results) -> Table:
         rows=rows,
         notes=[
             f"{_GAP} Means over seeds, ± their standard deviation. A method that trains every device alone "
-            "treats both alike: its gap shows how much harder the unseen devices are."
+            "treats both alike: its gap shows how much harder the unseen devices are.",
+            *few_unseen(most),
         ],
     )
 
