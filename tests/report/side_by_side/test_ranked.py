@@ -133,6 +133,20 @@ def test_the_change_of_a_device_is_paired_by_seed() -> None:
     assert own["metric"] == pytest.approx(0.75)
 
 
+def test_the_table_of_devices_says_that_it_has_means_over_seeds_where_it_has() -> None:
+    one, two = source("a", {"Ref": {1: [0.5]}}), source("b", {"Own": {1: [0.6], 2: [0.9]}})
+
+    assert side_by_side_page([one, two]).metric == "test accuracy, mean over a model's own seeds,"
+    assert side_by_side_page([one, source("b", {"Own": {1: [0.6]}})]).metric == "test accuracy"
+
+
+def test_the_command_of_a_folder_can_be_copied_and_a_folder_without_one_is_named() -> None:
+    one, two = source("a", {"Ref": {1: [0.5]}}), source("b", {"Own": {1: [0.6]}})
+    one.folder.values["made_with"]["command"] = "partita run out=a"
+
+    assert side_by_side_page([one, two]).facts == {"a": "partita run out=a", "b": "b"}
+
+
 def test_without_a_seed_in_common_nothing_is_paired_and_means_are_over_their_own() -> None:
     page = side_by_side_page([
         source("a", {"Ref": {1: [0.5, 0.6]}}),

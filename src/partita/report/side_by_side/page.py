@@ -59,7 +59,7 @@ class _SideBySide:
             details=list(answer.details()),
             sections=[*self._settings(), self._chart(), self._table()],
             data={"devices": list(self._devices()), "models": self._data},
-            metric=self._metric,
+            metric=f"{self._metric}{self._over_seeds}",
             change=change_of(first.metric, first.direction),
             split=first.split,
             listed=self._listed_models(),
@@ -84,6 +84,12 @@ class _SideBySide:
     @property
     def _metric(self) -> str:
         return f"{self._first.split} {self._first.metric}"
+
+    @property
+    def _over_seeds(self) -> str:
+        """Words for the table of all devices, if a model has several seeds."""
+        several = any(len(model.by_seed) > 1 for source in self._sources for model in source.models)
+        return ", mean over a model's own seeds," if several else ""
 
     @property
     def _reference(self) -> str:
@@ -181,10 +187,9 @@ class _SideBySide:
         return statistics.fmean(changes) if changes and model is not self._first.reference else None
 
     def _facts(self) -> dict[str, str]:
-        """Return the folder of each source and the command that made it."""
-        commands = {s.name: s.folder.values["made_with"].get(COMMAND, "") for s in self._sources}
+        """Return the command that made each source, as it was typed; its folder if there was none."""
         return {
-            source.name: " ".join(filter(None, (f"{source.folder.path}", commands[source.name])))
+            source.name: source.folder.values["made_with"].get(COMMAND) or f"{source.folder.path}"
             for source in self._sources
         }
 
