@@ -34,8 +34,9 @@ _HELPED = (
 )
 _QUARTILES = (
     "Q1 to Q4: the weighted mean over a quarter of the devices, averaged over seeds, from those with the "
-    "fewest training examples to those with the most. Devices with the same number are in the same quarter; "
-    "fewer than 4 devices, or devices that all have the same number, have none."
+    "fewest training examples to those with the most. Devices with the same number stay together, so "
+    "quarters may differ in size, and an empty one is left out; fewer than 4 devices, or devices that all "
+    "have the same number, have none."
 )
 _EVERY = (
     Column(

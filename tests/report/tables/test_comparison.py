@@ -417,6 +417,20 @@ def test_a_quartile_is_the_weighted_mean_over_its_devices_then_over_seeds() -> N
     assert alt == pytest.approx([*means, 0.5])
 
 
+def test_a_quarter_without_any_device_is_not_shown() -> None:
+    # d0 has the rank 1/10, d1 3/10; the others have the mean of 5/10, 7/10 and 9/10.
+    examples = {"d0": 1, "d1": 2, "d2": 3, "d3": 3, "d4": 3}
+    run = outcome(0.0, 0.2, 0.3, 0.4, 0.5, weights=(1, 1, 1, 1, 1), examples=examples)
+
+    devices = table("devices", results({("", ""): [run]}))
+
+    # 7/10 is in the third quarter; the mean 0.0 of d0 is one.
+    assert list(devices.shown)[-3:] == ["Q1 (fewest examples)", "Q2", "Q3"]
+    assert "| Q3 |\n" in str(devices)
+    assert devices.records[0]["Q4 (most examples)"] == ""
+    assert "quarters may differ in size" in devices.notes[0]
+
+
 def test_few_devices_have_no_quartiles() -> None:
     assert column("quartile1", results(SMALL)) == [None, None, None]
 

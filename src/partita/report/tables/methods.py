@@ -6,14 +6,15 @@ All show columns of one wide table, whose CSV is that of `methods`.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from partita.report.tables.columns import MethodColumns
+from partita.report.tables.columns import FIRST, MethodColumns
 from partita.report.tables.means import marked_note, seeds_text
 from partita.report.tables.models import interval_notes, missing_notes
 from partita.report.tables.table import Table, visible
 from partita.studies.columns import COLUMNS
 from partita.studies.results import Results
 
-_DEVICES = ("worth_joining", "helped", "hurt", "same", "percentile", *(f"quartile{n}" for n in (1, 2, 3, 4)))
+_QUARTILES = tuple(f"quartile{n}" for n in (1, 2, 3, 4))
+_DEVICES = ("worth_joining", "helped", "hurt", "same", "percentile", *_QUARTILES)
 _TRAINING = ("rounds", "mb", "seconds", "rounds_to_reach", "mb_to_reach", "memory")
 
 
@@ -54,9 +55,16 @@ def _methods(whole: Table, every: MethodColumns) -> Table:
 
 
 def _part(whole: Table, every: MethodColumns, names: Sequence[str], *, name: str, title: str) -> Table:
-    """Return a table of its own with some of the columns."""
+    """Return a table of its own with some of the columns, of which quarters without any device are not shown."""
     part = visible(replace(whole, shown=every.headings(names)))
-    return replace(part, name=name, title=title, notes=[every.meaning(names), *_unknown(every, names)])
+    quarters = every.headings(_QUARTILES)[len(FIRST) :]
+    shown = [
+        heading
+        for place, heading in enumerate(part.columns)
+        if heading not in quarters or any(row[place] is not None for row in part.rows)
+    ]
+    notes = [every.meaning(names), *_unknown(every, names)]
+    return replace(part, name=name, title=title, shown=shown, notes=notes)
 
 
 def _means(every: MethodColumns) -> str:
