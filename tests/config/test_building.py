@@ -195,6 +195,7 @@ def test_schedules_and_optimizers_are_named() -> None:
             {"partition": {"personal": ["haed.*"]}},
             "[partition] No tensor of ConvNet matches 'haed.*'. Near names: head.*",
         ),
+        ({"partition": {"personal": "haed.*"}}, "[partition] No tensor of ConvNet matches 'haed.*'."),
         ({"partition": {"personal": ["*"]}}, "leaves no tensor of ConvNet shared"),
         (
             {"partition": {"shared": "body"}},
@@ -289,6 +290,14 @@ def test_a_named_partition_can_have_a_frozen_part() -> None:
 
     assert built.personalization.partition.names("frozen") == ("stem.weight", "stem.bias")
     assert built.personalization.partition.names("personal") == ("head.weight", "head.bias")
+
+
+def test_a_text_with_a_dot_or_a_star_is_one_pattern() -> None:
+    for pattern in ("head.*", "head*"):
+        built = build(config(partition={"personal": pattern, "frozen": "stem.bias"}), Path())
+
+        assert built.personalization.partition.names("personal") == ("head.weight", "head.bias")
+        assert built.personalization.partition.names("frozen") == ("stem.bias",)
 
 
 def test_a_model_can_start_from_a_file(tmp_path: Path) -> None:

@@ -61,14 +61,14 @@ class PartitionConfig:
 
     personal: str | list[str] = "output"
     """Parameters that belong to each device: a name (none, full, norm, or a part that the model defines:
-    input, output, head, adapter), a list of patterns, or "rest"."""
+    input, output, head, adapter), a pattern or a list of them, or "rest"."""
     shared: str | list[str] = "rest"
-    """Parameters that all devices train together: a part that the model defines, a list of patterns, or
-    "rest" for everything that no other part selects."""
+    """Parameters that all devices train together: a part that the model defines, a pattern or a list
+    of them, or "rest" for everything that no other part selects."""
     frozen: str | list[str] = field(default_factory=list)
-    """Parameters that are neither trained nor sent, in any stage: a part that the model defines, a list of
-    patterns, or "rest". Parameters that the model has with requires_grad=False and that no list names are
-    frozen too."""
+    """Parameters that are neither trained nor sent, in any stage: a part that the model defines, a pattern
+    or a list of them, or "rest". Parameters that the model has with requires_grad=False and that no list
+    names are frozen too."""
     proximal: float = 0.1
     """With `full`, strength lambda of the proximal term (lambda / 2) ||v_i - u||^2."""
     untie: bool = False

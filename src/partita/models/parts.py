@@ -38,9 +38,11 @@ def named_partition(
 ) -> Personalization:
     """Return the personalization for a name: `none`, `norm`, `full`, or a part that the model defines.
 
+    A name with a dot or a star that is none of these is a pattern of tensors, such as `head.*`.
+
     Args:
         model: the model to split.
-        name: one of `partition_names(model)`, or `norm`.
+        name: one of `partition_names(model)`, `norm`, or a pattern.
         proximal: with `full`, strength of the pull toward the shared model.
         follows: with `full`, whether a device that has kept no model starts from the current shared one.
         width: with adapters, their bottleneck width.
@@ -60,7 +62,7 @@ def named_partition(
 
 
 def named_patterns(model: nn.Module, name: str) -> list[str]:
-    """Return the patterns of a part that the model names, or of its normalization layers."""
+    """Return the patterns of a part that the model names or of its normalization layers, or a pattern."""
     part = _part_of(model, name)
     if isinstance(part, Adapters):
         raise ValueError(f"The part {name!r} adds modules to the model: it can only be `personal`.")
@@ -76,6 +78,8 @@ def _part_of(model: nn.Module, name: str) -> list[str] | Adapters:
     parts = _parts_of(model)
     if name == "norm" and name not in parts:
         return _norms(model)
+    if name not in parts and ("." in name or "*" in name):
+        return [name]
     if name not in parts:
         missing = f"{type(model).__name__} names no part {name!r}"
         known = f"Known: {', '.join(partition_names(model))}, norm"
@@ -84,7 +88,7 @@ def _part_of(model: nn.Module, name: str) -> list[str] | Adapters:
                 f"{missing}, its output layer: add it to `parts` of the model, such as "
                 f"parts = {{'head': ['fc.*']}}. {known}."
             )
-        raise ValueError(f"{missing}. {known}; or a list of patterns, such as ['head.*'].")
+        raise ValueError(f"{missing}. {known}; or patterns, such as 'head.*'.")
     part = parts[name]
     return part if isinstance(part, Adapters) else list(patterns(part))
 

@@ -33,7 +33,9 @@ class SideBySideAnswer:
         if len(self.ranking.comparable) < len(sources):
             own = [(source, best_of(self._of(source))) for source in sources]
             each = [
-                f"{source.name}: {best[0].model.name} ({best[0].mean:.4f})" if best else f"{source.name}: none"
+                f"{source.name}: {best[0].model.name} ({best[0].mean:.4f})"
+                if best
+                else f"{source.name}: none"
                 for source, best in own
             ]
             return f"The best {self.metric} of each: {'; '.join(each)}."

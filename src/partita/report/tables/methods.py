@@ -55,7 +55,7 @@ def _methods(whole: Table, every: MethodColumns) -> Table:
 
 
 def _part(whole: Table, every: MethodColumns, names: Sequence[str], *, name: str, title: str) -> Table:
-    """Return a table of its own with some of the columns, of which quarters without any device are not shown."""
+    """Return a table of its own with some of the columns; it does not show a quarter without any device."""
     part = visible(replace(whole, shown=every.headings(names)))
     quarters = every.headings(_QUARTILES)[len(FIRST) :]
     shown = [
