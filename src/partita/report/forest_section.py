@@ -135,7 +135,7 @@ def _exceptions(rows: Sequence[Datum], line: Line | None, ends: tuple[float, flo
             f"{means}."
         )
     if not all(ends[0] <= row["point"] <= ends[1] for row in rows):
-        yield "A hollow arrow with a number is a model beyond the axis, far worse than the others."
+        yield "A hollow arrow with a number is a model whose mean is beyond the axis."
 
 
 def _finding(rows: Sequence[Datum], line: Line | None) -> str:
@@ -174,26 +174,35 @@ def axis_ends(
         direction: the direction in which the metric improves.
         kept: values that are never left out.
     """
-    low, high = near_range(points, direction)
-    low, high = min(low, *kept, high), max(low, *kept, high)
+    low, high = near_range(points, direction, kept=kept)
     reach = high - low if len(points) > _ENOUGH and high > low else math.inf
     inside = [low, high, *(end for end in bars if low - reach <= end <= high + reach)]
     margin = _MARGIN * (max(inside) - min(inside)) or _MARGIN
     return min(inside) - margin, max(inside) + margin
 
 
-def near_range(values: Sequence[float], direction: Direction) -> tuple[float, float]:
+def near_range(
+    values: Sequence[float], direction: Direction, *, kept: Sequence[float] = ()
+) -> tuple[float, float]:
     """Return the range of all values, without those so far worse than the others that they would hide them.
 
     >>> near_range([0.972, 0.975, 0.976, 0.977, 0.984, 0.957], "up")
     (0.957, 0.984)
     >>> near_range([0.972, 0.975, 0.976, 0.977, 0.984, 0.5], "up")
     (0.972, 0.984)
+    >>> near_range([0.972, 0.975, 0.976, 0.977, 0.984, 0.5], "up", kept=[0.6])
+    (0.5, 0.984)
+
+    Args:
+        values: the values.
+        direction: the direction in which they improve.
+        kept: values that are in the range in any case.
     """
     low, high = fences(values)
-    near = [value for value in values if (value >= low if direction == "up" else value <= high)]
-    is_squeezed = max(near) - min(near) < _SQUEEZED * (max(values) - min(values))
-    drawn = near if is_squeezed else values
+    near = [*kept, *(value for value in values if (value >= low if direction == "up" else value <= high))]
+    every = [*kept, *values]
+    is_squeezed = max(near) - min(near) < _SQUEEZED * (max(every) - min(every))
+    drawn = near if is_squeezed else every
     return min(drawn), max(drawn)
 
 

@@ -212,7 +212,7 @@ def test_local_training_is_not_drawn_if_it_would_dwarf_the_others(tmp_path: Path
     done(tmp_path / "grid", grid)
     page = write_report(tmp_path / "grid").read_text()
 
-    (gain,) = set(re.findall(r"Not drawn, far worse than the others: Local only: (-[\d.]+)\.", page))
+    (gain,) = set(re.findall(r"Not drawn, far from the others: Local only: (-[\d.]+)\.", page))
     assert float(gain) < -1
     assert "Local only" in data_sets(tmp_path / "grid")["devices"]["model"]
     assert "model: Local only" not in (tmp_path / "grid/figures/scatter.svg").read_text()

@@ -78,5 +78,5 @@ class DeviceSections:
             )
         if far:
             changes = "; ".join(f"{data.name(variant)}: {data.change(variant):+.4f}" for variant in far)
-            sentences += f" Not drawn, far worse than the others: {changes}."
+            sentences += f" Not drawn, far from the others: {changes}."
         return sentences

@@ -61,13 +61,18 @@ PARAMETERS = Cost(
 
 
 def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
-    """Return the chart of all models by a cost, without those far worse than others; or why there is none."""
-    low, high = near_range([point["point"] for point in standings.points], standings.data.results.direction)
-    points = [point for point in standings.points if low <= point["point"] <= high]
+    """Return the chart of all models by a cost, without those that would hide the others.
+
+    The reference is always drawn. The Pareto front is that of all models.
+    """
+    every, line = standings.points, standings.line
+    means, direction = [point["point"] for point in every], standings.data.results.direction
+    low, high = near_range(means, direction, kept=[line.mean] if line else [])
+    points = [point for point in every if low <= point["point"] <= high]
     title = f"{metric[:1].upper()}{metric[1:]} {cost.title}"
     if not any(point[cost.column] for point in points):
         return Section(title=title, paragraphs=[cost.missing])
-    front = sorted((p for p in points if p[f"{cost.column}_front"]), key=lambda point: point[cost.column])
+    front = sorted((p for p in every if p[f"{cost.column}_front"]), key=lambda point: point[cost.column])
     content = Tradeoff(
         name=cost.chart,
         title=title,
@@ -81,8 +86,8 @@ def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
         content = replace(
             content, caption=f"{content.caption} Left of the dotted line, costs are not to scale."
         )
-    others = [f"{point['model']}: {point['point']:.4f}" for point in standings.points if point not in points]
-    omitted = [f"Not drawn, far worse than the others: {'; '.join(others)}."] if others else []
+    others = [f"{point['model']}: {point['point']:.4f}" for point in every if point not in points]
+    omitted = [f"Not drawn, far from the others: {'; '.join(others)}."] if others else []
     return Section(title=title, finding=_finding(front, cost), paragraphs=omitted, chart=tradeoff(content))
 
 
