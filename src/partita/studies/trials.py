@@ -11,7 +11,7 @@ from partita.errors import ConfigError, needed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
 from partita.protocol import Stage
-from partita.training.evaluation import weighted_mean
+from partita.training.evaluation import combined_mean
 from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
 
@@ -237,10 +237,9 @@ class TrialWatcher:
                 self._step = step
                 self._evaluated.clear()
             self._evaluated += [(line["metric"], line["weight"])] if "metric" in line else []
-        elif self._evaluated:
-            metrics, weights = zip(*self._evaluated, strict=True)
+        elif (measured := combined_mean(self._evaluated)) is not None:
             self._evaluated.clear()
-            self.trial.report(weighted_mean(metrics, weights), self._step)
+            self.trial.report(measured[0], self._step)
             if self.trial.should_prune():
                 raise Stopped(f"{_STOPPED} {done} rounds")
 
