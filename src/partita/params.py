@@ -7,6 +7,7 @@ up in int64. A sum that could overflow is carried in several int64 tensors.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 import safetensors.torch
@@ -132,6 +133,22 @@ def from_bytes(content: bytes) -> dict[str, Tensor]:
     return safetensors.torch.load(content)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """The integer sums of a weighted mean, which can be sent elsewhere and merged into another mean."""
+
+    weight: int
+    """The sum of the weights."""
+    limbs: Mapping[str, Tensor]
+    """For each floating-point tensor, an int64 matrix with a row per limb, low limbs first."""
+    bounds: Mapping[str, int]
+    """For each of them, a bound of the sum's absolute values."""
+    lowest: str | None
+    """The lowest device id, of which the integer tensors are."""
+    whole: Params
+    """The changes of integer tensors."""
+
+
 class WeightedMean:
     """The weighted mean of changes, exact in any order and grouping.
 
@@ -163,13 +180,28 @@ class WeightedMean:
         self.weight += weight
         self._keep_lowest(device, {n: t for n, t in change.items() if n not in self._sums})
 
-    def merge(self, other: "WeightedMean") -> None:
-        """Add everything that `other` has added, in place."""
+    def totals(self) -> Totals:
+        """Return the sums so far, as copies."""
+        return Totals(
+            weight=self.weight,
+            limbs={name: total.limbs() for name, total in self._sums.items()},
+            bounds={name: total.bound for name, total in self._sums.items()},
+            lowest=self._lowest,
+            whole=self._whole,
+        )
+
+    def merge(self, totals: Totals) -> None:
+        """Add everything that another mean has added, in place; an error leaves the mean unchanged.
+
+        Raises:
+            ValueError: the sums do not fit the shared part.
+        """
+        self._check_totals(totals)
         for name, total in self._sums.items():
-            total.merge(other._sums[name])  # noqa: SLF001
-        self.weight += other.weight
-        if other._lowest is not None:  # noqa: SLF001
-            self._keep_lowest(other._lowest, other._whole)  # noqa: SLF001
+            total.merge(totals.limbs[name], totals.bounds[name])
+        self.weight += totals.weight
+        if totals.lowest is not None:
+            self._keep_lowest(totals.lowest, totals.whole)
 
     def value(self) -> dict[str, Tensor]:
         """Return the mean, in the dtypes of the shared part (integers as int64)."""
@@ -183,6 +215,12 @@ class WeightedMean:
     def _keep_lowest(self, device: str, whole: Params) -> None:
         if self._lowest is None or device < self._lowest:
             self._lowest, self._whole = device, cloned(whole)
+
+    def _check_totals(self, totals: Totals) -> None:
+        own = {name: tensor.numel() for name, tensor in self.like.items() if name in self._sums}
+        given = {name: limbs.shape[-1] for name, limbs in totals.limbs.items()}
+        if given != own or (totals.lowest is not None and totals.whole.keys() != self.like.keys() - own):
+            raise ValueError("The sums must have the names and sizes of the shared part.")
 
     def _check(self, device: str, change: Params, weight: int) -> dict[str, float]:
         """Check that a change fits, and return the largest absolute value of each floating-point tensor."""
@@ -218,7 +256,7 @@ class _Sum:
 
     def __init__(self, like: Tensor) -> None:
         self._scale = FLOAT64_SCALE if like.dtype == torch.float64 else SCALE
-        self._bound = 0
+        self.bound = 0
         self._limbs = [torch.zeros(like.numel(), dtype=torch.int64)]
 
     def add(self, change: Tensor, weight: int, largest: float) -> None:
@@ -234,10 +272,14 @@ class _Sum:
             for digit, power in _digits(weight):
                 _add(limbs, whole * power, digit)
 
-    def merge(self, other: "_Sum") -> None:
-        """Add another sum, in place."""
-        self._widen(other._bound)  # noqa: SLF001
-        for own, limb in zip(self._limbs, other._limbs, strict=False):  # noqa: SLF001
+    def limbs(self) -> Tensor:
+        """Return a copy of all limbs, a row for each."""
+        return torch.stack(self._limbs)
+
+    def merge(self, limbs: Tensor, bound: int) -> None:
+        """Add another sum, in place, given its limbs and its bound."""
+        self._widen(bound)
+        for own, limb in zip(self._limbs, limbs, strict=False):
             own.add_(limb)
         _carry(self._limbs)
 
@@ -251,8 +293,8 @@ class _Sum:
 
     def _widen(self, further: int) -> None:
         """Add as many limbs, in place, as it takes to add an integer of up to `further`."""
-        self._bound += further
-        while self._bound.bit_length() > _HIGHEST + _LIMB * (len(self._limbs) - 1):
+        self.bound += further
+        while self.bound.bit_length() > _HIGHEST + _LIMB * (len(self._limbs) - 1):
             self._limbs.append(torch.zeros_like(self._limbs[0]))
             _carry(self._limbs)
 

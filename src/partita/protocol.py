@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
-from partita.params import Params
+from partita.params import Params, Totals
 
 DeviceId = str
 """The id of a device: any string, unique among the devices of a task."""
@@ -147,6 +147,15 @@ class Failure:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """The sum of the changes of some devices, made by the executor: their replies have no change."""
+
+    devices: Sequence[DeviceId]
+    """The devices whose changes are in the sum, each of which also replies."""
+    totals: Totals
+
+
 class Executor(Protocol):
     """Where devices run: a context manager, entered by whoever starts the run."""
 
@@ -167,8 +176,11 @@ class Executor(Protocol):
         """Return the devices that can be asked."""
         ...
 
-    def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
-        """Carry out the orders and yield the answers, in any order."""
+    def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
+        """Carry out the orders and yield the answers, in any order.
+
+        When all have been yielded, what devices have saved is on disk.
+        """
         ...
 
     def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
@@ -180,6 +192,16 @@ class Executor(Protocol):
 
         A device must have gone back before it is asked again. Only training that may stop early needs this.
         """
+        ...
+
+
+@runtime_checkable
+class MeasuresTime(Protocol):
+    """An executor whose visits take processor time in other processes."""
+
+    @property
+    def seconds(self) -> float:
+        """The processor time of all visits so far."""
         ...
 
 

@@ -1,29 +1,32 @@
 """A round of the server, with scripted replies."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 
 from partita import Adam, Averaging, Stage
 from partita.params import WeightedMean
-from partita.protocol import Evaluate, Failure, Order, Pace, Reply, Start, Update
+from partita.protocol import Evaluate, Failure, Order, Pace, Reply, Start, Tally, Update
 from partita.server.round import Outcome, Server, State, ask
 
 WORK = Update(personal=Pace(lr=0.1), shared=Pace(lr=0.1))
 
 
 class Scripted:
-    """Answers orders with a fixed reply for each device."""
+    """Answers orders with a fixed reply for each device, then with tallies."""
 
-    def __init__(self, answers: dict[str, Reply | Failure]) -> None:
+    def __init__(self, answers: dict[str, Reply | Failure], *tallies: Tally) -> None:
         self.answers = answers
+        self.tallies = tallies
 
     def devices(self) -> Sequence[str]:
         return list(self.answers)
 
-    def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
+    def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
         yield from (self.answers[order.device] for order in reversed(list(orders)))
+        yield from self.tallies
 
     def close(self, label: str, counted: Sequence[str], asked: Sequence[str]) -> None:
         raise AssertionError("A round is closed by who commits it.")
@@ -67,6 +70,47 @@ def test_the_server_takes_the_weighted_mean_over_replies() -> None:
     assert outcome.failed == {"b": "No."}
     assert outcome.mean("loss") == 4.0
     assert (outcome.bytes_down, outcome.bytes_up) == (12, 8)
+
+
+def tally(*replies: Reply, shared: dict[str, torch.Tensor]) -> Tally:
+    mean = WeightedMean(shared)
+    for each in replies:
+        mean.add(each.device, each.change or {}, each.weight)
+    return Tally(devices=[each.device for each in replies], totals=mean.totals())
+
+
+def test_sums_that_an_executor_has_made_give_the_mean_of_the_changes_in_them() -> None:
+    full = {"a": reply("a", 1.0, 1), "b": reply("b", 0.3, 2), "c": reply("c", 5.0, 3)}
+    without = {device: replace(each, change=None) for device, each in full.items()}
+    server = Server(optimizer=Averaging())
+    state = server.begin({"u": torch.tensor([10.0])})
+    shared = dict(state.shared)
+    sums = [tally(full["c"], full["a"], shared=shared), tally(full["b"], shared=shared)]
+
+    one, plain = run_round(state, orders("abc", shared), Scripted({**full}), server)
+    two, summed = run_round(state, orders("abc", shared), Scripted({**without}, *sums), server)
+    mixed, both = run_round(
+        state, orders("abc", shared), Scripted({**without, "b": full["b"]}, sums[0]), server
+    )
+
+    assert one.shared["u"].item() == two.shared["u"].item() == mixed.shared["u"].item()
+    assert plain.heard == summed.heard == both.heard == ["a", "b", "c"]
+    assert plain.bytes_up == summed.bytes_up == both.bytes_up == 12
+
+
+def test_a_sum_must_be_of_devices_that_replied_each_once() -> None:
+    shared = {"u": torch.zeros(1)}
+    whole, other = reply("a", 1.0), reply("b", 1.0)
+    sums = tally(whole, other, shared=shared)
+    lacking: dict[str, Reply | Failure] = {"a": replace(whole, change=None)}
+
+    for answers, more in [(lacking, [sums]), ({"a": whole}, [tally(whole, shared=shared)])]:
+        with pytest.raises(ValueError, match="not those of the replies"):
+            ask(orders("a", shared), Scripted(answers, *more), WeightedMean(shared))
+    with pytest.raises(ValueError, match="did not ask for any"):
+        ask(orders("a", shared, Evaluate(model="global")), Scripted({**lacking}, sums))
+    with pytest.raises(ValueError, match="names and sizes"):
+        ask(orders("a", shared), Scripted(lacking, sums), WeightedMean({"w": torch.zeros(2)}))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from partita.config.schema import (
 from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
 from partita.errors import ConfigError
+from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
 from partita.methods.descent import OptimizerFn, Steps
@@ -62,6 +63,8 @@ class Built:
     plan: Plan
     start: LoadReport | None
     """The report on the file of initial weights, if there is one."""
+    execution: Execution
+    """How visits are carried out."""
     watchers: Mapping[str, WatcherFactory]
     """The functions that create the watchers, by import path."""
 
@@ -73,6 +76,7 @@ def build(config: Config, folder: Path) -> Built:
         ConfigError: a value cannot be used.
     """
     watchers = build_watchers(config.report)
+    execution = build_execution(config)
     task, start = build_task(config, folder)
     with own_code("The model"):
         model = build_model(task, seed=config.seed)
@@ -93,7 +97,15 @@ def build(config: Config, folder: Path) -> Built:
         check_validation(plan, task, seed=config.seed)
     with own_code("`personalize.method`"):
         _check_carried(plan, own, task, seed=config.seed)
-    return Built(task, own, plan, start, watchers)
+    return Built(task, own, plan, start, execution, watchers)
+
+
+def build_execution(config: Config) -> Execution:
+    """Return how the visits of a run are carried out, after checking the values."""
+    try:
+        return create(Execution, config)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def build_plan(config: Config) -> Plan:

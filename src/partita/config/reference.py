@@ -106,8 +106,8 @@ def _summary(function: Callable[..., Any]) -> str:
 
 def _lines(section: Any) -> Iterator[str]:
     meanings = _field_docs(type(section))
-    for entry in sorted(fields(section), key=lambda entry: entry.name == "options"):
-        value = getattr(section, entry.name)
+    entries = [(entry, getattr(section, entry.name)) for entry in fields(section)]
+    for entry, value in sorted(entries, key=lambda each: (is_dataclass(each[1]), each[0].name == "options")):
         if is_dataclass(value):
             yield from ("", f"# {inspect.getdoc(value)}", f"[{entry.name}]")
             yield from _lines(value)

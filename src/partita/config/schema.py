@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from partita.config.sections import includes
+from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.methods.method import Finetuning, Method
 from partita.partition.personalization import Regularization
@@ -213,9 +214,13 @@ class CompareConfig:
     [compare.settings.NAME]."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@includes(Execution)
 class Config:
     """A run."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     name: str = ""
     """Name of the run; default: the name of the config file."""

@@ -7,7 +7,7 @@ from typing import Self
 from partita.device.roles import Role
 from partita.device.store import Store
 from partita.device.visit import Visitor
-from partita.protocol import DeviceId, Failure, Order, Reply, Stage
+from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Stage
 from partita.tasks.build import one_thread, preserved_random_state
 from partita.tasks.task import Task
 
@@ -44,11 +44,16 @@ class SerialExecutor:
 
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         """Visit one device after the other."""
+        trained: dict[str, list[DeviceId]] = {}
         with preserved_random_state():
             for order in orders:
                 with one_thread():
                     answer = self._visit(order)
+                if not isinstance(order.work, Evaluate):
+                    trained.setdefault(order.label, []).append(order.device)
                 yield answer
+        for label, devices in trained.items():
+            self._store.sync(label, devices)
 
     def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
         """Commit the new personal parts of the counted devices."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from partita.params import Aggregation, Params, WeightedMean, size_in_bytes
-from partita.protocol import DeviceId, Executor, Failure, Measures, Order, Reply
+from partita.params import Aggregation, Params, WeightedMean, change_in_bytes, size_in_bytes
+from partita.protocol import DeviceId, Executor, Failure, Measures, Order, Reply, Tally
 from partita.server.optimizers import ServerOptimizer
 
 
@@ -102,31 +102,59 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
     """Send orders and return the replies; changes go into `mean`, and without it there must be none.
 
     A change that cannot be added (not finite, too large, the wrong names) is a failure of its device.
+
+    Raises:
+        ValueError: the executor's own sums do not fit, or do not match the replies.
     """
     outcome = Outcome(asked=[order.device for order in orders])
     outcome.bytes_down = sum(size_in_bytes(order.shared) for order in orders)
+    counted: list[DeviceId] = []
     for answer in executor.ask(orders):
-        if isinstance(answer, Failure):
-            outcome.failed[answer.device] = answer.reason
+        if isinstance(answer, Tally):
+            counted += _merge(answer, mean)
             continue
         try:
-            _count(answer, mean)
+            counted += _count(answer, mean)
         except ValueError as error:
             outcome.failed[answer.device] = str(error)
-            continue
-        outcome.bytes_up += size_in_bytes(answer.change or {})
-        outcome.replies[answer.device] = replace(answer, change=None)
+        else:
+            outcome.replies[answer.device] = replace(answer, change=None)
+    if mean is not None:
+        _check_counted(outcome, counted)
+        outcome.bytes_up = len(outcome.replies) * change_in_bytes(mean.like)
+    places = {device: place for place, device in enumerate(outcome.asked)}
+    outcome.failed = dict(sorted(outcome.failed.items(), key=lambda failure: places[failure[0]]))
     return outcome
 
 
-def _count(reply: Reply, mean: WeightedMean | None) -> None:
+def _merge(tally: Tally, mean: WeightedMean | None) -> Sequence[DeviceId]:
+    """Add a tally to the mean, in place, and return its devices."""
     if mean is None:
-        if reply.change is not None:
-            raise ValueError("The reply has tensors, but the order did not ask for any.")
-    elif reply.change is None:
-        raise ValueError("The reply to an update has no change.")
-    else:
-        mean.add(reply.device, reply.change, reply.weight)
+        raise ValueError("The executor has added up changes, but the orders did not ask for any.")
+    mean.merge(tally.totals)
+    return tally.devices
+
+
+def _count(answer: Reply | Failure, mean: WeightedMean | None) -> list[DeviceId]:
+    """Add the change of a reply to the mean, in place, and return its device; none where it has no change."""
+    if isinstance(answer, Failure):
+        raise ValueError(answer.reason)
+    if answer.change is None:
+        return []
+    if mean is None:
+        raise ValueError("The reply has tensors, but the order did not ask for any.")
+    mean.add(answer.device, answer.change, answer.weight)
+    return [answer.device]
+
+
+def _check_counted(outcome: Outcome, counted: Sequence[DeviceId]) -> None:
+    """Count a reply to an update as a failure, in place, where neither it nor a tally has a change."""
+    added = set(counted)
+    if len(added) < len(counted) or not added <= outcome.replies.keys():
+        raise ValueError("The changes that the executor has added up are not those of the replies.")
+    for device in [device for device in outcome.replies if device not in added]:
+        del outcome.replies[device]
+        outcome.failed[device] = "The reply to an update has no change."
 
 
 def _plus(tensor: Tensor, change: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from partita.device.roles import build_roles
 from partita.device.store import Store
 from partita.durable import replace_file
 from partita.executors.serial import SerialExecutor
+from partita.executors.settings import SERIAL, Execution
 from partita.methods import registry
 from partita.partition import Personalization
 from partita.protocol import Stage
@@ -19,9 +20,15 @@ from partita.training.visit_memory import visit_costs
 
 
 def local_executor(
-    task: Task, personalization: Personalization, plan: Plan, store: Store, *, seed: int
+    task: Task,
+    personalization: Personalization,
+    plan: Plan,
+    store: Store,
+    *,
+    seed: int,
+    execution: Execution = SERIAL,
 ) -> SerialExecutor:
-    """Return the executor that visits all devices of a plan in this process."""
+    """Return the executor that visits all devices of a plan on this machine."""
     pretrains = plan.pretrain is not None and plan.pretrain.rounds > 0
     roles = build_roles(
         split_by_stage(task, personalization, seed=seed, pretrains=pretrains),

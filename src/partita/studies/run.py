@@ -149,7 +149,9 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
         write_costs(folder, built.task, built.personalization, built.plan, seed=seed)
         with (
             Watchers(boards, then=watch) as watchers,
-            local_executor(built.task, built.personalization, built.plan, store, seed=seed) as executor,
+            local_executor(
+                built.task, built.personalization, built.plan, store, seed=seed, execution=built.execution
+            ) as executor,
         ):
             pipeline = Pipeline(
                 built.task, built.personalization, built.plan, seed=seed, executor=executor, journal=journal

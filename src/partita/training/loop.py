@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from partita.params import WeightedMean
-from partita.protocol import Executor
+from partita.protocol import Executor, MeasuresTime
 from partita.server.round import State, ask
 from partita.training.journal import Journal
 from partita.training.plan import Turn
@@ -37,9 +37,9 @@ def run_rounds(
         orders = stage.orders(turn, cohort, state)
         mean = WeightedMean(state.shared) if turn.trains_shared else None
         # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
-        begin = time.process_time()
+        begin = _processor_time(executor)
         outcome = ask(orders, executor, mean)
-        seconds = time.process_time() - begin
+        seconds = _processor_time(executor) - begin
         if mean is not None and outcome.heard:
             state = stage.server.step(state, mean.value(), heard=len(outcome.heard))
         done = Round(stage, turn, orders=orders, outcome=outcome, state=state, seconds=seconds)
@@ -48,3 +48,8 @@ def run_rounds(
         journal.commit(commit, state, done.line, done.rows if turn.final else [])
         executor.close(commit.label, commit.counted, commit.asked)
         yield done
+
+
+def _processor_time(executor: Executor) -> float:
+    """Return the processor time so far of this process, and of the executor's own."""
+    return time.process_time() + (executor.seconds if isinstance(executor, MeasuresTime) else 0.0)

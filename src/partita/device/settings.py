@@ -1,0 +1,22 @@
+"""How a visit computes: where its tensors are, their precision, and what it computes only once."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Precision = Literal["float32", "bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """How visits compute."""
+
+    accelerator: str = "auto"
+    """Where models are trained: auto (a GPU where there is one), cpu, cuda, cuda:N or mps."""
+    precision: Precision = "float32"
+    """Precision of the forward and backward pass; parameters are float32 in either case."""
+    reuse: bool = True
+    """Whether a visit computes what precedes the first parameter that moves only once."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"`precision` must be 'float32' or 'bf16', got {self.precision!r}.")

@@ -1,0 +1,36 @@
+"""Settings of the processes that visit devices."""
+
+import math
+import os
+from dataclasses import dataclass
+
+from partita.device.settings import Computing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution(Computing):
+    """How visits are carried out; the results do not depend on the number of workers."""
+
+    workers: int = 0
+    """Number of processes that visit devices, or that run the runs of a study; 1: all in one process;
+    0: one for each core."""
+    timeout: float = 0.0
+    """Seconds that a visit in a worker process may take, after which the worker is replaced; 0: no limit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.workers < 0:
+            raise ValueError(f"`workers` must be 0 (one for each core) or above, got {self.workers}.")
+        if not (math.isfinite(self.timeout) and self.timeout >= 0):
+            raise ValueError(
+                f"`timeout` must be a finite number, 0 (no limit) or above, got {self.timeout!r}."
+            )
+
+    @property
+    def processes(self) -> int:
+        """The number of workers, with 0 resolved to the cores that this process may use."""
+        return self.workers or len(os.sched_getaffinity(0))
+
+
+SERIAL = Execution(workers=1)
+"""All visits in this process, one after the other."""
