@@ -1,0 +1,250 @@
+"""Settling what a stage's visits compute only once, from model, partition and task.
+
+For each set of parts that can move, a few runs of the loss on examples of the task's first device find the
+largest modules in which nothing moves and that can be put off. All processes come to the same plan: nothing
+in it depends on time, on free memory or on the device that is visited first.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partita.data.examples import Batch, Examples, examples_of
+from partita.device.kept import Kept
+from partita.device.lazy import MIN_ROWS, Call, Deviated, Lazy, realized
+from partita.device.still import Forward, Scope, State, candidates
+from partita.device.trial import Trial, same_rows
+from partita.errors import CannotDo
+from partita.partition import Part, Partition
+from partita.protocol import derive_seed
+from partita.tasks.build import one_thread, seeded
+from partita.tasks.task import LossFn, Task
+
+Moving = frozenset[Part]
+"""The parts that move."""
+MOVING: tuple[Moving, ...] = (
+    frozenset({"personal"}),
+    frozenset({"shared"}),
+    frozenset({"personal", "shared"}),
+)
+MIN_OPERATIONS = 20_000_000
+"""Floating-point operations before the cut in a step, below which bookkeeping costs more than it saves."""
+_SIZES = (4, 7, 13)
+"""Sizes of batches, besides the largest, in which rows are computed on trial."""
+_LARGE = 32
+"""A batch of this size is tried even where the device has fewer examples."""
+_TRIED_DEVICES = 20
+
+
+@dataclass(frozen=True)
+class Still:
+    """A module that is put off."""
+
+    name: str
+    module: nn.Module
+    is_frozen: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The modules of a model that are put off while some parts move."""
+
+    modules: Sequence[Still] = ()
+    operations: int = 0
+    """Floating-point operations of these modules for one example."""
+    bytes_per_example: int = 0
+    """The memory of what is kept."""
+    begins: str = ""
+    """The module from which on the model is computed in every step."""
+    reason: str = ""
+    """The reason why nothing is put off."""
+    shapes: dict[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.modules)
+
+
+def probe_examples(task: Task) -> Examples | None:
+    """Return the training examples of the first device that has enough of them; None if none has."""
+    for device in task.devices.ids[:_TRIED_DEVICES]:
+        try:
+            examples = examples_of(task.devices[device].get("train", ()))
+        except CannotDo:
+            continue
+        if len(examples) > MIN_ROWS:
+            return examples
+    return None
+
+
+@dataclass
+class Settling:
+    """Settles the plans of one model."""
+
+    model: nn.Module
+    partition: Partition
+    loss: LossFn
+    examples: Examples
+    batch_size: int
+    seed: int
+    frozen: frozenset[int]
+    """The `id` of every tensor that is the same in all visits."""
+
+    def plan(self, moving: Moving) -> Plan:
+        """Return the plan for the parts that move; the model is as before afterwards."""
+        if not any(self.partition.trained(part) for part in moving):
+            return Plan(reason="nothing moves")
+        with one_thread(), seeded(derive_seed(self.seed, "reuse")), _unchanged(self.model):
+            try:
+                self.partition.let_move(self.model, *sorted(moving))
+                return self._plan()
+            except Deviated as deviation:
+                return Plan(reason=str(deviation))
+
+    def _plan(self) -> Plan:
+        refused: set[str] = set()
+        while True:
+            stills = [Still(*each) for each in candidates(self.model, self.frozen, refused)]
+            if not stills:
+                return Plan(reason="no module before the first parameter that moves can be put off")
+            trials = {still.name: Trial(still.module, is_watched=True) for still in stills}
+            begins = self._watch(trials)
+            found = {name for name, trial in trials.items() if trial.reason or not _is_used(trial)}
+            stills = [s for s in stills if s.name not in found and not trials[s.name].has_gradient]
+            if found := found - refused:
+                refused |= found
+                continue
+            operations = sum(trials[still.name].operations for still in _outermost(stills)) // MIN_ROWS
+            if operations * len(self._positions) < MIN_OPERATIONS:
+                return Plan(reason="little is computed before the first parameter that moves")
+            if found := self._unstable(stills):
+                refused |= found
+                continue
+            return self._checked(Plan(stills, operations, 0, begins))
+
+    @property
+    def _positions(self) -> Tensor:
+        """The positions of a large batch; a device with few examples has them in it several times."""
+        known = len(self.examples)
+        return torch.arange(min(self.batch_size, max(known, _LARGE))) % known
+
+    def _watch(self, trials: Mapping[str, Trial]) -> str:
+        """Run a small batch with all modules watched; return the first called module that has what moves."""
+        first: list[str] = []
+        owners = {
+            name: module
+            for name, module in self.model.named_modules()
+            if any(p.requires_grad for p in module.parameters(recurse=False))
+            and "forward" not in vars(module)
+        }
+        handles = [
+            module.register_forward_pre_hook(lambda _, __, name=name: first.append(name))
+            for name, module in owners.items()
+        ]
+        try:
+            self._run(trials, torch.arange(MIN_ROWS))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return first[0] if first else ""
+
+    def _unstable(self, stills: Sequence[Still]) -> set[str]:
+        """Return the modules that compute an example differently in another batch."""
+        trials = {still.name: Trial(still.module) for still in stills}
+        everything = self._positions
+        self._run(trials, everything)
+        reference = {name: trial.calls for name, trial in trials.items()}
+        found: set[str] = set()
+        for size in _SIZES:
+            positions = everything[torch.randperm(len(everything))[:size]]
+            self._run(trials, positions)
+            for name, trial in trials.items():
+                if same_rows(reference[name], everything, trial.calls, positions):
+                    found.add(name)
+        return found
+
+    def _run(self, trials: Mapping[str, Trial], positions: Tensor) -> None:
+        for trial in trials.values():
+            trial.rows, trial.calls = len(positions), []
+        with replaced({trial.module: trial for trial in trials.values()}):
+            self.loss(self.model, self._batch(positions))
+
+    def _batch(self, positions: Tensor) -> Batch:
+        return self.examples.batch_at(positions)
+
+    def _checked(self, plan: Plan) -> Plan:
+        """Return the plan if the loss of a batch of kept rows has the bits of the computed one."""
+        scope, kept = Scope(), Kept(len(self.examples))
+        forwards = {
+            still.module: Forward(
+                still.module, still.name, is_constant=False, scope=scope, state=State(still.module)
+            )
+            for still in plan.modules
+        }
+        everything = self._positions
+        refused: set[str] = set()
+        plain = self._loss_of(everything.flip(0))
+        with replaced(forwards):
+            for positions in (everything, everything.flip(0)):
+                call = scope.call = Call(positions, kept, plan.shapes, refused)
+                try:
+                    value = realized(self._loss_of(positions))
+                finally:
+                    scope.call = None
+                call.close()
+        if any(isinstance(value, Lazy) for module in self.model.modules() for value in vars(module).values()):
+            return Plan(reason="the model keeps values of a batch")
+        if not torch.equal(value, plain):
+            return Plan(reason="kept rows have other bits than computed ones")
+        return replace(plan, bytes_per_example=kept.nbytes // kept.size)
+
+    def _loss_of(self, positions: Tensor) -> Tensor:
+        with seeded(derive_seed(self.seed, "reuse", len(positions))):
+            return self.loss(self.model, self._batch(positions)).detach()
+
+
+def _is_used(trial: Trial) -> bool:
+    return bool(trial.calls) or trial.has_gradient
+
+
+def _outermost(stills: Sequence[Still]) -> Iterator[Still]:
+    names = {still.name for still in stills}
+    for still in stills:
+        parts = still.name.split(".")
+        if not any(".".join(parts[:end]) in names for end in range(1, len(parts))):
+            yield still
+
+
+@contextmanager
+def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Replace the `forward` of modules in this block."""
+    for module, forward in forwards.items():
+        vars(module)["forward"] = forward
+    try:
+        yield
+    finally:
+        for module in forwards:
+            vars(module).pop("forward", None)
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Restore a model's buffers, attributes and modes after this block; its parameters do not change."""
+    tensors = [*model.parameters(), *model.buffers()]
+    modes = [(tensor, tensor.requires_grad, tensor.grad) for tensor in tensors]
+    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    attributes = [(own, dict(own)) for m in model.modules() for own in (vars(m), m._buffers)]  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for own, before in attributes:
+            own.clear()
+            own.update(before)
+        for buffer, before in values:
+            buffer.copy_(before)
+        for tensor, needs_gradient, gradient in modes:
+            tensor.requires_grad_(needs_gradient)
+            tensor.grad = gradient
