@@ -34,7 +34,9 @@ def accelerators_named(name: str) -> tuple[torch.device, ...]:
         return every or (torch.device("cpu"),)
     found = every if name == "cuda" else tuple(one for one in every if str(one) == name)
     if not found:
-        build = "" if torch.backends.cuda.is_built() else f" (torch {torch.__version__} is built without CUDA)"
+        build = (
+            "" if torch.backends.cuda.is_built() else f" (torch {torch.__version__} is built without CUDA)"
+        )
         raise ValueError(
             f"`accelerator` = {name!r}: this machine has {len(every)} CUDA devices{build}; use "
             f"{', '.join(repr(str(one)) for one in (*every, 'cpu'))} or 'auto'."

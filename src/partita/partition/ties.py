@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from partita.errors import ConfigError
 from partita.params import Params
-from partita.partition.selection import tensors_of
+from partita.partition.tensors import tensors_of
 
 
 def find_ties(state: Params) -> dict[str, str]:

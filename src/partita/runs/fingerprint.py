@@ -16,6 +16,7 @@ from partita.protocol import Stage
 from partita.tasks.task import Task
 from partita.training.plan import Plan
 
+
 def fingerprint_of(
     task: Task, own: Personalization, plan: Plan, *, seed: int, computing: Computing = SERIAL
 ) -> dict[str, str]:

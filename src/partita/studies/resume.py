@@ -49,7 +49,9 @@ def _key(override: str) -> str:
 
 
 def _check_overrides(overrides: Sequence[str]) -> None:
-    allowed = [t for t in overrides if t == RESUMABLE or t.startswith("report.") or _key(t) in (*KEYS, *_MACHINE)]
+    allowed = [
+        t for t in overrides if t == RESUMABLE or t.startswith("report.") or _key(t) in (*KEYS, *_MACHINE)
+    ]
     if refused := " ".join(text for text in overrides if text not in allowed):
         raise ConfigError(f"A resumed run takes its config from its folder: leave out `{refused}`.")
 
