@@ -103,7 +103,7 @@ def _run_in_folder(
         FolderJournal(folder, fingerprint_of(task, own, plan, seed=seed, computing=execution)) as journal,
         executor or local_executor(task, own, plan, store, seed=seed, execution=execution) as devices,
     ):
-        _write_config(folder, own, plan, seed=seed)
+        _write_config(folder, own, plan, execution, seed=seed)
         write_derived(folder, task)
         write_costs(folder, task, own, plan, seed=seed)
         task.skipped.log_to(folder.skipped_file)
@@ -111,9 +111,12 @@ def _run_in_folder(
     return folder
 
 
-def _write_config(folder: RunFolder, own: Personalization, plan: Plan, *, seed: int) -> None:
+def _write_config(
+    folder: RunFolder, own: Personalization, plan: Plan, execution: Execution, *, seed: int
+) -> None:
     """Write what a config can say of a run that was started in Python, so that its report can be written."""
     values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
+    values |= {"accelerator": execution.accelerator, "precision": execution.precision}
     replace_file(folder.config_file, tomli_w.dumps(values).encode())
 
 

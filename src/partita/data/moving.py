@@ -45,7 +45,7 @@ def moved(value: Any, accelerator: torch.device) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         copied = copy.copy(value)
         for field in fields(value):
-            # A frozen dataclass refuses other ways to set a field, and `replace` would check its values again.
+            # A frozen dataclass refuses other ways, and `replace` would check its values again.
             object.__setattr__(copied, field.name, moved(getattr(value, field.name), accelerator))
         return copied
     return value

@@ -1,6 +1,6 @@
 """The accelerators of this machine, and the one on which a worker computes.
 
-Nothing here but `accelerator_of` initializes CUDA: a process that has done so cannot fork workers which use it.
+Nothing here but `accelerator_of` initializes CUDA: a process that has done so cannot fork workers for it.
 """
 
 import os
@@ -55,8 +55,8 @@ def check_available(computing: Computing) -> None:
         return
     if accelerator.type == "cpu" and not _cpu_has_bf16():
         raise ValueError(
-            "`precision` = 'bf16': this CPU has no instructions for bfloat16 (AVX512-BF16, AMX or ARM's BF16), "
-            "and without them it is 20 to 34 times slower than 'float32'; use 'float32'."
+            "`precision` = 'bf16': this CPU has no instructions for bfloat16 (AVX512-BF16, AMX, ARM's BF16); "
+            "without them it is 20 to 34 times slower than 'float32'; use 'float32'."
         )
     if accelerator.type == "mps" and not torch.backends.mps.is_macos_or_newer(14, 0):
         raise ValueError("`precision` = 'bf16' on 'mps' needs macOS 14 or later; use 'float32'.")

@@ -50,6 +50,8 @@ class _Kept:
     sources: tuple[weakref.ref[Any], ...]
     """The tensors or arrays that were moved, which tell whether the device's data is still the same."""
     examples: OnAccelerator
+    size: int
+    """Its size in bytes."""
 
 
 class Placement:
@@ -87,21 +89,22 @@ class Placement:
         if kept is not None and _is_same(kept.sources, sources):
             self._kept[device, name] = kept
             return kept.examples
-        if not fields or not self._makes_room(sum(field.nbytes for field in fields)):
+        size = sum(field.nbytes for field in fields)
+        if not fields or not self._makes_room(size):
             return OnAccelerator(examples, self.accelerator, is_kept=False)
         there = OnAccelerator(moved(examples, self.accelerator), self.accelerator, is_kept=True)
-        self._kept[device, name] = _Kept(tuple(map(weakref.ref, sources)), there)
+        self._kept[device, name] = _Kept(tuple(map(weakref.ref, sources)), there, size)
         return there
 
     def _makes_room(self, size: int) -> bool:
-        """Drop kept splits until one of a size fits, in place, and return whether it fits at last."""
-        while True:
-            free, total = memory_of(self.accelerator)
-            if free - size >= _FREE * total:
-                return True
-            if not self._kept:
-                return False
-            self._kept.popitem(last=False)
+        """Drop kept splits, in place, until one of a size fits; return whether it fits at all."""
+        free, total = memory_of(self.accelerator)
+        room = free - _FREE * total
+        if room + sum(kept.size for kept in self._kept.values()) < size:
+            return False
+        while room < size:
+            room += self._kept.popitem(last=False)[1].size
+        return True
 
 
 def in_precision(task: Task, precision: Precision, accelerator: torch.device) -> Task:

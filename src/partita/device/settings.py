@@ -12,8 +12,8 @@ class Computing:
     """How visits compute."""
 
     accelerator: str = "auto"
-    """Where models are trained: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda (all GPUs, a
-    worker on each), cuda:N or mps."""
+    """Where models are trained: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda (all GPUs,
+    a worker on each), cuda:N or mps."""
     precision: Precision = "float32"
     """Precision of the forward and backward pass; parameters are float32 in either case."""
     reuse: bool = True

@@ -79,7 +79,11 @@ class SpeechTransformer(nn.Module):
         padding = _padding(lengths, frames.shape[1])
         for block in self.blocks:
             frames = block(frames, src_key_padding_mask=padding)
-        return self.head(frames).log_softmax(dim=-1), lengths
+        scores = self.head(frames)
+        if scores.dtype == torch.bfloat16:
+            # The loss adds up the log probabilities of all frames: too many for three digits each.
+            scores = scores.float()
+        return scores.log_softmax(dim=-1), lengths
 
 
 def _padding(lengths: Tensor, frames: int) -> Tensor:

@@ -65,8 +65,8 @@ def move(model: nn.Module, accelerator: torch.device) -> None:
     for name, first in ties.items():
         if before[name] is not before[first]:
             raise ConfigError(
-                f"`{first}` and `{name}` are two tensors in the same memory, which is lost on {accelerator}: let "
-                "both names be one parameter, or train on 'cpu'."
+                f"`{first}` and `{name}` are two tensors in the same memory, which is lost on {accelerator}: "
+                "let both names be one parameter, or train on 'cpu'."
             )
         after = tensors_of(model)
         if after[name] is not after[first]:

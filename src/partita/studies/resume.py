@@ -26,8 +26,8 @@ _MACHINE = ("accelerator",)
 def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
     """Return the config of the run in a folder, to resume it.
 
-    Only `RESUMABLE`, the section `report`, `accelerator` and the paths of files may change, not the content of
-    files.
+    Only `RESUMABLE`, the section `report`, `accelerator` and the paths of files may change, not the content
+    of files.
 
     Raises:
         ConfigError: there is no run to resume, something else is to change, or a file has other content.

@@ -85,7 +85,7 @@ def seed_everything(seed: int, accelerator: torch.device | None = None) -> None:
 
 @contextmanager
 def preserved_random_state(accelerator: torch.device | None = None) -> Iterator[None]:
-    """Restore the random state of torch, NumPy and Python after this block, and of an accelerator if given."""
+    """Restore the random state of torch, NumPy and Python after this block, and an accelerator's if given."""
     states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
     try:
         with _preserved_on(accelerator):
