@@ -1,26 +1,32 @@
 """Computing only once, in visits, what comes before the first parameter that moves.
 
-A visit owns its batches and its loss. Its batches remember the positions of their examples, and while the loss
-of such a batch is computed, the modules of the stage's plan answer from what is kept for these positions.
+A visit owns its batches and its loss. Its batches remember the positions of their examples, and while the
+loss of such a batch is computed, the modules of the stage's plan answer from what is kept for these positions.
 What precedes the first parameter that is not frozen is kept for later visits of the device too.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from partita.data.examples import Batch, Shuffled
+from partita.data.examples import Batch, Examples, Shuffled
 from partita.device.kept import Kept
 from partita.device.lazy import MIN_ROWS, Call, realized
-from partita.device.reuse_plan import Moving, Plan, Still, replaced
-from partita.device.still import Forward, Scope, State, has_hooks
-from partita.partition import Partition
+from partita.device.reuse_plan import MOVING, Moving, Plan, Settling, replaced
+from partita.device.still import Scope
+from partita.device.workbench import Workbench
+from partita.errors import CannotDo
+from partita.methods.method import Finetuning, Method
+from partita.partition import Part, Partition, Personalization
+from partita.partition.tensors import scratch_of
 from partita.protocol import DeviceId
-from partita.tasks.task import LossFn
+from partita.tasks.task import LossFn, Task
 
+_TRIED_DEVICES = 20
+"""Devices looked at for one with enough examples for trial runs."""
 KEPT_BYTES = 256_000_000
 """Memory for rows that are kept between visits, of all workers of a run together."""
 MAX_VISIT_BYTES = 1_000_000_000
@@ -54,42 +60,38 @@ class KeptRows:
             self._bytes -= self._kept.popitem(last=False)[1].nbytes
 
 
-@dataclass
-class Reuse:
-    """What the visits of one model compute only once."""
+@dataclass(frozen=True)
+class Visited:
+    """The device of a visit, the model, and how it is trained."""
 
+    device: DeviceId
     model: nn.Module
-    partition: Partition
+    personalization: Personalization
     frozen: str
     """The digest of the frozen part."""
-    plans: Mapping[Moving, Plan]
-    rows: KeptRows
+    batch_size: int
+    size: int
+    """The number of training examples."""
+    steps: Mapping[Part, int]
+    """The number of steps on each part."""
 
-    @contextmanager
-    def visit(self, device: DeviceId, size: int, passes: Mapping[Moving, bool]) -> Iterator["Reusing"]:
-        """Return what wraps the batches and the loss of a visit.
+    @property
+    def partition(self) -> Partition:
+        """How the model is split."""
+        return self.personalization.partition
 
-        Args:
-            device: the device.
-            size: the number of its training examples.
-            passes: whether a phase in which some parts move has several passes over them.
-        """
-        kept = self.rows.take(self.frozen, device, size)
-        visit = Reusing(self, kept, passes)
-        try:
-            yield visit
-        finally:
-            visit.end()
-        self.rows.put(self.frozen, device, kept)
+    def has_several_passes(self, moving: Moving) -> bool:
+        """Return whether a phase in which some parts move goes over the examples more than once."""
+        return max(self.steps.get(part, 0) for part in moving) > -(-self.size // self.batch_size)
 
 
 @dataclass
 class Reusing:
     """One visit."""
 
-    reuse: Reuse
+    visited: Visited
+    plans: Mapping[Moving, Plan]
     kept: Kept
-    passes: Mapping[Moving, bool]
     _scope: Scope = field(default_factory=Scope)
     _batch: tuple[Batch, Tensor] | None = None
     _moving: Moving | None = None
@@ -98,7 +100,8 @@ class Reusing:
     _patches: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
-        parts, partition = self.reuse.partition.of(self.reuse.model), self.reuse.partition
+        partition = self.visited.partition
+        parts = partition.of(self.visited.model)
         self._first = {
             part: getattr(parts, part)[names[0]]
             for part in ("personal", "shared")
@@ -145,7 +148,7 @@ class Reusing:
         self._plan = None
 
     def _positions_of(self, model: nn.Module, batch: Batch) -> Tensor | None:
-        if self._batch is None or batch is not self._batch[0] or model is not self.reuse.model:
+        if self._batch is None or batch is not self._batch[0] or model is not self.visited.model:
             return None
         return self._batch[1] if len(self._batch[1]) >= MIN_ROWS else None
 
@@ -157,18 +160,13 @@ class Reusing:
         self.end()
         self.kept.forget()
         self._moving = moving
-        plan = self.reuse.plans.get(moving, _NOTHING)
-        stills = [still for still in plan.modules if still.is_frozen or self.passes[moving]]
-        if stills and plan.bytes_per_example * self.kept.size <= MAX_VISIT_BYTES:
+        plan = self.plans.get(moving, _NOTHING)
+        if plan.bytes_per_example * self.kept.size > MAX_VISIT_BYTES:
+            return
+        several = self.visited.has_several_passes(moving)
+        if forwards := plan.forwards(self.visited.model, self._scope, several=several):
             self._plan = plan
-            forwards = {still.module: self._forward(still) for still in stills if not has_hooks(still.module)}
             self._patches.enter_context(replaced(forwards))
-
-    def _forward(self, still: Still) -> Forward:
-        module = still.module
-        modes = "".join("01"[each.training] for each in module.modules())
-        label = " ".join([still.name, modes, repr(module)])
-        return Forward(module, label, is_constant=still.is_frozen, scope=self._scope, state=State(module))
 
 
 _NOTHING = Plan()
@@ -186,3 +184,120 @@ class _Remembered:
         for positions, batch in self.shuffled.with_positions():
             self.visit.remember(batch, positions)
             yield batch
+
+
+class Reuses:
+    """What the visits of a process compute only once.
+
+    Args:
+        task: data, model, loss and metrics.
+        examples: returns the training examples of a device.
+        seed: the run's seed.
+        max_bytes: the memory for rows that are kept between visits.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        examples: Callable[[DeviceId], Examples],
+        *,
+        seed: int,
+        max_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self.task = task
+        self.seed = seed
+        self.is_off = False
+        self._examples = examples
+        self._plans: dict[tuple[int, int], Mapping[Moving, Plan]] = {}
+        self._rows = KeptRows(max_bytes)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Compute everything in this block."""
+        before, self.is_off = self.is_off, True
+        try:
+            yield
+        finally:
+            self.is_off = before
+
+    def is_settled(self, own: Personalization, settings: Method | Finetuning) -> bool:
+        """Return whether it is known what visits of a model compute only once."""
+        return (id(own), settings.batch_size) in self._plans or not _wanted(own.partition, settings)
+
+    def settle(self, bench: Workbench, settings: Method | Finetuning) -> None:
+        """Settle it, in place, on a model that has its first values."""
+        partition = bench.partition
+        examples = self._probed()
+        frozen = (*bench.parts.frozen.values(), *scratch_of(bench.model).values())
+        plans: dict[Moving, Plan] = {}
+        if examples is not None:
+            settling = Settling(
+                model=bench.model,
+                partition=partition,
+                loss=self.task.loss,
+                examples=examples,
+                batch_size=settings.batch_size,
+                seed=self.seed,
+                frozen=frozenset(map(id, frozen)),
+            )
+            plans = {moving: settling.plan(moving) for moving in _wanted(partition, settings)}
+        self._plans[id(bench.personalization), settings.batch_size] = {
+            moving: plan for moving, plan in plans.items() if plan.modules
+        }
+
+    @contextmanager
+    def visit(self, visited: Visited) -> Iterator["Reusing | Plainly"]:
+        """Return what wraps the batches and the loss of a visit."""
+        plans = self._plans.get((id(visited.personalization), visited.batch_size))
+        if not plans or self.is_off or min(visited.size, visited.batch_size) < MIN_ROWS:
+            yield Plainly()
+            return
+        kept = self._rows.take(visited.frozen, visited.device, visited.size)
+        reusing = Reusing(visited, plans, kept)
+        try:
+            yield reusing
+        finally:
+            reusing.end()
+        self._rows.put(visited.frozen, visited.device, kept)
+
+    def _probed(self) -> Examples | None:
+        """Return the training examples of the first device that has enough for trial runs."""
+        for device in self.task.devices.ids[:_TRIED_DEVICES]:
+            with suppress(CannotDo):
+                examples = self._examples(device)
+                if len(examples) > MIN_ROWS:
+                    return examples
+        return None
+
+
+def _wanted(partition: Partition, settings: Method | Finetuning) -> list[Moving]:
+    """Return the sets of moving parts for which something may be computed twice otherwise."""
+    if settings.batch_size < MIN_ROWS:
+        return []
+    if isinstance(settings, Finetuning):
+        steps = {"personal": settings.epochs}
+    else:
+        steps = {
+            "personal": settings.personal_steps or settings.personal_epochs,
+            "shared": settings.shared_steps or settings.shared_epochs,
+        }
+    least = 1 if partition.names("frozen") else 2
+    return [
+        moving
+        for moving in MOVING
+        if moving <= steps.keys()
+        and any(partition.trained(part) for part in moving)
+        and max(steps[part] for part in moving) >= least
+    ]
+
+
+class Plainly:
+    """A visit that computes everything."""
+
+    def batches(self, shuffled: Shuffled) -> Shuffled:
+        """Return the same batches."""
+        return shuffled
+
+    def loss(self, loss: LossFn) -> LossFn:
+        """Return the same loss."""
+        return loss

@@ -13,16 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from partita.data.examples import Batch, Examples, examples_of
+from partita.data.examples import Batch, Examples
 from partita.device.kept import Kept
 from partita.device.lazy import MIN_ROWS, Call, Deviated, Lazy, realized
-from partita.device.still import Forward, Scope, State, candidates
+from partita.device.still import Forward, Scope, candidates, is_replaceable
 from partita.device.trial import Trial, same_rows
-from partita.errors import CannotDo
 from partita.partition import Part, Partition
 from partita.protocol import derive_seed
 from partita.tasks.build import one_thread, seeded
-from partita.tasks.task import LossFn, Task
+from partita.tasks.task import LossFn
 
 Moving = frozenset[Part]
 """The parts that move."""
@@ -37,7 +36,6 @@ _SIZES = (4, 7, 13)
 """Sizes of batches, besides the largest, in which rows are computed on trial."""
 _LARGE = 32
 """A batch of this size is tried even where the device has fewer examples."""
-_TRIED_DEVICES = 20
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class Still:
     """A module that is put off."""
 
     name: str
-    module: nn.Module
     is_frozen: bool
 
 
@@ -63,24 +60,26 @@ class Plan:
     reason: str = ""
     """The reason why nothing is put off."""
     shapes: dict[str, Any] = field(default_factory=dict)
+    """The shapes of values that were computed, by name; grows in place."""
 
-    def __bool__(self) -> bool:
-        return bool(self.modules)
+    def forwards(self, model: nn.Module, scope: Scope, *, several: bool = True) -> dict[nn.Module, Forward]:
+        """Return what takes the place of `forward` in modules that are put off.
+
+        Args:
+            model: the model.
+            scope: the calls of the loss in which they are.
+            several: whether there are several passes; otherwise only frozen modules are put off.
+        """
+        stills = [still for still in self.modules if still.is_frozen or several]
+        modules = {still.name: model.get_submodule(still.name) for still in stills}
+        return {
+            modules[still.name]: Forward(modules[still.name], still.name, scope, is_constant=still.is_frozen)
+            for still in stills
+            if is_replaceable(modules[still.name])
+        }
 
 
-def probe_examples(task: Task) -> Examples | None:
-    """Return the training examples of the first device that has enough of them; None if none has."""
-    for device in task.devices.ids[:_TRIED_DEVICES]:
-        try:
-            examples = examples_of(task.devices[device].get("train", ()))
-        except CannotDo:
-            continue
-        if len(examples) > MIN_ROWS:
-            return examples
-    return None
-
-
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Settling:
     """Settles the plans of one model."""
 
@@ -107,21 +106,22 @@ class Settling:
     def _plan(self) -> Plan:
         refused: set[str] = set()
         while True:
-            stills = [Still(*each) for each in candidates(self.model, self.frozen, refused)]
+            found = list(candidates(self.model, self.frozen, refused))
+            stills = [Still(name, is_frozen) for name, _, is_frozen in found]
             if not stills:
                 return Plan(reason="no module before the first parameter that moves can be put off")
-            trials = {still.name: Trial(still.module, is_watched=True) for still in stills}
+            trials = {name: Trial(module, is_watched=True) for name, module, _ in found}
             begins = self._watch(trials)
-            found = {name for name, trial in trials.items() if trial.reason or not _is_used(trial)}
-            stills = [s for s in stills if s.name not in found and not trials[s.name].has_gradient]
-            if found := found - refused:
-                refused |= found
+            bad = {name for name, trial in trials.items() if trial.reason or not _is_used(trial)}
+            if bad:
+                refused |= bad
                 continue
+            stills = [still for still in stills if not trials[still.name].has_gradient]
             operations = sum(trials[still.name].operations for still in _outermost(stills)) // MIN_ROWS
             if operations * len(self._positions) < MIN_OPERATIONS:
                 return Plan(reason="little is computed before the first parameter that moves")
-            if found := self._unstable(stills):
-                refused |= found
+            if bad := self._unstable({still.name: trials[still.name].module for still in stills}):
+                refused |= bad
                 continue
             return self._checked(Plan(stills, operations, 0, begins))
 
@@ -151,9 +151,9 @@ class Settling:
                 handle.remove()
         return first[0] if first else ""
 
-    def _unstable(self, stills: Sequence[Still]) -> set[str]:
+    def _unstable(self, modules: Mapping[str, nn.Module]) -> set[str]:
         """Return the modules that compute an example differently in another batch."""
-        trials = {still.name: Trial(still.module) for still in stills}
+        trials = {name: Trial(module) for name, module in modules.items()}
         everything = self._positions
         self._run(trials, everything)
         reference = {name: trial.calls for name, trial in trials.items()}
@@ -178,12 +178,7 @@ class Settling:
     def _checked(self, plan: Plan) -> Plan:
         """Return the plan if the loss of a batch of kept rows has the bits of the computed one."""
         scope, kept = Scope(), Kept(len(self.examples))
-        forwards = {
-            still.module: Forward(
-                still.module, still.name, is_constant=False, scope=scope, state=State(still.module)
-            )
-            for still in plan.modules
-        }
+        forwards = plan.forwards(self.model, scope)
         everything = self._positions
         refused: set[str] = set()
         plain = self._loss_of(everything.flip(0))

@@ -94,18 +94,23 @@ class Scope:
     call: Call | None = None
 
 
-@dataclass(eq=False)
 class Forward:
-    """Takes the place of a module's `forward`: puts the module off while a loss is computed."""
+    """Takes the place of a module's `forward`: puts the module off while a loss is computed.
 
-    module: nn.Module
-    label: str
-    """Says which module it is and how it is set."""
-    is_constant: bool
-    """Whether the module is frozen."""
-    scope: Scope
-    state: State
-    """The module as it must be."""
+    Args:
+        module: the module.
+        name: its name.
+        scope: the calls of the loss in which it is put off.
+        is_constant: whether it is frozen.
+    """
+
+    def __init__(self, module: nn.Module, name: str, scope: Scope, *, is_constant: bool) -> None:
+        modes = "".join("01"[each.training] for each in module.modules())
+        self.module = module
+        self.label = " ".join([name, modes, repr(module)])
+        self.scope = scope
+        self.is_constant = is_constant
+        self.state = State(module)
 
     @property
     def plain(self) -> Callable[..., Any]:
