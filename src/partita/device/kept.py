@@ -37,6 +37,8 @@ class Kept:
     rows: dict[str, _Rows] = field(default_factory=dict)
     whole: dict[str, tuple[Tensor, bool]] = field(default_factory=dict)
     """Tensors that are the same for all rows, and whether they are valid in later visits too."""
+    args: dict[str, str] = field(default_factory=dict)
+    """The arguments of calls, apart from tensors."""
 
     @property
     def nbytes(self) -> int:
@@ -95,6 +97,7 @@ class Kept:
     def forget(self, *, constants: bool = False) -> None:
         """Drop, in place, what is not valid in later visits, and with `constants` everything."""
         self.rows = {name: rows for name, rows in self.rows.items() if rows.is_constant and not constants}
+        self.args = {}
         self.whole = {name: both for name, both in self.whole.items() if both[1] and not constants}
 
 

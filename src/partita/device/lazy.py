@@ -157,7 +157,7 @@ class Call:
     """The kind of accelerator."""
     is_suspended: bool = False
     """Whether modules run at once, for the moment."""
-    _visits: Counter[str] = field(default_factory=Counter)
+    _calls: Counter[str] = field(default_factory=Counter)
     _handed_out: list[weakref.ref["Lazy"]] = field(default_factory=list)
 
     @property
@@ -178,8 +178,7 @@ class Call:
         Raises:
             NotPutOff: its arguments do not allow it.
         """
-        self._visits[label] += 1
-        place = f"{label}#{self._visits[label]}"
+        place = self._place(label)
         if not any(isinstance(tensor, Lazy) or self._has_rows(tensor) for tensor in tensors_in(args)):
             raise NotPutOff
         return self._handles(self._node(label, run, args, place, self._has_rows, is_constant=is_constant))
@@ -204,6 +203,11 @@ class Call:
             raise Deviated("a tensor is changed in place") from None
         return handle
 
+    def _place(self, name: str) -> str:
+        """Return a name for a call among the calls of one kind in the computation of a loss."""
+        self._calls[name] += 1
+        return f"{name}#{self._calls[name]}"
+
     def _put_off(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         if func is nn.functional.dropout and not (options.get("training", True) and options.get("p", 0.5)):
             args[0].is_shared = True
@@ -219,7 +223,7 @@ class Call:
         if name in ("view", "reshape") and sizes_of(args)[0] == self.rows:
             args = (args[0], (_COUNT, *sizes_of(args)[1:]))
         most = max(tensor.dim() for tensor in tensors)
-        place = _digest(name, *(tensor.node.name for tensor in tensors if isinstance(tensor, Lazy)))
+        place = self._place(_digest(name, *(t.node.name for t in tensors if isinstance(t, Lazy))))
         has_rows = partial(_has_rows, dim=most, rows=self.rows)
         result = self._handles(
             self._node(name, func, (tuple(args), options), place, has_rows, is_constant=True)
@@ -301,6 +305,9 @@ class Call:
             return value
 
         template, autocast = enter(args), _autocast(self.kind)
+        if self.kept is not None and self.kept.args.setdefault(place, repr(template)) != repr(template):
+            self.refused.add(place)
+            raise NotPutOff
         name = _digest(name, repr(template), repr(autocast), *(parent.name for parent in parents))
         return Node(name, is_constant, run, template, parents, autocast)
 

@@ -166,6 +166,7 @@ class Reusing:
         several = self.visited.has_several_passes(moving)
         if forwards := plan.forwards(self.visited.model, self._scope, several=several):
             self._plan = plan
+            self._refused |= plan.refused
             self._patches.enter_context(replaced(forwards))
 
 
@@ -208,7 +209,7 @@ class Reuses:
         self.seed = seed
         self.is_off = False
         self._examples = examples
-        self._plans: dict[tuple[int, int], Mapping[Moving, Plan]] = {}
+        self._plans: dict[tuple[int, int], dict[Moving, Plan]] = {}
         self._rows = KeptRows(max_bytes)
 
     @contextmanager
@@ -222,15 +223,19 @@ class Reuses:
 
     def is_settled(self, own: Personalization, settings: Method | Finetuning) -> bool:
         """Return whether it is known what visits of a model compute only once."""
-        return (id(own), settings.batch_size) in self._plans or not _wanted(own.partition, settings)
+        settled = self._plans.get((id(own), settings.batch_size), {})
+        return settled.keys() >= set(_wanted(own.partition, settings))
 
     def settle(self, bench: Workbench, settings: Method | Finetuning) -> None:
         """Settle it, in place, on a model that has its first values."""
         partition = bench.partition
         examples = self._probed()
         frozen = (*bench.parts.frozen.values(), *scratch_of(bench.model).values())
-        plans: dict[Moving, Plan] = {}
-        if examples is not None:
+        plans = self._plans.setdefault((id(bench.personalization), settings.batch_size), {})
+        wanted = _wanted(partition, settings)
+        if examples is None:
+            plans.update(dict.fromkeys(wanted, _NOTHING))
+        else:
             settling = Settling(
                 model=bench.model,
                 partition=partition,
@@ -240,16 +245,18 @@ class Reuses:
                 seed=self.seed,
                 frozen=frozenset(map(id, frozen)),
             )
-            plans = {moving: settling.plan(moving) for moving in _wanted(partition, settings)}
-        self._plans[id(bench.personalization), settings.batch_size] = {
-            moving: plan for moving, plan in plans.items() if plan.modules
-        }
+            plans.update({moving: settling.plan(moving) for moving in wanted if moving not in plans})
 
     @contextmanager
     def visit(self, visited: Visited) -> Iterator["Reusing | Plainly"]:
         """Return what wraps the batches and the loss of a visit."""
         plans = self._plans.get((id(visited.personalization), visited.batch_size))
-        if not plans or self.is_off or min(visited.size, visited.batch_size) < MIN_ROWS:
+        if (
+            not plans
+            or not any(plan.modules for plan in plans.values())
+            or self.is_off
+            or min(visited.size, visited.batch_size) < MIN_ROWS
+        ):
             yield Plainly()
             return
         kept = self._rows.take(visited.frozen, visited.device, visited.size)

@@ -59,6 +59,8 @@ class Plan:
     """The module from which on the model is computed in every step."""
     reason: str = ""
     """The reason why nothing is put off."""
+    refused: set[str] = field(default_factory=set)
+    """Calls that are not put off."""
     shapes: dict[str, Any] = field(default_factory=dict)
     """The shapes of values that were computed, by name; grows in place."""
 
@@ -126,6 +128,10 @@ class Settling:
             return self._checked(Plan(stills, operations, 0, begins))
 
     @property
+    def _kind(self) -> str:
+        return next(self.model.parameters()).device.type
+
+    @property
     def _positions(self) -> Tensor:
         """The positions of a large batch; a device with few examples has them in it several times."""
         known = len(self.examples)
@@ -180,13 +186,15 @@ class Settling:
         scope, kept = Scope(), Kept(len(self.examples))
         forwards = plan.forwards(self.model, scope)
         everything = self._positions
-        refused: set[str] = set()
-        plain = self._loss_of(everything.flip(0))
+        plain = self._loss_of(everything.flip(0), 2)
+        # The first batch shows the shapes of values, the second is computed, the third taken from what is kept.
+        batches = [(everything[:MIN_ROWS], None), (everything, kept), (everything.flip(0), kept)]
+        value = plain
         with replaced(forwards):
-            for positions in (everything, everything.flip(0)):
-                call = scope.call = Call(positions, kept, plan.shapes, refused)
+            for number, (positions, own) in enumerate(batches):
+                call = scope.call = Call(positions, own, plan.shapes, plan.refused, self._kind)
                 try:
-                    value = realized(self._loss_of(positions))
+                    value = realized(self._loss_of(positions, number))
                 finally:
                     scope.call = None
                 call.close()
@@ -196,8 +204,9 @@ class Settling:
             return Plan(reason="kept rows have other bits than computed ones")
         return replace(plan, bytes_per_example=kept.nbytes // kept.size)
 
-    def _loss_of(self, positions: Tensor) -> Tensor:
-        with seeded(derive_seed(self.seed, "reuse", len(positions))):
+    def _loss_of(self, positions: Tensor, number: int) -> Tensor:
+        """Return the loss of a batch, with random numbers of its own."""
+        with seeded(derive_seed(self.seed, "reuse", number)):
             return self.loss(self.model, self._batch(positions)).detach()
 
 
