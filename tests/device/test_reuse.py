@@ -13,10 +13,16 @@ from partita.device.roles import Role
 from partita.device.settings import Computing
 from partita.device.store import MemoryStore
 from partita.device.visit import Visitor
+from partita.methods.carried import sent_by
 from partita.methods.fedalt import LocalAlt
+from partita.methods.fedavg import LocalSGD
+from partita.methods.fedsim import LocalSim
 from partita.methods.method import Finetuning, Method
+from partita.methods.pfedme import LocalMoreau
+from partita.methods.scaffold import LocalScaffold
+from partita.models.full import full
 from partita.params import cloned, digest_of
-from partita.partition import Partition, Personalization
+from partita.partition import Partition, Personalization, Regularization
 from partita.protocol import Finetune, Order, Pace, Reply, Stage, Start, Update
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
@@ -69,6 +75,8 @@ class Stand:
         computing = Computing(reuse=self.reuse)
         self.visitor = Visitor(task, dict.fromkeys(Stage, role), self.store, seed=1, computing=computing)
         self.parts = own.partition.of(build_model(task, own, seed=1))
+        sent = sent_by(self.method.local, own.partition, self.parts.shared)
+        self.shared = {**self.parts.shared, **{name: each.tensor for name, each in sent.items()}}
         frozen = digest_of(self.parts.frozen)
         self.start = Start(digest="start", personal=cloned(self.parts.personal), frozen=frozen)
 
@@ -79,7 +87,7 @@ class Stand:
             stage=Stage.PERSONALIZED,
             round=number,
             work=work,
-            shared=cloned(self.parts.shared),
+            shared=cloned(self.shared),
             start=self.start,
         )
         reply = self.visitor(order)
@@ -124,3 +132,129 @@ def test_reuse_applies_where_it_can(name: str) -> None:
         assert with_reuse <= without - (EPOCHS - 1) * SIZE
     elif trap.applies is False:
         assert with_reuse >= without
+
+
+class Deep(Net):
+    """A stem, a middle layer and a head; also a dropout that is off."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda net, x: torch.relu(net.middle(torch.relu(x))), middle=nn.Linear(16, 16))
+
+
+FROZEN = Trap(Deep, partition={"personal": "head.*", "frozen": "stem.*"})
+
+
+@pytest.mark.parametrize(
+    "work", [FINETUNE, UPDATE, Update(personal=Pace(lr=0.1, epochs=1), shared=Pace(lr=0.1, epochs=1))]
+)
+def test_the_rows_of_a_frozen_layer_are_kept_for_later_rounds(work: Finetune | Update) -> None:
+    on, off = Stand(FROZEN), Stand(FROZEN, reuse=False)
+    first = on.visit(work, number=0)
+    on.rows(work, device="b", number=0)
+
+    assert on.rows(work, device="a", number=1) == 0
+    assert same(first, off.visit(work, number=0))
+    assert same(on.visit(work, number=2), [off.visit(work, number=1), off.visit(work, number=2)][1])
+
+
+def test_dropping_kept_rows_changes_no_bit() -> None:
+    roomy, tight = Stand(FROZEN), Stand(FROZEN)
+    tight.visitor._reuses._rows._max_bytes = 3000  # noqa: SLF001 The rows of one device.
+
+    for number in range(3):
+        for device in ("a", "b"):
+            assert same(
+                roomy.visit(UPDATE, device=device, number=number),
+                tight.visit(UPDATE, device=device, number=number),
+            )
+    assert roomy.rows(UPDATE, number=3) == 0
+    assert tight.rows(UPDATE, number=3) == SIZE
+
+
+def test_a_device_with_other_examples_than_before_is_computed_anew() -> None:
+    stand, other = Stand(FROZEN), Stand(FROZEN, reuse=False)
+    stand.visit(UPDATE)
+    stand.visitor.task.devices["a"]["train"][0].neg_()
+    other.visitor.task.devices["a"]["train"][0].neg_()
+    stand.store, other.store = MemoryStore(), MemoryStore()
+    stand.visitor.store, other.visitor.store = stand.store, other.store
+
+    assert same(stand.visit(UPDATE), other.visit(UPDATE))
+
+
+@pytest.mark.parametrize("size", [9, 10, 11, 18])
+def test_batches_of_one_to_three_rows_differ_by_rounding_alone(size: int) -> None:
+    trap = TRAPS["relu"]
+    on, off = (Stand(trap, reuse=reuse, sizes={"a": SIZE, "b": size}) for reuse in (True, False))
+
+    for with_reuse, without in zip(on.visit(device="b"), off.visit(device="b"), strict=True):
+        assert torch.allclose(with_reuse, without, rtol=1e-5, atol=1e-8)
+    # The rows of the small batch once more in every pass, and once to keep them, four at a time.
+    last = size % BATCH
+    assert on.rows(device="b") <= size - last + EPOCHS * last + 4 * last
+
+
+@pytest.mark.parametrize("local", [LocalAlt, LocalSim, LocalScaffold, LocalSGD])
+@pytest.mark.parametrize("personal", ["head.*", "stem.*", ()])
+def test_every_method_has_the_same_bits_with_reuse(local: Any, personal: Any) -> None:
+    trap = Trap(Deep, partition={"personal": personal, "frozen": "middle.*"})
+    epochs = Pace(lr=0.1, epochs=2)
+    method = Method(local=local, batch_size=BATCH, personal_epochs=2, shared_epochs=2, proximal=0.1)
+    found = [
+        [
+            tensor
+            for number in range(2)
+            for tensor in Stand(trap, reuse=reuse, method=method).visit(
+                Update(personal=epochs, shared=epochs), number=number
+            )
+        ]
+        for reuse in (True, False)
+    ]
+
+    assert same(*found)
+
+
+def test_full_personalization_with_a_frozen_stem_computes_it_once_in_a_run() -> None:
+    method = Method(local=LocalMoreau, batch_size=BATCH, personal_steps=3, shared_epochs=1, stateful=False)
+    work = Update(personal=Pace(lr=0.1, steps=3), shared=Pace(lr=0.1, epochs=1))
+    on, off = (
+        Stand(Trap(Deep), reuse=reuse, method=method, own=full(Deep(), frozen="stem.*"))
+        for reuse in (True, False)
+    )
+
+    assert same(on.visit(work), off.visit(work))
+    assert on.rows(work, number=1) == 0
+
+
+def test_regularization_of_the_personal_part_leaves_reuse_on() -> None:
+    partition = Partition(Net(), personal="head.*")
+    own = Personalization(partition, regularization=Regularization(dropout=0.3, l2=0.1, l2_to="start"))
+    on, off = (Stand(TRAPS["relu"], reuse=reuse, own=own) for reuse in (True, False))
+
+    assert same(on.visit(), off.visit())
+    assert on.rows() == SIZE
+
+
+def test_little_before_the_cut_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    stand = Stand(TRAPS["relu"])
+    stand.visit()
+
+    assert stand.rows() == EPOCHS * SIZE
+
+
+def test_one_pass_without_a_frozen_part_settles_nothing() -> None:
+    once = Pace(lr=0.1, epochs=1)
+    method = Method(local=LocalAlt, batch_size=BATCH)
+    stand = Stand(TRAPS["relu"], method=method)
+    stand.visit(Update(personal=once, shared=once))
+
+    assert not stand.visitor._reuses._plans  # noqa: SLF001
+
+
+def test_the_model_is_as_before_after_a_visit() -> None:
+    stand = Stand(TRAPS["a residual"])
+    stand.visit()
+    (bench,) = stand.visitor._workbenches._kept.values()  # noqa: SLF001
+
+    assert not any("forward" in vars(module) for module in bench.model.modules())

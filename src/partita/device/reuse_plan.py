@@ -30,7 +30,7 @@ MOVING: tuple[Moving, ...] = (
     frozenset({"shared"}),
     frozenset({"personal", "shared"}),
 )
-MIN_OPERATIONS = 20_000_000
+MIN_OPERATIONS = 40_000_000
 """Floating-point operations before the cut in a step, below which bookkeeping costs more than it saves."""
 _SIZES = (4, 7, 13)
 """Sizes of batches, besides the largest, in which rows are computed on trial."""
