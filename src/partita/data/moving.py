@@ -6,13 +6,14 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 CPU = torch.device("cpu")
 
 
 @runtime_checkable
 class Movable(Protocol):
-    """A tensor, or anything else that has a method `to`."""
+    """An object that has a method `to`, such as a packed sequence."""
 
     def to(self, device: torch.device) -> Any:
         """Return this on a device."""
@@ -28,6 +29,10 @@ def moved(value: Any, accelerator: torch.device) -> Any:
     >>> moved({"inputs": [torch.ones(2)], "text": "two"}, torch.device("meta"))["inputs"][0].device
     device(type='meta')
     """
+    if isinstance(value, Tensor):
+        return value.to(accelerator)
+    if value is None or isinstance(value, str | int | float):
+        return value
     if isinstance(value, Movable):
         return value.to(accelerator)
     if isinstance(value, list):
