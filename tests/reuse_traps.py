@@ -23,7 +23,7 @@ Body = Callable[[Any, Tensor], Tensor]
 class Counted(nn.Linear):
     """A linear layer that counts the rows it computes, without a trace in the module."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor) -> Tensor:
         ROWS.append(len(input))
         return super().forward(input)
 
@@ -108,7 +108,7 @@ body("a constant tensor")(lambda net, x: x + torch.arange(16.0))
 body("a still parameter", scale=nn.Parameter(torch.linspace(0.5, 2, 16)))(lambda net, x: x * net.scale)
 body("sorted, an operation without a rule")(lambda net, x: x.sort(dim=1).values)
 body("einsum, an operation without a rule")(lambda net, x: torch.einsum("ij,j->ij", x, torch.arange(16.0)))
-body("no gradients", inner=partial(nn.Linear, 16, 16))(lambda net, x: _without_gradients(net, x))
+body("no gradients", inner=partial(nn.Linear, 16, 16))(lambda net, x: _without_gradients(net, x * 1))
 body("a module twice", inner=partial(nn.Linear, 16, 16))(lambda net, x: net.inner(torch.relu(net.inner(x))))
 body("a residual", inner=partial(nn.Linear, 16, 16))(lambda net, x: x + torch.relu(net.inner(x)))
 body("a list of modules", inner=nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16)]))(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from partita.device import reuse_plan
 from partita.device.roles import Role
 from partita.device.settings import Computing
-from partita.device.store import MemoryStore
+from partita.device.store import DiskStore, MemoryStore
 from partita.device.visit import Visitor
 from partita.methods.carried import sent_by
 from partita.methods.fedalt import LocalAlt
@@ -63,6 +64,7 @@ class Stand:
         )
     )
     own: Personalization | None = None
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         devices = {name: {"train": data(size, seed)} for seed, (name, size) in enumerate(self.sizes.items())}
@@ -71,8 +73,8 @@ class Stand:
         own = self.own or Personalization(Partition(task.model(), **self.trap.partition))
         finetuning = Finetuning(batch_size=self.method.batch_size, epochs=EPOCHS)
         role = Role(personalization=own, method=self.method, finetuning=finetuning)
-        self.store = MemoryStore()
-        computing = Computing(reuse=self.reuse)
+        self.store = MemoryStore() if self.folder is None else DiskStore(self.folder / "personal")
+        computing = Computing(reuse=self.reuse if self.folder is None else "disk")
         self.visitor = Visitor(task, dict.fromkeys(Stage, role), self.store, seed=1, computing=computing)
         self.parts = own.partition.of(build_model(task, own, seed=1))
         sent = sent_by(self.method.local, own.partition, self.parts.shared)
@@ -159,7 +161,7 @@ def test_the_rows_of_a_frozen_layer_are_kept_for_later_rounds(work: Finetune | U
 
 def test_dropping_kept_rows_changes_no_bit() -> None:
     roomy, tight = Stand(FROZEN), Stand(FROZEN)
-    tight.visitor._reuses._rows._max_bytes = 3000  # noqa: SLF001 The rows of one device.
+    tight.visitor._reuses._rows.max_bytes = 3000
 
     for number in range(3):
         for device in ("a", "b"):
@@ -169,6 +171,30 @@ def test_dropping_kept_rows_changes_no_bit() -> None:
             )
     assert roomy.rows(UPDATE, number=3) == 0
     assert tight.rows(UPDATE, number=3) == SIZE
+
+
+def test_rows_on_disk_are_read_by_another_process(tmp_path: Path) -> None:
+    first = Stand(FROZEN, folder=tmp_path)
+    expected = first.visit(UPDATE), first.visit(UPDATE, number=1)
+    second, off = Stand(FROZEN, folder=tmp_path), Stand(FROZEN, reuse=False)
+    second.visit(UPDATE, device="b")
+
+    assert second.rows(UPDATE, number=2) == 0
+    assert same(expected[0], off.visit(UPDATE))
+    assert same(expected[1], off.visit(UPDATE, number=1))
+
+
+def test_damaged_rows_on_disk_are_computed_anew(tmp_path: Path) -> None:
+    first = Stand(FROZEN, folder=tmp_path)
+    first.visit(UPDATE)
+    (file,) = (tmp_path / "reuse").iterdir()
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(bytes(content))
+    second = Stand(FROZEN, folder=tmp_path)
+    second.visit(UPDATE, device="b")
+
+    assert second.rows(UPDATE, number=1) == SIZE
 
 
 def test_a_device_with_other_examples_than_before_is_computed_anew() -> None:
@@ -249,12 +275,12 @@ def test_one_pass_without_a_frozen_part_settles_nothing() -> None:
     stand = Stand(TRAPS["relu"], method=method)
     stand.visit(Update(personal=once, shared=once))
 
-    assert not stand.visitor._reuses._plans  # noqa: SLF001
+    assert not stand.visitor._reuses._plans
 
 
 def test_the_model_is_as_before_after_a_visit() -> None:
     stand = Stand(TRAPS["a residual"])
     stand.visit()
-    (bench,) = stand.visitor._workbenches._kept.values()  # noqa: SLF001
+    (bench,) = stand.visitor._workbenches._kept.values()
 
     assert not any("forward" in vars(module) for module in bench.model.modules())

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 
@@ -42,6 +42,7 @@ def pipeline(
     executor: Executor | None = None,
     accelerator: str = "auto",
     precision: Precision = "float32",
+    reuse: bool | Literal["disk"] = True,
 ) -> Result:
     """Run a plan's stages and return the result.
 
@@ -57,8 +58,9 @@ def pipeline(
         executor: where devices run; without it in this process, one after the other.
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
+        reuse: whether what does not move is computed only once; "disk" also keeps it in the folder `out`.
     """
-    execution = replace(SERIAL, accelerator=accelerator, precision=precision)
+    execution = replace(SERIAL, accelerator=accelerator, precision=precision, reuse=reuse)
     check_available(execution)
     own = personalization_of(partition)
     plan.check(task.devices.ids)
@@ -68,6 +70,8 @@ def pipeline(
     folder = None if out is None else RunFolder(out)
     if folder is None and resume:
         raise ValueError("`resume=True` needs `out`, the folder of the run to resume.")
+    if folder is None and reuse == "disk":
+        raise ValueError("`reuse='disk'` needs `out`, the folder to keep rows in.")
     if folder is not None and folder.path.exists() and not resume:
         raise FileExistsError(f"`{folder.path}` already exists: give another `out`, or `resume=True`.")
     with run_progress(progress, watch) as watcher:
@@ -117,6 +121,7 @@ def _write_config(
     """Write what a config can say of a run that was started in Python, so that its report can be written."""
     values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
     values |= {"accelerator": execution.accelerator, "precision": execution.precision}
+    values["reuse"] = execution.reuse
     replace_file(folder.config_file, tomli_w.dumps(values).encode())
 
 
@@ -135,6 +140,7 @@ def run(
     executor: Executor | None = None,
     accelerator: str = "auto",
     precision: Precision = "float32",
+    reuse: bool | Literal["disk"] = True,
 ) -> Result:
     """Train a split model from its initial values with one method, and return the result.
 
@@ -152,9 +158,10 @@ def run(
         executor: where devices run; without it in this process, one after the other.
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
+        reuse: whether what does not move is computed only once; "disk" also keeps it in the folder `out`.
     """
     cohort = devices_per_round or min(10, len(task.devices))
     plan = Plan(personalize=Training(method=method, rounds=rounds, devices_per_round=cohort))
     where: dict[str, Any] = {"out": out, "resume": resume, "executor": executor}
-    where |= {"accelerator": accelerator, "precision": precision}
+    where |= {"accelerator": accelerator, "precision": precision, "reuse": reuse}
     return pipeline(task, partition, plan, seed=seed, watch=watch, progress=progress, **where)

@@ -4,6 +4,7 @@ Positions in the device's training examples say where a row belongs. They are a 
 only where what enters the computation is the same as when it was kept, value by value.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -37,6 +38,8 @@ class Kept:
     rows: dict[str, _Rows] = field(default_factory=dict)
     whole: dict[str, tuple[Tensor, bool]] = field(default_factory=dict)
     """Tensors that are the same for all rows, and whether they are valid in later visits too."""
+    is_new: bool = False
+    """Whether rows that are valid in later visits were added."""
     args: dict[str, str] = field(default_factory=dict)
     """The arguments of calls, apart from tensors."""
 
@@ -59,6 +62,7 @@ class Kept:
         if positions is None:
             if name not in self.whole:
                 self.whole[name] = tensor.detach().clone(), is_constant
+                self.is_new = self.is_new or is_constant
             return torch.equal(self.whole[name][0], tensor)
         found = self.rows.get(name)
         if found is not None:
@@ -90,15 +94,37 @@ class Kept:
             strides = None if tensor.is_contiguous() else tensor.stride()
             known = torch.zeros(self.size, dtype=torch.bool)
             self.rows[name] = found = _Rows(values, known, strides, is_constant)
+        self.is_new = self.is_new or found.is_constant
         with torch.no_grad():
             found.values[positions] = tensor
             found.known[positions] = True
 
-    def forget(self, *, constants: bool = False) -> None:
-        """Drop, in place, what is not valid in later visits, and with `constants` everything."""
-        self.rows = {name: rows for name, rows in self.rows.items() if rows.is_constant and not constants}
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything as tensors by name."""
+        tensors = {"size": torch.tensor(self.size)}
+        for name, rows in self.rows.items():
+            strides = torch.tensor(rows.strides or (), dtype=torch.long)
+            tensors |= {f"rows.{name}": rows.values, f"known.{name}": rows.known, f"strides.{name}": strides}
+        return tensors | {f"whole.{name}": tensor for name, (tensor, _) in self.whole.items()}
+
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor]) -> "Kept":
+        """Return what `tensors` was made of."""
+        kept = Kept(int(tensors["size"]))
+        for key, tensor in tensors.items():
+            kind, _, name = key.partition(".")
+            if kind == "rows":
+                strides = tuple(tensors[f"strides.{name}"].tolist()) or None
+                kept.rows[name] = _Rows(tensor, tensors[f"known.{name}"], strides, is_constant=True)
+            elif kind == "whole":
+                kept.whole[name] = tensor, True
+        return kept
+
+    def forget(self) -> None:
+        """Drop, in place, what is not valid in later visits."""
+        self.rows = {name: rows for name, rows in self.rows.items() if rows.is_constant}
         self.args = {}
-        self.whole = {name: both for name, both in self.whole.items() if both[1] and not constants}
+        self.whole = {name: both for name, both in self.whole.items() if both[1]}
 
 
 def _is_reproducible(tensor: Tensor) -> bool:

@@ -1,20 +1,22 @@
 """Computing only once, in visits, what comes before the first parameter that moves.
 
 A visit owns its batches and its loss. Its batches remember the positions of their examples, and while the
-loss of such a batch is computed, the modules of the stage's plan answer from what is kept for these positions.
-What precedes the first parameter that is not frozen is kept for later visits of the device too.
+loss of such a batch is computed, the modules of the stage's plan answer from what is kept for these
+positions. What precedes the first parameter that is not frozen is kept for later visits of the device too.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor, nn
 
 from partita.data.examples import Batch, Examples, Shuffled
+from partita.device.call import MIN_ROWS, Call
 from partita.device.kept import Kept
-from partita.device.lazy import MIN_ROWS, Call, realized
+from partita.device.kept_rows import KeptRows
+from partita.device.lazy import realized
 from partita.device.reuse_plan import MOVING, Moving, Plan, Settling, replaced
 from partita.device.still import Scope
 from partita.device.workbench import Workbench
@@ -27,37 +29,8 @@ from partita.tasks.task import LossFn, Task
 
 _TRIED_DEVICES = 20
 """Devices looked at for one with enough examples for trial runs."""
-KEPT_BYTES = 256_000_000
-"""Memory for rows that are kept between visits, of all workers of a run together."""
 MAX_VISIT_BYTES = 1_000_000_000
 """A visit that would keep more computes everything."""
-
-
-class KeptRows:
-    """The rows kept between visits, those of the devices visited last; dropping them changes no result."""
-
-    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[tuple[str, DeviceId], Kept] = OrderedDict()
-
-    def take(self, model: str, device: DeviceId, size: int) -> Kept:
-        """Return what is kept of a device's examples for a model, and let go of it."""
-        kept = self._kept.pop((model, device), None)
-        if kept is None:
-            return Kept(size)
-        self._bytes -= kept.nbytes
-        return kept if kept.size == size else Kept(size)
-
-    def put(self, model: str, device: DeviceId, kept: Kept) -> None:
-        """Keep what stays valid, and drop that of the devices visited longest ago."""
-        kept.forget()
-        if not kept.nbytes:
-            return
-        self._kept[model, device] = kept
-        self._bytes += kept.nbytes
-        while self._bytes > self._max_bytes:
-            self._bytes -= self._kept.popitem(last=False)[1].nbytes
 
 
 @dataclass(frozen=True)
@@ -194,7 +167,8 @@ class Reuses:
         task: data, model, loss and metrics.
         examples: returns the training examples of a device.
         seed: the run's seed.
-        max_bytes: the memory for rows that are kept between visits.
+        is_off: whether everything is computed.
+        folder: the folder for rows that are kept between visits; without it they are kept in memory alone.
     """
 
     def __init__(
@@ -203,14 +177,15 @@ class Reuses:
         examples: Callable[[DeviceId], Examples],
         *,
         seed: int,
-        max_bytes: int = KEPT_BYTES,
+        is_off: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self.task = task
         self.seed = seed
-        self.is_off = False
+        self.is_off = is_off
         self._examples = examples
         self._plans: dict[tuple[int, int], dict[Moving, Plan]] = {}
-        self._rows = KeptRows(max_bytes)
+        self._rows = KeptRows(folder)
 
     @contextmanager
     def off(self) -> Iterator[None]:

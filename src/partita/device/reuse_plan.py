@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch, Examples
+from partita.device.call import MIN_ROWS, Call
 from partita.device.kept import Kept
-from partita.device.lazy import MIN_ROWS, Call, Deviated, Lazy, realized
+from partita.device.lazy import Deviated, Lazy, realized
 from partita.device.still import Forward, Scope, candidates, is_replaceable
 from partita.device.trial import Trial, same_rows
 from partita.partition import Part, Partition
@@ -187,7 +188,7 @@ class Settling:
         forwards = plan.forwards(self.model, scope)
         everything = self._positions
         plain = self._loss_of(everything.flip(0), 2)
-        # The first batch shows the shapes of values, the second is computed, the third taken from what is kept.
+        # The first batch shows shapes, the second is computed, the third taken from what is kept.
         batches = [(everything[:MIN_ROWS], None), (everything, kept), (everything.flip(0), kept)]
         value = plain
         with replaced(forwards):

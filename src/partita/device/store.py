@@ -99,6 +99,8 @@ class DiskStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.rows_folder = folder.parent / "reuse"
+        """The folder for rows that devices compute only once in a run, see `device.kept_rows`."""
 
     def load(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Read what the device keeps."""

@@ -21,7 +21,7 @@ from partita.device.placement import Placement, in_precision
 from partita.device.reuse import Plainly, Reuses, Reusing, Visited
 from partita.device.roles import Role
 from partita.device.settings import Computing
-from partita.device.store import Store, check_shapes
+from partita.device.store import DiskStore, Store, check_shapes
 from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
@@ -82,8 +82,14 @@ class Visitor:
         self.seed = seed
         self._place = Placement(self.accelerator)
         self._workbenches = Workbenches(task, seed=seed, accelerator=self.accelerator)
-        self._reuses = Reuses(self.task, self._examples, seed=seed)
-        self._reuses.is_off = not computing.reuse
+        on_disk = computing.reuse == "disk" and isinstance(store, DiskStore)
+        self._reuses = Reuses(
+            self.task,
+            self._examples,
+            seed=seed,
+            is_off=not computing.reuse,
+            folder=store.rows_folder if on_disk else None,
+        )
         self._starts: dict[str, Params] = {}
         self._has_left_out = False
 
