@@ -109,7 +109,7 @@ def _run_in_folder(
     ):
         _write_config(folder, own, plan, execution, seed=seed)
         write_derived(folder, task)
-        write_costs(folder, task, own, plan, seed=seed)
+        write_costs(folder, task, own, plan, seed=seed, execution=execution)
         task.skipped.log_to(folder.skipped_file)
         Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
     return folder

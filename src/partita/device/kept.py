@@ -50,6 +50,11 @@ class Kept:
             tensor.nbytes for tensor, _ in self.whole.values()
         )
 
+    @property
+    def bytes_per_example(self) -> int:
+        """The bytes of the rows of one example."""
+        return sum(rows.values.nbytes for rows in self.rows.values()) // self.size
+
     def is_same(self, name: str, positions: Tensor | None, tensor: Tensor, *, is_constant: bool) -> bool:
         """Return whether a tensor equals what is kept of it; keep, in place, what is not known yet.
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from partita.data.examples import Batch, Examples, Shuffled
-from partita.device.call import MIN_ROWS, Call
+from partita.device.call import Call
 from partita.device.kept import Kept
 from partita.device.kept_rows import KeptRows
 from partita.device.lazy import realized
 from partita.device.reuse_plan import MOVING, Moving, Plan, Settling, replaced
 from partita.device.still import Scope
+from partita.device.values import MIN_ROWS, Values
 from partita.device.workbench import Workbench
 from partita.errors import CannotDo
 from partita.methods.method import Finetuning, Method
 from partita.partition import Part, Partition, Personalization
-from partita.partition.tensors import scratch_of
 from partita.protocol import DeviceId
 from partita.tasks.task import LossFn, Task
 
@@ -96,7 +96,7 @@ class Reusing:
             self._enter_phase()
             if self._plan is None:
                 return loss(model, batch)
-            call = Call(positions, self.kept, self._plan.shapes, self._refused, self._kind)
+            call = Call(Values(positions, self.kept, self._kind), self._plan.shapes, self._refused)
             self._scope.call = call
             try:
                 value = realized(loss(model, batch))
@@ -161,7 +161,7 @@ class _Remembered:
 
 
 class Reuses:
-    """What the visits of a process compute only once.
+    """Settles and carries out, for all visits of a process, the reuse of what was computed.
 
     Args:
         task: data, model, loss and metrics.
@@ -199,26 +199,19 @@ class Reuses:
     def is_settled(self, own: Personalization, settings: Method | Finetuning) -> bool:
         """Return whether it is known what visits of a model compute only once."""
         settled = self._plans.get((id(own), settings.batch_size), {})
-        return settled.keys() >= set(_wanted(own.partition, settings))
+        return settled.keys() >= set(wanted_plans(own.partition, settings))
 
     def settle(self, bench: Workbench, settings: Method | Finetuning) -> None:
         """Settle it, in place, on a model that has its first values."""
         partition = bench.partition
         examples = self._probed()
-        frozen = (*bench.parts.frozen.values(), *scratch_of(bench.model).values())
         plans = self._plans.setdefault((id(bench.personalization), settings.batch_size), {})
-        wanted = _wanted(partition, settings)
+        wanted = wanted_plans(partition, settings)
         if examples is None:
             plans.update(dict.fromkeys(wanted, _NOTHING))
         else:
             settling = Settling(
-                model=bench.model,
-                partition=partition,
-                loss=self.task.loss,
-                examples=examples,
-                batch_size=settings.batch_size,
-                seed=self.seed,
-                frozen=frozenset(map(id, frozen)),
+                bench.model, partition, self.task.loss, examples, settings.batch_size, seed=self.seed
             )
             plans.update({moving: settling.plan(moving) for moving in wanted if moving not in plans})
 
@@ -252,7 +245,7 @@ class Reuses:
         return None
 
 
-def _wanted(partition: Partition, settings: Method | Finetuning) -> list[Moving]:
+def wanted_plans(partition: Partition, settings: Method | Finetuning) -> list[Moving]:
     """Return the sets of moving parts for which something may be computed twice otherwise."""
     if settings.batch_size < MIN_ROWS:
         return []

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch, Examples
-from partita.device.call import MIN_ROWS, Call
+from partita.device.call import Call
 from partita.device.kept import Kept
 from partita.device.lazy import Deviated, Lazy, realized
 from partita.device.still import Forward, Scope, candidates, is_replaceable
 from partita.device.trial import Trial, same_rows
+from partita.device.values import MIN_ROWS, Values
 from partita.partition import Part, Partition
+from partita.partition.tensors import scratch_of
 from partita.protocol import derive_seed
 from partita.tasks.build import one_thread, seeded
 from partita.tasks.task import LossFn
@@ -75,6 +77,8 @@ class Plan:
         """
         stills = [still for still in self.modules if still.is_frozen or several]
         modules = {still.name: model.get_submodule(still.name) for still in stills}
+        if not several and not any(list(module.parameters()) for module in modules.values()):
+            return {}
         return {
             modules[still.name]: Forward(modules[still.name], still.name, scope, is_constant=still.is_frozen)
             for still in stills
@@ -82,7 +86,7 @@ class Plan:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Settling:
     """Settles the plans of one model."""
 
@@ -91,9 +95,10 @@ class Settling:
     loss: LossFn
     examples: Examples
     batch_size: int
+    """Examples in a step."""
     seed: int
-    frozen: frozenset[int]
-    """The `id` of every tensor that is the same in all visits."""
+    tried: int = 0
+    """Examples in the largest trial run; 0: as many as in a step."""
 
     def plan(self, moving: Moving) -> Plan:
         """Return the plan for the parts that move; the model is as before afterwards."""
@@ -109,7 +114,7 @@ class Settling:
     def _plan(self) -> Plan:
         refused: set[str] = set()
         while True:
-            found = list(candidates(self.model, self.frozen, refused))
+            found = list(candidates(self.model, self._frozen, refused))
             stills = [Still(name, is_frozen) for name, _, is_frozen in found]
             if not stills:
                 return Plan(reason="no module before the first parameter that moves can be put off")
@@ -121,12 +126,18 @@ class Settling:
                 continue
             stills = [still for still in stills if not trials[still.name].has_gradient]
             operations = sum(trials[still.name].operations for still in _outermost(stills)) // MIN_ROWS
-            if operations * len(self._positions) < MIN_OPERATIONS:
+            if operations * min(self.batch_size, max(len(self.examples), _LARGE)) < MIN_OPERATIONS:
                 return Plan(reason="little is computed before the first parameter that moves")
             if bad := self._unstable({still.name: trials[still.name].module for still in stills}):
                 refused |= bad
                 continue
             return self._checked(Plan(stills, operations, 0, begins))
+
+    @property
+    def _frozen(self) -> set[int]:
+        """The `id` of every tensor that is the same in all visits."""
+        parts = self.partition.of(self.model)
+        return set(map(id, (*parts.frozen.values(), *scratch_of(self.model).values())))
 
     @property
     def _kind(self) -> str:
@@ -136,7 +147,7 @@ class Settling:
     def _positions(self) -> Tensor:
         """The positions of a large batch; a device with few examples has them in it several times."""
         known = len(self.examples)
-        return torch.arange(min(self.batch_size, max(known, _LARGE))) % known
+        return torch.arange(self.tried or min(self.batch_size, max(known, _LARGE))) % known
 
     def _watch(self, trials: Mapping[str, Trial]) -> str:
         """Run a small batch with all modules watched; return the first called module that has what moves."""
@@ -152,7 +163,7 @@ class Settling:
             for name, module in owners.items()
         ]
         try:
-            self._run(trials, torch.arange(MIN_ROWS))
+            self._run(trials, self._positions[:MIN_ROWS])
         finally:
             for handle in handles:
                 handle.remove()
@@ -193,7 +204,7 @@ class Settling:
         value = plain
         with replaced(forwards):
             for number, (positions, own) in enumerate(batches):
-                call = scope.call = Call(positions, own, plan.shapes, plan.refused, self._kind)
+                call = scope.call = Call(Values(positions, own, self._kind), plan.shapes, plan.refused)
                 try:
                     value = realized(self._loss_of(positions, number))
                 finally:
@@ -203,7 +214,7 @@ class Settling:
             return Plan(reason="the model keeps values of a batch")
         if not torch.equal(value, plain):
             return Plan(reason="kept rows have other bits than computed ones")
-        return replace(plan, bytes_per_example=kept.nbytes // kept.size)
+        return replace(plan, bytes_per_example=kept.bytes_per_example)
 
     def _loss_of(self, positions: Tensor, number: int) -> Tensor:
         """Return the loss of a batch, with random numbers of its own."""

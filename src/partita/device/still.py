@@ -121,7 +121,7 @@ class Forward:
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Put the module off, or run it with values."""
         call = self.scope.call
-        if call is not None and not call.is_suspended and self.state.holds():
+        if call is not None and call.is_open and self.state.holds():
             try:
                 return call.module(self.label, self.plain, (args, options), is_constant=self.is_constant)
             except NotPutOff:

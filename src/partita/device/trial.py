@@ -59,8 +59,10 @@ class Trial:
         escapes, counter = _Escapes(), FlopCounterMode(display=False)
         with escapes, counter:
             result = run(*args, **options)
-        weights = sum(parameter.numel() for parameter in self.module.parameters())
-        self.operations += max(counter.get_total_flops(), 2 * self.rows * weights)
+        # The counter knows no recurrent layers: at least one step of each is counted.
+        recurrent = (m for m in self.module.modules() if isinstance(m, nn.RNNBase))
+        weights = sum(parameter.numel() for layer in recurrent for parameter in layer.parameters())
+        self.operations += counter.get_total_flops() + 2 * self.rows * weights
         memory = {tensor.untyped_storage().data_ptr() for tensor in entered}
         returned = tensors_in(result)
         reasons = {

@@ -150,7 +150,9 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
     store = DiskStore(folder.personal_folder)
     try:
         built.task.skipped.log_to(folder.skipped_file)
-        write_costs(folder, built.task, built.personalization, built.plan, seed=seed)
+        write_costs(
+            folder, built.task, built.personalization, built.plan, seed=seed, execution=built.execution
+        )
         with (
             Watchers(boards, then=watch) as watchers,
             local_executor(

@@ -7,7 +7,8 @@ For a stage in which devices train it is the sum of
 - the gradients of the parts that move: u and v in training rounds, v alone in fine-tuning;
 - the state of the optimizer after a step on them;
 - the tensors that the method keeps and sends besides the model, the sent ones also as they were received;
-- what backpropagation keeps for the largest batch, as autograd saves it.
+- what backpropagation keeps for the largest batch, as autograd saves it;
+- the rows that are computed only once and kept, of the largest device.
 
 The largest stage of a run counts. With plain SGD and one example, a training round needs what the paper's
 formula says.
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from partita.device.reuse import MAX_VISIT_BYTES, wanted_plans
 from partita.errors import CannotDo
 from partita.methods.carried import kept_by, sent_by
 from partita.methods.descent import OptimizerFn
@@ -31,7 +33,9 @@ from partita.training.costs import CostModel, same_gradients
 from partita.training.plan import Plan
 
 
-def visit_costs(costs: CostModel, personalization: Personalization, plan: Plan) -> dict[str, Any]:
+def visit_costs(
+    costs: CostModel, personalization: Personalization, plan: Plan, *, reuse: bool = True
+) -> dict[str, Any]:
     """Return the peak memory of a run's visits, `visit_bytes`, for a batch of `visit_examples`.
 
     Both are None where no device trains, or where it cannot be counted: then there is a `visit_reason`.
@@ -44,7 +48,8 @@ def visit_costs(costs: CostModel, personalization: Personalization, plan: Plan) 
             for stage, settings in _trained(plan):
                 examples = _largest_batch(costs, settings.batch_size)
                 for own, _, _ in splits[stage].kinds(costs.task.devices.ids):
-                    found.append((_visit_bytes(costs, own, settings, examples), examples))
+                    kept = _kept_bytes(costs, own, settings) if reuse else 0
+                    found.append((_visit_bytes(costs, own, settings, examples) + kept, examples))
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return {"visit_bytes": None, "visit_examples": None, "visit_reason": reason}
@@ -87,6 +92,16 @@ def _visit_bytes(costs: CostModel, own: Personalization, settings: Method | Fine
     whole = received + size_in_bytes(parts.personal) + size_in_bytes(parts.frozen)
     gradients = sum(tensor.nbytes for tensor in moving)
     return whole + received + gradients + state_bytes(settings.optimizer, moving) + carried + saved
+
+
+def _kept_bytes(costs: CostModel, own: Personalization, settings: Method | Finetuning) -> int:
+    """Return the memory of the rows that a visit of the largest device keeps."""
+    largest = costs.task.devices.largest
+    if largest is None:
+        return 0
+    plans = [costs.plan(own, moving, settings.batch_size) for moving in wanted_plans(own.partition, settings)]
+    kept = largest() * max((plan.bytes_per_example for plan in plans), default=0)
+    return kept if kept <= MAX_VISIT_BYTES else 0
 
 
 def state_bytes(optimizer: OptimizerFn, parameters: list[Tensor]) -> int:
