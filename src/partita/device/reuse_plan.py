@@ -97,8 +97,8 @@ class Settling:
     batch_size: int
     """Examples in a step."""
     seed: int
-    tried: int = 0
-    """Examples in the largest trial run; 0: as many as in a step."""
+    is_outline: bool = False
+    """Whether two examples are enough, for a description: then no bits are compared."""
 
     def plan(self, moving: Moving) -> Plan:
         """Return the plan for the parts that move; the model is as before afterwards."""
@@ -121,17 +121,21 @@ class Settling:
             trials = {name: Trial(module, is_watched=True) for name, module, _ in found}
             begins = self._watch(trials)
             bad = {name for name, trial in trials.items() if trial.reason or not _is_used(trial)}
-            if bad:
-                refused |= bad
+            refused |= bad
+            if any(list(trials[name].module.children()) for name in bad):
                 continue
-            stills = [still for still in stills if not trials[still.name].has_gradient]
-            operations = sum(trials[still.name].operations for still in _outermost(stills)) // MIN_ROWS
-            if operations * min(self.batch_size, max(len(self.examples), _LARGE)) < MIN_OPERATIONS:
+            stills = [s for s in stills if s.name not in bad and not trials[s.name].has_gradient]
+            operations = sum(trials[still.name].operations for still in _outermost(stills))
+            operations //= min(MIN_ROWS, len(self._positions))
+            if operations * self._step < MIN_OPERATIONS:
                 return Plan(reason="little is computed before the first parameter that moves")
+            plan = Plan(stills, operations, 0, begins)
+            if self.is_outline:
+                return self._outlined(plan)
             if bad := self._unstable({still.name: trials[still.name].module for still in stills}):
                 refused |= bad
                 continue
-            return self._checked(Plan(stills, operations, 0, begins))
+            return self._checked(plan)
 
     @property
     def _frozen(self) -> set[int]:
@@ -147,7 +151,12 @@ class Settling:
     def _positions(self) -> Tensor:
         """The positions of a large batch; a device with few examples has them in it several times."""
         known = len(self.examples)
-        return torch.arange(self.tried or min(self.batch_size, max(known, _LARGE))) % known
+        return torch.arange(2 if self.is_outline else self._step) % known
+
+    @property
+    def _step(self) -> int:
+        """Examples in a large step."""
+        return min(self.batch_size, max(len(self.examples), _LARGE))
 
     def _watch(self, trials: Mapping[str, Trial]) -> str:
         """Run a small batch with all modules watched; return the first called module that has what moves."""
@@ -195,26 +204,35 @@ class Settling:
 
     def _checked(self, plan: Plan) -> Plan:
         """Return the plan if the loss of a batch of kept rows has the bits of the computed one."""
-        scope, kept = Scope(), Kept(len(self.examples))
-        forwards = plan.forwards(self.model, scope)
-        everything = self._positions
+        everything, kept = self._positions, Kept(len(self.examples))
         plain = self._loss_of(everything.flip(0), 2)
         # The first batch shows shapes, the second is computed, the third taken from what is kept.
         batches = [(everything[:MIN_ROWS], None), (everything, kept), (everything.flip(0), kept)]
-        value = plain
-        with replaced(forwards):
-            for number, (positions, own) in enumerate(batches):
-                call = scope.call = Call(Values(positions, own, self._kind), plan.shapes, plan.refused)
-                try:
-                    value = realized(self._loss_of(positions, number))
-                finally:
-                    scope.call = None
-                call.close()
+        value = self._put_off(plan, batches)
         if any(isinstance(value, Lazy) for module in self.model.modules() for value in vars(module).values()):
             return Plan(reason="the model keeps values of a batch")
         if not torch.equal(value, plain):
             return Plan(reason="kept rows have other bits than computed ones")
         return replace(plan, bytes_per_example=kept.bytes_per_example)
+
+    def _outlined(self, plan: Plan) -> Plan:
+        kept = Kept(len(self.examples))
+        self._put_off(plan, [(self._positions, kept)])
+        return replace(plan, bytes_per_example=kept.bytes_per_example)
+
+    def _put_off(self, plan: Plan, batches: Sequence[tuple[Tensor, Kept | None]]) -> Tensor:
+        """Compute the losses of batches with modules put off, and return the last."""
+        scope = Scope()
+        value = torch.zeros(())
+        with replaced(plan.forwards(self.model, scope)):
+            for number, (positions, kept) in enumerate(batches):
+                call = scope.call = Call(Values(positions, kept, self._kind), plan.shapes, plan.refused)
+                try:
+                    value = realized(self._loss_of(positions, number))
+                finally:
+                    scope.call = None
+                call.close()
+        return value
 
     def _loss_of(self, positions: Tensor, number: int) -> Tensor:
         """Return the loss of a batch, with random numbers of its own."""

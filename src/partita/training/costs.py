@@ -25,8 +25,6 @@ from partita.protocol import DeviceId, derive_seed
 from partita.tasks.build import build_model, one_thread, seeded
 from partita.tasks.task import Task
 
-_TRIED = 8
-"""Examples in a trial run."""
 Costs = Mapping[str, Any]
 """The costs of one partition, by name."""
 
@@ -104,11 +102,17 @@ class CostModel:
         """Return what visits compute only once while some parts move."""
         if batch_size < MIN_ROWS or self.examples is None:
             return Plan(reason=f"batches have fewer than {MIN_ROWS} examples")
-        model, tried = self.prepare(own), min(batch_size, _TRIED)
+        settling = Settling(
+            self.prepare(own),
+            own.partition,
+            self.task.loss,
+            self.examples,
+            batch_size,
+            self.seed,
+            is_outline=True,
+        )
         try:
-            return Settling(
-                model, own.partition, self.task.loss, self.examples, batch_size, self.seed, tried
-            ).plan(moving)
+            return settling.plan(moving)
         except Exception as error:
             return Plan(reason=" ".join(f"{type(error).__name__}: {error}".split()))
 

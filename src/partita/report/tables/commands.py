@@ -164,7 +164,7 @@ def _reuse_notes(partitions: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
     >>> found = {"personal": {"begins": "fc", "kept_bytes": 5184}, "shared": {"reason": "..."}}
     >>> list(_reuse_notes({"output": {"reuse": found}, "none": {"reuse": {"shared": {"reason": "..."}}}}))[0]
-    'output: in several passes over v alone, what precedes `fc` is computed once, 5.18 kB kept per example'
+    'output: in several passes over v, what precedes `fc` is computed once, 5.18 kB kept per example'
     """
     without: list[str] = []
     for name, costs in partitions.items():
@@ -174,7 +174,7 @@ def _reuse_notes(partitions: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         for part, each in plans.items():
             what = f"what precedes `{each['begins']}`" if each["begins"] else "the whole output"
             symbol, size = "v" if part == "personal" else "u", bytes_text(each["kept_bytes"])
-            yield f"{name}: in several passes over {symbol} alone, {what} is computed once, {size} kept per example"
+            yield f"{name}: in several passes over {symbol}, {what} is computed once, {size} kept per example"
     if without:
         yield f"Everything is computed in every pass: {', '.join(without)}"
 
