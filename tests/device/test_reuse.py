@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from partita import Plan, Training, pipeline, run
 from partita.device import reuse_plan
 from partita.device.roles import Role
 from partita.device.settings import Computing
 from partita.device.store import DiskStore, MemoryStore
 from partita.device.visit import Visitor
+from partita.errors import ConfigError
 from partita.methods.carried import sent_by
 from partita.methods.fedalt import LocalAlt
 from partita.methods.fedavg import LocalSGD
@@ -27,7 +30,7 @@ from partita.partition import Partition, Personalization, Regularization
 from partita.protocol import Finetune, Order, Pace, Reply, Stage, Start, Update
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
-from reuse_traps import HOARD, ROWS, TRAPS, Net, Trap
+from reuse_traps import HOARD, ROWS, TRAPS, Counted, Net, Trap, cross_entropy
 
 SIZE, BATCH, EPOCHS = 20, 8, 3
 """Batches of 8, 8 and 4 examples."""
@@ -152,6 +155,27 @@ def test_the_rows_of_a_frozen_layer_are_kept_for_later_rounds(work: Finetune | U
     assert on.rows(work, device="a", number=1) == 0
     assert same(first, off.visit(work, number=0))
     assert same(on.visit(work, number=2), [off.visit(work, number=1), off.visit(work, number=2)][1])
+
+
+class Nested(nn.Module):
+    """A frozen stem and a shared layer in one module, which as a whole does not move while the head does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(Counted(6, 16), nn.ReLU(), Counted(16, 16), nn.ReLU())
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.backbone(inputs))
+
+
+def test_a_frozen_layer_inside_a_still_module_is_kept_for_later_rounds() -> None:
+    trap = Trap(Nested, partition={"personal": "head.*", "frozen": "backbone.0.*"})
+    on, off = Stand(trap), Stand(trap, reuse=False)
+
+    assert same(on.visit(UPDATE), off.visit(UPDATE))
+    # The second layer: once while the head moves, and in both passes over the shared part.
+    assert on.rows(UPDATE, number=1) == SIZE + 2 * SIZE
 
 
 def test_dropping_kept_rows_changes_no_bit() -> None:
@@ -279,3 +303,45 @@ def test_the_model_is_as_before_after_a_visit() -> None:
     (bench,) = stand.visitor._workbenches._kept.values()
 
     assert not any("forward" in vars(module) for module in bench.model.modules())
+
+
+def test_a_run_has_the_same_files_with_reuse(tmp_path: Path) -> None:
+    task = Task(
+        model=Nested,
+        loss=cross_entropy,
+        metrics={"accuracy": lambda scores, labels: (scores.argmax(1) == labels).double().mean().item()},
+        devices={f"d{n}": {"train": data(seed=n), "test": data(8, seed=9 + n)} for n in range(3)},
+    )
+    partition = Partition(Nested(), personal="head.*", frozen="backbone.0.*")
+    method = Method(local=LocalAlt, batch_size=BATCH, personal_epochs=2)
+    plan = Plan(
+        personalize=Training(method=method, rounds=2, devices_per_round=2), finetune=Finetuning(epochs=2)
+    )
+
+    for reuse in (True, False, "disk"):
+        pipeline(task, partition, plan, out=tmp_path / str(reuse), reuse=reuse)
+
+    expected = _contents(tmp_path / "False")
+    assert expected == _contents(tmp_path / "True") == _contents(tmp_path / "disk")
+    assert not (tmp_path / "disk" / "reuse").exists()
+
+
+def test_a_run_cannot_be_resumed_without_reuse(tmp_path: Path) -> None:
+    task = Task(
+        model=Net, loss=cross_entropy, metrics={"none": lambda p, t: 0.0}, devices={"a": {"train": data()}}
+    )
+    start = partial(run, task, Partition(Net(), personal="head.*"), out=tmp_path / "run", rounds=1)
+    method = Method(local=LocalAlt)
+    start(method)
+
+    with pytest.raises(ConfigError, match="reuse"):
+        start(method, resume=True, reuse=False)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """Return the tensors and tables of a run."""
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.suffix in (".safetensors", ".parquet") or file.name == "summary.json"
+    }
