@@ -79,7 +79,7 @@ class Call:
     def _change(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Change a lazy tensor in place."""
         handle = args[0]
-        if not isinstance(handle, Lazy) or handle.is_shared:
+        if not isinstance(handle, Lazy) or handle.has_views:
             raise Deviated("a tensor is changed in place that shares memory with others")
         try:
             handle.node = self._put_off(func, args, options).node
@@ -94,7 +94,7 @@ class Call:
 
     def _put_off(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         if func is nn.functional.dropout and not (options.get("training", True) and options.get("p", 0.5)):
-            args[0].is_shared = True
+            args[0].has_views = True
             return args[0]
         name, rule = RULES.get(func, ("", None))
         tensors = tensors_in((args, options))
@@ -115,7 +115,7 @@ class Call:
         if is_view(name):
             for tensor in (*tensors, result):
                 if isinstance(tensor, Lazy):
-                    tensor.is_shared = True
+                    tensor.has_views = True
         return result
 
     def _make(self, func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:

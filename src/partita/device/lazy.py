@@ -80,7 +80,7 @@ class Lazy(Tensor):
 
     node: Node
     call: Owner
-    is_shared: bool
+    has_views: bool
     """Whether a view of it was taken, or it is one."""
 
     @staticmethod
@@ -93,7 +93,7 @@ class Lazy(Tensor):
     ) -> "Lazy":
         """Return a tensor of a shape."""
         made = Tensor._make_wrapper_subclass(cls, shape, dtype=like[0], device=like[1])  # noqa: SLF001
-        made.node, made.call, made.is_shared = node, call, False
+        made.node, made.call, made.has_views = node, call, False
         return made
 
     def __init__(self, *args: Any) -> None:

@@ -5,6 +5,7 @@ loss of such a batch is computed, the modules of the stage's plan answer from wh
 positions. What precedes the first parameter that is not frozen is kept for later visits of the device too.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from partita.methods.method import Finetuning, Method
 from partita.partition import Part, Partition, Personalization
 from partita.protocol import DeviceId
 from partita.tasks.task import LossFn, Task
+
+logger = logging.getLogger(__name__)
 
 _TRIED_DEVICES = 20
 """Devices looked at for one with enough examples for trial runs."""
@@ -214,6 +217,13 @@ class Reuses:
                 bench.model, partition, self.task.loss, examples, settings.batch_size, seed=self.seed
             )
             plans.update({moving: settling.plan(moving) for moving in wanted if moving not in plans})
+        for moving, plan in plans.items():
+            what = (
+                f"reuses what precedes {plan.begins}"
+                if plan.modules
+                else f"computes everything: {plan.reason}"
+            )
+            logger.debug("While %s moves, a visit %s.", " and ".join(sorted(moving)), what)
 
     @contextmanager
     def visit(self, visited: Visited) -> Iterator["Reusing | Plainly"]:

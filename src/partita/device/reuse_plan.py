@@ -108,8 +108,10 @@ class Settling:
             try:
                 self.partition.let_move(self.model, *sorted(moving))
                 return self._plan()
-            except Deviated as deviation:
-                return Plan(reason=str(deviation))
+            except (Deviated, Exception) as error:
+                # A loss that fails on a small batch may work on those of a visit; where it does not, it says so.
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                return Plan(reason=str(error) if isinstance(error, Deviated) else reason)
 
     def _plan(self) -> Plan:
         refused: set[str] = set()

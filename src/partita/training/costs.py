@@ -111,10 +111,7 @@ class CostModel:
             self.seed,
             is_outline=True,
         )
-        try:
-            return settling.plan(moving)
-        except Exception as error:
-            return Plan(reason=" ".join(f"{type(error).__name__}: {error}".split()))
+        return settling.plan(moving)
 
     def prepare(self, own: Personalization) -> nn.Module:
         """Return the model as a partition needs it; it holds the tensors of the plain one."""
