@@ -78,10 +78,9 @@ class Reusing:
     def __post_init__(self) -> None:
         partition = self.visited.partition
         parts = partition.of(self.visited.model)
+        trained: tuple[Part, ...] = ("personal", "shared")
         self._first = {
-            part: getattr(parts, part)[names[0]]
-            for part in ("personal", "shared")
-            if (names := partition.trained(part))
+            part: getattr(parts, part)[names[0]] for part in trained if (names := partition.trained(part))
         }
         self._kind = next(iter(self._first.values())).device.type
 
@@ -218,12 +217,8 @@ class Reuses:
             )
             plans.update({moving: settling.plan(moving) for moving in wanted if moving not in plans})
         for moving, plan in plans.items():
-            what = (
-                f"reuses what precedes {plan.begins}"
-                if plan.modules
-                else f"computes everything: {plan.reason}"
-            )
-            logger.debug("While %s moves, a visit %s.", " and ".join(sorted(moving)), what)
+            what = f"reuse what precedes {plan.begins}" if plan.modules else f"reuse nothing: {plan.reason}"
+            logger.debug("While %s moves, visits %s.", " and ".join(sorted(moving)), what)
 
     @contextmanager
     def visit(self, visited: Visited) -> Iterator["Reusing | Plainly"]:

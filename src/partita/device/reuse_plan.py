@@ -109,7 +109,7 @@ class Settling:
                 self.partition.let_move(self.model, *sorted(moving))
                 return self._plan()
             except (Deviated, Exception) as error:
-                # A loss that fails on a small batch may work on those of a visit; where it does not, it says so.
+                # A loss that fails on a small batch may work on those of a visit; otherwise it fails there.
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 return Plan(reason=str(error) if isinstance(error, Deviated) else reason)
 

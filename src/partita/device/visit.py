@@ -82,13 +82,13 @@ class Visitor:
         self.seed = seed
         self._place = Placement(self.accelerator)
         self._workbenches = Workbenches(task, seed=seed, accelerator=self.accelerator)
-        on_disk = computing.reuse == "disk" and isinstance(store, DiskStore)
+        folder = store.rows_folder if computing.reuse == "disk" and isinstance(store, DiskStore) else None
         self._reuses = Reuses(
             self.task,
             self._examples,
             seed=seed,
             is_off=not computing.reuse,
-            folder=store.rows_folder if on_disk else None,
+            folder=folder,
         )
         self._starts: dict[str, Params] = {}
         self._has_left_out = False
@@ -151,7 +151,7 @@ class Visitor:
         examples = self._training(order)
         moves: dict[Part, Steps] = {"personal": count_steps(finetuning, work.personal, examples)}
         batches = self._batches(bench, order, finetuning, examples)
-        counts = {part: steps.count for part, steps in moves.items()}
+        counts: dict[Part, int] = {part: steps.count for part, steps in moves.items()}
         with self._reusing(bench, order, finetuning.batch_size, examples, counts) as reuse:
             loss = reuse.loss(self._loss(bench, order))
             losses = descend(moves, bench.model, bench.partition, reuse.batches(batches), loss)
