@@ -79,14 +79,14 @@ def test_a_child_is_killed_and_replaced_while_the_parent_has_threads() -> None:
 
 def test_forking_while_another_thread_prints_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
     def serve(connection: socket.socket, values: dict[str, Any]) -> None:
-        print("from a child", file=sys.stderr)
+        sys.stderr.write("from a child\n")
         send(connection, {})
 
     stop = threading.Event()
 
     def print_on() -> None:
         while not stop.is_set():
-            print("from a thread" * 100, file=sys.stderr, flush=True)
+            sys.stderr.write("from a thread" * 100 + "\n")
 
     thread = threading.Thread(target=print_on)
     thread.start()

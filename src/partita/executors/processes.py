@@ -2,15 +2,16 @@
 
 Forking a process that has threads is not safe: a lock that another thread holds stays locked in the child for
 ever. A run's process has threads, of libraries, the progress display and watchers, and must start processes
-long after that, in place of those that were killed. So a `Nursery` is forked once, at the beginning, and forks
-children later, which see everything as it was when the nursery was forked, functions and closures included.
-None of them touches what a display may have locked: they have output streams of their own.
+long after that, in place of those that were killed. So a `Nursery` is forked once, at the beginning, and
+forks children later, which see everything as it was when the nursery was forked, functions and closures
+included. None of them touches what a display may have locked: they have output streams of their own.
 
 Whatever ends the process that entered the nursery, SIGKILL included, also ends the nursery and its children.
 """
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -264,6 +265,7 @@ def _run_forked(work: Callable[[], None], *, parent: int, at_its_end: signal.Sig
     code = 1
     try:
         torch.set_num_threads(1)  # First of all: with more threads, it would wait for the parent's for ever.
+        gc.freeze()  # Looking for garbage among the parent's objects would copy the memory that they are in.
         _renew_streams()
         _reset_signals()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, at_its_end)
