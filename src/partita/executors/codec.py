@@ -63,7 +63,7 @@ def totals_values(totals: Totals) -> tuple[dict[str, Any], dict[str, Params]]:
 
 def totals_of(values: Values, tensors: Mapping[str, Params]) -> Totals:
     """Return the sums with these values and tensors."""
-    return Totals(**values, **tensors)
+    return Totals(**values, limbs=tensors["limbs"], whole=tensors["whole"])
 
 
 def _work(values: Values) -> Update | Finetune | Evaluate:
