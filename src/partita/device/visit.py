@@ -19,7 +19,6 @@ from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, Steps, descend
-from partita.methods.method import Finetuning, Method
 from partita.params import Params, change_of, cloned, copy_into, largest_of, shapes_of
 from partita.partition import Part, Partition, Personalization
 from partita.protocol import Evaluate, Failure, Finetune, Measures, Order, Reply, Stage, Update, derive_seed
@@ -50,29 +49,31 @@ class Visitor:
     def __call__(self, order: Order) -> Reply | Failure:
         """Carry out one order, with a seed of its own; the caller restores its random state."""
         bench = self._workbench(order)
+        seed = derive_seed(self.seed, order.stage, order.round, order.device)
         try:
-            seed_everything(self._seed(order))
+            seed_everything(seed)
             if order.counted is not None:
                 self.store.commit(order.counted, [order.device], [order.device])
             kept = self._load(bench, order)
-            return self._work(bench, order, kept)
+            return self._work(bench, order, kept, seed)
         except (Diverged, CannotDo) as error:
             return Failure(device=order.device, reason=str(error))
         except Exception as error:
             error.add_note(f"On device {order.device!r}, in round {order.round} of `{order.stage}`.")
             raise
 
-    def _work(self, bench: Workbench, order: Order, kept: Params) -> Reply:
+    def _work(self, bench: Workbench, order: Order, kept: Params, seed: int) -> Reply:
         match order.work:
             case Update():
-                return self._update(bench, order, order.work, self._carried(bench, order, kept))
+                return self._update(bench, order, order.work, kept, seed)
             case Finetune():
-                return self._finetune(bench, order, order.work)
+                return self._finetune(bench, order, order.work, seed)
             case Evaluate():
                 return self._evaluate(bench, order, order.work)
 
-    def _update(self, bench: Workbench, order: Order, work: Update, carried: Carried) -> Reply:
+    def _update(self, bench: Workbench, order: Order, work: Update, kept: Params, seed: int) -> Reply:
         method = self.roles[order.stage].method
+        carried = self._carried(bench, order, kept)
         examples = self._training(order)
         update = make_update(
             method.local,
@@ -80,7 +81,7 @@ class Visitor:
             shared=count_steps(method, work.shared, examples),
             carried=carried,
         )
-        batches = self._batches(bench, order, method, examples)
+        batches = self._batches(bench, order, method.batch_size, examples, seed)
         expected = bench.partition.shapes("personal") | shapes_of(carried.kept)
         losses = update(bench.model, bench.partition, batches, self._loss(bench, order))
         parts = bench.parts
@@ -91,11 +92,11 @@ class Visitor:
         weight = len(examples) if method.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
-    def _finetune(self, bench: Workbench, order: Order, work: Finetune) -> Reply:
+    def _finetune(self, bench: Workbench, order: Order, work: Finetune, seed: int) -> Reply:
         finetuning = self.roles[order.stage].finetuning
         examples = self._training(order)
         moves: dict[Part, Steps] = {"personal": count_steps(finetuning, work.personal, examples)}
-        batches = self._batches(bench, order, finetuning, examples)
+        batches = self._batches(bench, order, finetuning.batch_size, examples, seed)
         losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench, order))
         self._save(bench.parts.personal, order, bench.partition.shapes("personal"))
         return _reply(order, len(examples), _training_measures(examples, losses))
@@ -164,7 +165,7 @@ class Visitor:
         return examples
 
     def _batches(
-        self, bench: Workbench, order: Order, settings: Method | Finetuning, examples: Examples
+        self, bench: Workbench, order: Order, batch_size: int, examples: Examples, seed: int
     ) -> Shuffled:
         """Return the visit's batches, with a log message the first time in a run that one is left out."""
         # An update that draws a batch before it says what moves is taken to move everything.
@@ -175,8 +176,7 @@ class Visitor:
                 self._has_left_out = True
                 warn_of_leaving_out(order.device)
 
-        seed = self._seed(order)
-        return draw_batches(examples, settings.batch_size, bench.model, seed=seed, leave_out=leave_out)
+        return draw_batches(examples, batch_size, bench.model, seed=seed, leave_out=leave_out)
 
     def _loss(self, bench: Workbench, order: Order) -> LossFn:
         """Return the task's loss plus the penalties of this visit."""
@@ -191,9 +191,6 @@ class Visitor:
 
     def _workbench(self, order: Order) -> Workbench:
         return self._workbenches.find(order, self.roles[order.stage].personalization.on(order.device))
-
-    def _seed(self, order: Order) -> int:
-        return derive_seed(self.seed, order.stage, order.round, order.device)
 
 
 def _reply(order: Order, weight: int, measures: Measures, change: Params | None = None) -> Reply:

@@ -1,6 +1,7 @@
 """A round: orders out, replies into the exact mean as they arrive, one step of the server."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -107,7 +108,7 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
         ValueError: the executor's own sums do not fit, or do not match the replies.
     """
     outcome = Outcome(asked=[order.device for order in orders])
-    outcome.bytes_down = sum(size_in_bytes(order.shared) for order in orders)
+    outcome.bytes_down = _bytes_down(orders)
     counted: list[DeviceId] = []
     for answer in executor.ask(orders):
         if isinstance(answer, Tally):
@@ -125,6 +126,13 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
     places = {device: place for place, device in enumerate(outcome.asked)}
     outcome.failed = dict(sorted(outcome.failed.items(), key=lambda failure: places[failure[0]]))
     return outcome
+
+
+def _bytes_down(orders: Sequence[Order]) -> int:
+    """Return the size of all that is sent; most orders have the same tensors, which are looked at once."""
+    sent = Counter(id(order.shared) for order in orders)
+    tensors = {id(order.shared): order.shared for order in orders}
+    return sum(count * size_in_bytes(tensors[key]) for key, count in sent.items())
 
 
 def _merge(tally: Tally, mean: WeightedMean | None) -> Sequence[DeviceId]:
