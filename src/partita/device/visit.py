@@ -142,7 +142,10 @@ class Visitor:
 
     def _carried(self, bench: Workbench, order: Order, kept: Params) -> Carried:
         """Return the tensors that the stage's method declares besides the model."""
-        local, parts = self.roles[order.stage].method.local, bench.parts
+        local = self.roles[order.stage].method.local
+        if not carries(local):
+            return Carried(kept={}, sent={})
+        parts = bench.parts
         declared = kept_by(local, bench.partition, parts)
         sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
