@@ -4,7 +4,6 @@ The personal part comes from the device's own store and goes back there. The rep
 the shared part, a weight and metrics; it has no field in which v could leave.
 """
 
-import math
 from collections.abc import Mapping
 from statistics import fmean
 
@@ -19,7 +18,7 @@ from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, Steps, descend
-from partita.params import Params, change_of, cloned, copy_into, largest_of, shapes_of
+from partita.params import Params, change_of, cloned, copy_into, is_finite, shapes_of
 from partita.partition import Part, Partition, Personalization
 from partita.protocol import Evaluate, Failure, Finetune, Measures, Order, Reply, Stage, Update, derive_seed
 from partita.tasks.build import seed_everything
@@ -208,5 +207,5 @@ def _training_measures(examples: Examples, losses: list[float]) -> Measures:
 
 def _check_finite(what: str, params: Params) -> None:
     for name, tensor in params.items():
-        if not math.isfinite(largest_of(tensor)):
+        if not is_finite(tensor):
             raise CannotDo(f"The {what} is not finite in `{name}`.")

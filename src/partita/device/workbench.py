@@ -6,7 +6,7 @@ from torch import nn
 
 from partita.params import Params, cloned, copy_into, digest_of
 from partita.partition import Partition, Parts, Personalization
-from partita.partition.tensors import look_inside
+from partita.partition.tensors import scratch_of
 from partita.protocol import Order
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
@@ -39,7 +39,7 @@ class Workbench:
     def restore_scratch(self) -> None:
         """Give the buffers that are not in the model's state their first values, in place."""
         if self.scratch:
-            copy_into(look_inside(self.model).scratch, self.scratch)
+            copy_into(scratch_of(self.model), self.scratch)
 
 
 class Workbenches:
@@ -84,4 +84,4 @@ class Workbenches:
         model = build_model(self.task, own, seed=self.seed)
         parts, pretrained = own.partition.of(model), self._pretrained.get(order.start.frozen, {})
         copy_into({name: parts.frozen[name] for name in pretrained}, pretrained)
-        return Workbench(model, own, cloned(look_inside(model).scratch), digest_of(parts.frozen))
+        return Workbench(model, own, cloned(scratch_of(model)), digest_of(parts.frozen))

@@ -114,6 +114,11 @@ def tensors_of(model: nn.Module) -> Mapping[str, Tensor]:
     return look_inside(model).state
 
 
+def scratch_of(model: nn.Module) -> Mapping[str, Tensor]:
+    """Return the buffers that are not in the model's state."""
+    return look_inside(model).scratch
+
+
 def _walk(model: nn.Module) -> Inside:
     state = {k: v for k, v in model.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
     modules = list(model.modules())

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -119,7 +119,9 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
         except ValueError as error:
             outcome.failed[answer.device] = str(error)
         else:
-            outcome.replies[answer.device] = replace(answer, change=None)
+            outcome.replies[answer.device] = Reply(
+                device=answer.device, weight=answer.weight, change=None, metrics=answer.metrics
+            )
     if mean is not None:
         _check_counted(outcome, counted)
         outcome.bytes_up = len(outcome.replies) * change_in_bytes(mean.like)
