@@ -18,6 +18,7 @@ from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, Steps, descend
+from partita.methods.method import Finetuning, Method
 from partita.params import Params, change_of, cloned, copy_into, is_finite, shapes_of
 from partita.partition import Part, Partition, Personalization
 from partita.protocol import Evaluate, Failure, Finetune, Measures, Order, Reply, Stage, Update, derive_seed
@@ -48,31 +49,29 @@ class Visitor:
     def __call__(self, order: Order) -> Reply | Failure:
         """Carry out one order, with a seed of its own; the caller restores its random state."""
         bench = self._workbench(order)
-        seed = derive_seed(self.seed, order.stage, order.round, order.device)
         try:
-            seed_everything(seed)
+            seed_everything(self._seed(order))
             if order.counted is not None:
                 self.store.commit(order.counted, [order.device], [order.device])
             kept = self._load(bench, order)
-            return self._work(bench, order, kept, seed)
+            return self._work(bench, order, kept)
         except (Diverged, CannotDo) as error:
             return Failure(device=order.device, reason=str(error))
         except Exception as error:
             error.add_note(f"On device {order.device!r}, in round {order.round} of `{order.stage}`.")
             raise
 
-    def _work(self, bench: Workbench, order: Order, kept: Params, seed: int) -> Reply:
+    def _work(self, bench: Workbench, order: Order, kept: Params) -> Reply:
         match order.work:
             case Update():
-                return self._update(bench, order, order.work, kept, seed)
+                return self._update(bench, order, order.work, self._carried(bench, order, kept))
             case Finetune():
-                return self._finetune(bench, order, order.work, seed)
+                return self._finetune(bench, order, order.work)
             case Evaluate():
                 return self._evaluate(bench, order, order.work)
 
-    def _update(self, bench: Workbench, order: Order, work: Update, kept: Params, seed: int) -> Reply:
+    def _update(self, bench: Workbench, order: Order, work: Update, carried: Carried) -> Reply:
         method = self.roles[order.stage].method
-        carried = self._carried(bench, order, kept)
         examples = self._training(order)
         update = make_update(
             method.local,
@@ -80,7 +79,7 @@ class Visitor:
             shared=count_steps(method, work.shared, examples),
             carried=carried,
         )
-        batches = self._batches(bench, order, method.batch_size, examples, seed)
+        batches = self._batches(bench, order, method, examples)
         expected = bench.partition.shapes("personal") | shapes_of(carried.kept)
         losses = update(bench.model, bench.partition, batches, self._loss(bench, order))
         parts = bench.parts
@@ -91,11 +90,11 @@ class Visitor:
         weight = len(examples) if method.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
-    def _finetune(self, bench: Workbench, order: Order, work: Finetune, seed: int) -> Reply:
+    def _finetune(self, bench: Workbench, order: Order, work: Finetune) -> Reply:
         finetuning = self.roles[order.stage].finetuning
         examples = self._training(order)
         moves: dict[Part, Steps] = {"personal": count_steps(finetuning, work.personal, examples)}
-        batches = self._batches(bench, order, finetuning.batch_size, examples, seed)
+        batches = self._batches(bench, order, finetuning, examples)
         losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench, order))
         self._save(bench.parts.personal, order, bench.partition.shapes("personal"))
         return _reply(order, len(examples), _training_measures(examples, losses))
@@ -167,7 +166,7 @@ class Visitor:
         return examples
 
     def _batches(
-        self, bench: Workbench, order: Order, batch_size: int, examples: Examples, seed: int
+        self, bench: Workbench, order: Order, settings: Method | Finetuning, examples: Examples
     ) -> Shuffled:
         """Return the visit's batches, with a log message the first time in a run that one is left out."""
         # An update that draws a batch before it says what moves is taken to move everything.
@@ -178,7 +177,8 @@ class Visitor:
                 self._has_left_out = True
                 warn_of_leaving_out(order.device)
 
-        return draw_batches(examples, batch_size, bench.model, seed=seed, leave_out=leave_out)
+        seed = self._seed(order)
+        return draw_batches(examples, settings.batch_size, bench.model, seed=seed, leave_out=leave_out)
 
     def _loss(self, bench: Workbench, order: Order) -> LossFn:
         """Return the task's loss plus the penalties of this visit."""
@@ -190,6 +190,9 @@ class Visitor:
             sent=order.shared,
             proximal=proximal,
         )
+
+    def _seed(self, order: Order) -> int:
+        return derive_seed(self.seed, order.stage, order.round, order.device)
 
     def _workbench(self, order: Order) -> Workbench:
         return self._workbenches.find(order, self.roles[order.stage].personalization.on(order.device))

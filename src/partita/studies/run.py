@@ -34,7 +34,7 @@ from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.studies.local import local_executor, write_costs, write_derived
 from partita.studies.resume import resumed_config
-from partita.tasks.build import build_model
+from partita.tasks.build import initial_model
 from partita.tasks.task import Task
 from partita.training.evaluation import Summary
 from partita.training.pipeline import Pipeline, RoundCallback
@@ -121,7 +121,7 @@ def _is_over(run: Prepared) -> bool:
 def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
     """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
     config, inner = read_config(run.folder.config_file), RunFolder(run.folder.baseline_folder)
-    nested = _baseline(config, build_model(run.built.task, seed=config.seed))
+    nested = _baseline(config, initial_model(run.built.task, seed=config.seed))
     built = build(nested, run.folder.path)
     make_folder(inner.path, exist_ok=True)
     _write_config(nested, run.folder.path, inner, built.task)
