@@ -25,10 +25,10 @@ _HIGHEST = 62
 """Bits of the highest limb, so that one more term cannot overflow int64."""
 _DIGIT = 30
 """Bits of a weight that are multiplied at a time: with a limb, they fit in int64."""
-_ROUNDS = 1.5 * 2.0**52
+_ROUNDS = torch.tensor(1.5 * 2.0**52, dtype=torch.float64)
 """A float64 of up to 2^51 plus this one is rounded to a whole number, to the nearest and halves to even; the
 bits of the result, as an integer, are those of this number plus the whole number."""
-_ROUNDS_BITS = int(torch.tensor(_ROUNDS, dtype=torch.float64).view(torch.int64))
+_ROUNDS_BITS = _ROUNDS.view(torch.int64)
 
 
 def groups_of(tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
@@ -136,7 +136,8 @@ def _rounded(values: Tensor, scale: float) -> Tensor:
 
 def _rounded_fast(values: Tensor, scale: float) -> Tensor:
     """Return the same as int64, for values that are not float64 and that are at most 2^51 times the scale."""
-    double = values.double().mul_(scale).add_(_ROUNDS)
+    double = values.double()
+    torch.add(_ROUNDS, double, alpha=scale, out=double)
     return double.view(torch.int64).sub_(_ROUNDS_BITS)
 
 
