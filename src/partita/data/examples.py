@@ -40,7 +40,7 @@ class TensorExamples:
             raise ValueError(f"All tensors of a split must have the same number of rows, got {lengths}.")
 
     def __len__(self) -> int:
-        return len(self.tensors[0])
+        return self.tensors[0].shape[0]
 
     def batch_at(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the rows at `positions` of every tensor."""
