@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Examples, in_order
+from partita.data.moving import CPU, moved
 from partita.partition.tensors import look_inside
 from partita.protocol import Measures
 from partita.tasks.metrics import Metric, Undefined
@@ -20,6 +21,8 @@ _BATCH_SIZE = 256
 
 def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
     """Return the number of examples, the loss and every metric of the task, in eval mode.
+
+    Metrics are computed on the CPU, wherever the model is.
 
     Parameters require no gradient, but autograd stays enabled: a loss may compute gradients of its own. An
     undefined value is None, and `reason` gives the reason; where the loss is not finite, all values are None.
@@ -41,7 +44,7 @@ def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
             targets.append(target)
     with torch.no_grad():
         loss = sum(losses) / len(examples)
-        whole = _concatenate(predictions), _concatenate(targets)
+        whole = moved(_concatenate(predictions), CPU), moved(_concatenate(targets), CPU)
         values: dict[str, float | None] = {"loss": loss}
         reasons: list[str] = []
         for name, metric in task.metrics.items():
