@@ -4,6 +4,7 @@ The mean is a sum of integers (`sums.py`), so its bits do not depend on the orde
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -112,15 +113,25 @@ def digest_of(params: Params) -> str:
     return hashlib.sha256(to_bytes(params)).hexdigest()
 
 
-def to_bytes(params: Params, **about: str) -> bytes:
-    """Return the tensors in the safetensors format, with at most one metadata entry `about` them.
+def to_bytes(params: Params, **metadata: str) -> bytes:
+    """Return the tensors in the safetensors format, with at most one entry of `metadata`.
 
     Only one, because the format does not fix the order of several, and equal tensors must give equal bytes.
     """
-    if len(about) > 1:
-        raise ValueError(f"At most one metadata entry is allowed, got {sorted(about)!r}.")
+    if len(metadata) > 1:
+        raise ValueError(f"At most one metadata entry is allowed, got {sorted(metadata)!r}.")
     tensors = {name: tensor.detach().contiguous() for name, tensor in params.items()}
-    return safetensors.torch.save(tensors, metadata=about or None)
+    return safetensors.torch.save(tensors, metadata=metadata or None)
+
+
+def about(content: bytes) -> dict[str, str]:
+    """Return the metadata that `to_bytes` wrote.
+
+    >>> about(to_bytes({"u": torch.zeros(2)}, device="ann"))
+    {'device': 'ann'}
+    """
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + size]).get("__metadata__", {})
 
 
 def from_bytes(content: bytes) -> dict[str, Tensor]:

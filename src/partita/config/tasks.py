@@ -18,7 +18,7 @@ from partita.config.sections import in_section
 from partita.data.options import UNSEEN
 from partita.errors import ConfigError
 from partita.models.start import LoadReport, load_start
-from partita.params import Params, from_bytes
+from partita.params import Params
 from partita.protocol import derive_seed
 from partita.runs.folder import RunFolder
 from partita.tasks.build import initial_model, seeded
@@ -149,7 +149,7 @@ def _check_derived(task: Task, start: Path) -> None:
 
 def _read_tensors(path: Path) -> Params:
     try:
-        return from_bytes(path.read_bytes())
+        return RunFolder.tensors_in(path)
     except OSError as error:
         raise ConfigError(f"Cannot read `model.start`, `{path}`: {error.strerror}.") from None
     except SafetensorError as error:

@@ -85,6 +85,7 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
     if overrides:
         with FolderJournal(folder):
             _save(replace(config, made_with=still_made_with(config, path)), folder)
+        run = replace(run, folder=RunFolder(path))  # It reads the paths that are in its config now.
     return run
 
 
@@ -139,7 +140,15 @@ def _journal(run: Prepared) -> FolderJournal:
     fingerprint = fingerprint_of(
         built.task, built.personalization, built.plan, seed=seed, computing=computing
     )
-    return FolderJournal(run.folder, fingerprint)
+    return FolderJournal(run.folder, fingerprint, frozen=_frozen_in_file(built))
+
+
+def _frozen_in_file(built: Built) -> dict[str, str]:
+    """Return the frozen tensors that came unchanged from `model.start`, with their names in that file."""
+    if built.start is None:
+        return {}
+    frozen = built.personalization.partition.frozen_before.always - built.start.converted
+    return {name: given for name, given in built.start.loaded.items() if name in frozen}
 
 
 def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary:

@@ -40,11 +40,18 @@ def build_model(
     with one_thread():
         model = copy.deepcopy(initial_model(task, seed=seed))
         if state is not None:
-            copy_into(Partition(model, shared="*").of(model).shared, state)
+            copy_into(_without_frozen(model, personalization, state), state)
         if personalization is not None:
             with seeded(derive_seed(seed, "prepare")):
                 model = personalization.prepare(model)
     return model
+
+
+def _without_frozen(model: nn.Module, own: Personalization | None, state: Params) -> Params:
+    """Return the tensors of a plain model, without frozen ones that `state` lacks: these are as they were."""
+    frozen = own.partition.frozen_before.always if own else frozenset[str]()
+    tensors = Partition(model, shared="*").of(model).shared
+    return {name: tensor for name, tensor in tensors.items() if name in state or name not in frozen}
 
 
 def split_by_stage(
