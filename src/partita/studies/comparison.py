@@ -14,9 +14,9 @@ from partita.durable import locked, replace_file
 from partita.errors import ConfigError, RunFailed, described
 from partita.methods import registry
 from partita.methods.named import Citation
-from partita.params import to_bytes
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
+from partita.runs.frozen import bytes_without, frozen_in
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.columns import chosen
@@ -232,5 +232,5 @@ def final_model(run: RunFolder) -> Path:
         return pretrained.resolve()
     if not whole.exists():
         tensors = {**run.shared(Stage.PRETRAINED), **run.shared(Stage.PERSONALIZED)}
-        replace_file(whole, to_bytes(tensors))
+        replace_file(whole, bytes_without(tensors, frozen_in(pretrained.read_bytes())))
     return whole.resolve()

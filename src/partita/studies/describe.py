@@ -17,7 +17,7 @@ from partita.errors import ConfigError
 from partita.methods import registry
 from partita.models.parts import partition_names
 from partita.models.start import LoadReport
-from partita.tasks.build import build_model
+from partita.tasks.build import initial_model
 from partita.training.costs import CostModel, Costs, cost_model_of
 
 
@@ -55,7 +55,7 @@ def describe(config: Config, beside: Path) -> Description:
 def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description:
     task, start = build_task(config, beside)
     with own_code("The model"):
-        build_model(task, seed=config.seed)
+        initial_model(task, seed=config.seed)
     with own_code("The task"):
         costs = cost_model_of(task, seed=config.seed)
     own = build_partition(config.partition, costs.model)
