@@ -118,11 +118,11 @@ def test_an_interrupted_comparison_is_resumed_with_its_task(
 ) -> None:
     real, begun = runner.finish, list[Any]()
 
-    def stop_in_the_third(prepared: Any, watch: Any) -> Any:
+    def stop_in_the_third(prepared: Any, *arguments: Any) -> Any:
         begun.append(prepared)
         if len(begun) == 3:
             raise KeyboardInterrupt
-        return real(prepared, watch)
+        return real(prepared, *arguments)
 
     monkeypatch.setattr(runner, "finish", stop_in_the_third)
     with pytest.raises(KeyboardInterrupt):

@@ -3,7 +3,7 @@
 import itertools
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -96,20 +96,24 @@ def _build(config: Config, beside: Path) -> Built:
     return built
 
 
-def finish(run: Prepared, watch: RoundCallback | None = None) -> Summary:
+def finish(run: Prepared, watch: RoundCallback | None = None, cores: Callable[[], int] | None = None) -> Summary:
     """Run what is left of a run, its baseline included, and return the summary.
 
-    The watchers that the config names are called after every round before `watch`, which may end the run by
-    raising.
+    Args:
+        run: the run.
+        watch: called after every round, after the watchers that the config names; it may end the run by
+            raising.
+        cores: the number of processes that may visit devices, asked before every round; by default the
+            config's `workers`.
     """
     folder, values = run.folder.path.resolve(), to_values(run.config)
     wanted = {} if _is_over(run) else run.built.watchers
     factories = {name: partial(make, folder, values) for name, make in wanted.items()}
     # The journal comes first: it refuses a folder that is not a run's, before watchers write there.
     with _journal(run) as journal, Watchers(factories, then=watch) as watchers:
-        summary = _run(run, journal, watchers)
+        summary = _run(run, journal, watchers, cores)
         if run.config.finetune.baseline:
-            _run_baseline(run, watchers)
+            _run_baseline(run, watchers, cores)
     return summary
 
 
@@ -118,7 +122,7 @@ def _is_over(run: Prepared) -> bool:
     return run.folder.is_finished and not (run.config.finetune.baseline and run.folder.baseline is None)
 
 
-def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
+def _run_baseline(run: Prepared, watch: RoundCallback, cores: Callable[[], int] | None) -> None:
     """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
     config, inner = read_config(run.folder.config_file), RunFolder(run.folder.baseline_folder)
     nested = _baseline(config, build_model(run.built.task, seed=config.seed))
@@ -129,7 +133,7 @@ def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
         raise RunFailed(f"The baseline cannot start from the pretrained model: {built.start}.")
     own = Prepared(nested, built, inner)
     with _journal(own) as journal:
-        _run(own, journal, labeled(watch, inner.path.name))
+        _run(own, journal, labeled(watch, inner.path.name), cores)
 
 
 def _journal(run: Prepared) -> FolderJournal:
@@ -138,8 +142,11 @@ def _journal(run: Prepared) -> FolderJournal:
     return FolderJournal(run.folder, fingerprint)
 
 
-def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary:
+def _run(
+    run: Prepared, journal: FolderJournal, watch: RoundCallback, cores: Callable[[], int] | None
+) -> Summary:
     built, seed, folder = run.built, run.config.seed, run.folder
+    execution = built.execution if cores is None else replace(built.execution, workers=cores())
     boards = (
         {"report.tensorboard": partial(TensorBoard, folder.path)} if run.config.report.tensorboard else {}
     )
@@ -150,7 +157,7 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
         with (
             Watchers(boards, then=watch) as watchers,
             local_executor(
-                built.task, built.personalization, built.plan, store, seed=seed, execution=built.execution
+                built.task, built.personalization, built.plan, store, seed=seed, execution=execution
             ) as executor,
         ):
             pipeline = Pipeline(
