@@ -197,7 +197,7 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.
         (["--dry-run", "partitions=adapter"], "FedAlt adapter: [partition] Net names no part 'adapter'."),
         (
             ["--resume", "taken"],
-            "A resumed comparison takes its config from its folder: give no other argument.",
+            "A resumed comparison takes its config from its folder: give no other argument than `workers=N`.",
         ),
     ],
 )

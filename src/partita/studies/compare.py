@@ -6,7 +6,7 @@ by round.
 """
 
 import shutil
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from partita.studies import run as runner
 from partita.studies.cells import Cell, base_of
 from partita.studies.comparison import Comparison, reopen
 from partita.studies.jobs import CallbackFailed, Cores, InThisProcess, Job, Runner, Told, Values
+from partita.studies.pool import runner_of
 from partita.studies.same_task import check_same_task
 from partita.studies.searches import Searches, carry_out_in_search
 from partita.training.journal import RoundRow
@@ -51,6 +52,14 @@ def finish(
         except CallbackFailed as failure:
             raise failure.error from None
     return comparison.failed()
+
+
+def runner_for(comparison: Comparison) -> AbstractContextManager[Runner]:
+    """Return what runs the cells of a comparison, as many at a time as it has workers.
+
+    It must be entered before threads are started, such as that of a progress display.
+    """
+    return runner_of(comparison.execution, partial(carry_out, comparison))
 
 
 def carry_out(comparison: Comparison, values: Values, watch: RoundCallback, cores: Cores) -> Values:
@@ -96,7 +105,9 @@ class Cells:
 
     def _count(self) -> int:
         """Return how many cells are done and methods tuned."""
-        done = [c for c in self._comparison.cells if c.name not in self._running and self._comparison.is_done(c)]
+        done = [
+            c for c in self._comparison.cells if c.name not in self._running and self._comparison.is_done(c)
+        ]
         return len(done) + self._searches.ended
 
     def _next_cell(self) -> Job | None:
@@ -104,7 +115,7 @@ class Cells:
             if cell.name not in self._running and self._is_ready(cell):
                 with ExitStack() as stack:
                     is_ours = stack.enter_context(locked(self._comparison.lock_file(cell)))
-                    if is_ours and not self._comparison.is_done(cell):
+                    if is_ours and self._is_free(cell) and not self._comparison.is_done(cell):
                         return self._job_of(cell, stack.pop_all())
         return None
 
@@ -114,6 +125,14 @@ class Cells:
             return False
         start = self._comparison.start_of(cell)
         return start is None or self._comparison.run_of(start).is_finished
+
+    def _is_free(self, cell: Cell) -> bool:
+        """Return whether nothing is writing a cell's run, such as a process whose parent was just killed."""
+        folder = self._comparison.folder_of(cell)
+        if not folder.exists():
+            return True
+        with locked(folder) as is_free:
+            return is_free
 
     def _job_of(self, cell: Cell, lock: ExitStack) -> Job:
         folder = self._comparison.folder_of(cell).relative_to(self._comparison.folder)

@@ -96,7 +96,9 @@ def _build(config: Config, beside: Path) -> Built:
     return built
 
 
-def finish(run: Prepared, watch: RoundCallback | None = None, cores: Callable[[], int] | None = None) -> Summary:
+def finish(
+    run: Prepared, watch: RoundCallback | None = None, cores: Callable[[], int] | None = None
+) -> Summary:
     """Run what is left of a run, its baseline included, and return the summary.
 
     Args:

@@ -12,7 +12,7 @@ taken note of again, in their order.
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from partita.errors import ConfigError, InUse, RunFailed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
 from partita.studies.jobs import CallbackFailed, InThisProcess, Job, Runner, Told, Values
+from partita.studies.pool import runner_of
 from partita.studies.same_task import check_same_task
 from partita.studies.trial_runs import Pretraining, carry_out, committed, pretrains, trial_job_values
 from partita.studies.trial_warnings import warn_of_equals, warn_of_unmeasured
@@ -61,10 +62,20 @@ def tune(
             raise InUse(f"Another process is running the search in `{tuning.folder}`.")
         search = Search(tuning)
         try:
-            (runner or InThisProcess(partial(carry_out, tuning))).carry_out(search, Told(on_progress, on_round))
+            (runner or InThisProcess(partial(carry_out, tuning))).carry_out(
+                search, Told(on_progress, on_round)
+            )
         except CallbackFailed as failure:
             raise failure.error from None
         return search.result()
+
+
+def runner_for(tuning: Tuning) -> AbstractContextManager[Runner]:
+    """Return what runs the trials of a search, as many at a time as it has workers.
+
+    It must be entered before threads are started, such as that of a progress display.
+    """
+    return runner_of(tuning.execution, partial(carry_out, tuning))
 
 
 @dataclass(eq=False)
