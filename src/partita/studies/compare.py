@@ -22,8 +22,8 @@ from partita.progress.watchers import ignore
 from partita.studies import run as runner
 from partita.studies.cells import Cell, base_of
 from partita.studies.comparison import Comparison, reopen
+from partita.studies.job_pool import runner_of
 from partita.studies.jobs import CallbackFailed, Cores, InThisProcess, Job, Runner, Told, Values
-from partita.studies.pool import runner_of
 from partita.studies.same_task import check_same_task
 from partita.studies.searches import Searches, carry_out_in_search
 from partita.training.journal import RoundRow

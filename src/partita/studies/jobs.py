@@ -18,8 +18,8 @@ from partita.training.pipeline import RoundCallback
 
 Values = Mapping[str, Any]
 """Strings, numbers, booleans, None, and lists and mappings of them."""
-Cores = Callable[[], int]
-"""Returns the number of processes that may visit the devices of the next round."""
+Cores = int | Callable[[], int]
+"""The number of processes that may visit devices; a function is asked before every round."""
 Work = Callable[[Values, RoundCallback, Cores], Values]
 """Does a job with some values, calls the callback after every round, and returns the result."""
 PAUSE = 1.0
@@ -172,7 +172,7 @@ class InThisProcess:
 
         job.owner.begin(job)
         try:
-            result = self.work(job.values, watch, lambda: 1)
+            result = self.work(job.values, watch, 1)
         except Stopped:
             return
         except Exception as error:

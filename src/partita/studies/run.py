@@ -97,7 +97,7 @@ def _build(config: Config, beside: Path) -> Built:
 
 
 def finish(
-    run: Prepared, watch: RoundCallback | None = None, cores: Callable[[], int] | None = None
+    run: Prepared, watch: RoundCallback | None = None, cores: int | Callable[[], int] | None = None
 ) -> Summary:
     """Run what is left of a run, its baseline included, and return the summary.
 
@@ -105,8 +105,8 @@ def finish(
         run: the run.
         watch: called after every round, after the watchers that the config names; it may end the run by
             raising.
-        cores: the number of processes that may visit devices, asked before every round; by default the
-            config's `workers`.
+        cores: the number of processes that may visit devices, by default the config's `workers`; a function
+            is asked before every round.
     """
     folder, values = run.folder.path.resolve(), to_values(run.config)
     wanted = {} if _is_over(run) else run.built.watchers
@@ -124,7 +124,7 @@ def _is_over(run: Prepared) -> bool:
     return run.folder.is_finished and not (run.config.finetune.baseline and run.folder.baseline is None)
 
 
-def _run_baseline(run: Prepared, watch: RoundCallback, cores: Callable[[], int] | None) -> None:
+def _run_baseline(run: Prepared, watch: RoundCallback, cores: int | Callable[[], int] | None) -> None:
     """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
     config, inner = read_config(run.folder.config_file), RunFolder(run.folder.baseline_folder)
     nested = _baseline(config, build_model(run.built.task, seed=config.seed))
@@ -145,10 +145,10 @@ def _journal(run: Prepared) -> FolderJournal:
 
 
 def _run(
-    run: Prepared, journal: FolderJournal, watch: RoundCallback, cores: Callable[[], int] | None
+    run: Prepared, journal: FolderJournal, watch: RoundCallback, cores: int | Callable[[], int] | None
 ) -> Summary:
     built, seed, folder = run.built, run.config.seed, run.folder
-    execution = built.execution if cores is None else replace(built.execution, workers=cores())
+    execution = replace(built.execution, workers=cores) if isinstance(cores, int) else built.execution
     boards = (
         {"report.tensorboard": partial(TensorBoard, folder.path)} if run.config.report.tensorboard else {}
     )
@@ -159,7 +159,13 @@ def _run(
         with (
             Watchers(boards, then=watch) as watchers,
             local_executor(
-                built.task, built.personalization, built.plan, store, seed=seed, execution=execution
+                built.task,
+                built.personalization,
+                built.plan,
+                store,
+                seed=seed,
+                execution=execution,
+                processes=None if isinstance(cores, int) else cores,
             ) as executor,
         ):
             pipeline = Pipeline(

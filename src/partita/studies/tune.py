@@ -28,8 +28,8 @@ from partita.durable import locked, replace_file
 from partita.errors import ConfigError, InUse, RunFailed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
+from partita.studies.job_pool import runner_of
 from partita.studies.jobs import CallbackFailed, InThisProcess, Job, Runner, Told, Values
-from partita.studies.pool import runner_of
 from partita.studies.same_task import check_same_task
 from partita.studies.trial_runs import Pretraining, carry_out, committed, pretrains, trial_job_values
 from partita.studies.trial_warnings import warn_of_equals, warn_of_unmeasured

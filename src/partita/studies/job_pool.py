@@ -28,8 +28,9 @@ from partita.executors.output import Replay
 from partita.executors.processes import Child, Nursery
 from partita.executors.remote_errors import error_of
 from partita.executors.settings import Execution
+from partita.studies.job_process import do_job
 from partita.studies.jobs import PAUSE, InThisProcess, Job, Runner, Study, Told, Work
-from partita.studies.pool_process import do_job
+from partita.studies.local import needs_workers
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +46,14 @@ _BYTES = 4
 
 @contextlib.contextmanager
 def runner_of(execution: Execution, work: Work) -> Iterator[Runner]:
-    """Yield what runs a study's jobs: this process if there is one worker, otherwise a pool.
+    """Yield what runs a study's jobs: this process if there is one worker, otherwise others.
 
     It must be entered before threads are started, such as that of a progress display.
     """
-    if execution.processes == 1:
+    if not needs_workers(execution):
         yield InThisProcess(work)
         return
-    with Pool(execution.processes, work) as pool:
+    with JobPool(execution.processes, work) as pool:
         yield pool
 
 
@@ -87,7 +88,7 @@ class _Running:
             os.kill(self.child.pid, signal.SIGTERM)
 
 
-class Pool:
+class JobPool:
     """Carries out several jobs at a time, each in a process of its own.
 
     Args:
