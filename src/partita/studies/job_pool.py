@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from partita.data.cache import divide_caches
+from partita.data.cache import ExampleCache
 from partita.errors import RunFailed
 from partita.executors.messages import receive
 from partita.executors.output import Replay
@@ -161,7 +161,7 @@ class JobPool:
 
     def _serve(self, connection: socket.socket, values: Mapping[str, Any]) -> None:
         """Do one job, in the process that was forked for it."""
-        divide_caches(self._cores)
+        ExampleCache.processes = self._cores
         do_job(connection, values["job"], self._work, lambda: self._cores_at(values["slot"]))
 
     def _listen(self, study: Study, told: Told) -> None:
