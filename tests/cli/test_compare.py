@@ -143,14 +143,14 @@ def test_a_failed_run_is_reported_and_the_command_fails(
 def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(here)
 
-    assert main(["compare", "mine.toml", "--dry-run", "partitions=input,output", "tune=2"]) == 0
+    assert main(["compare", "mine.toml", "--dry-run", "partitions=input,output", "tune=2", "workers=3"]) == 0
 
     out = capsys.readouterr().out
     kinds = ("start", "local", "fedavg", "fedalt-input", "fedalt-output", "fedper")
     assert all(f"  {kind}-{seed} " in out for kind in kinds for seed in (5, 6))
     title = " ".join(out.split("run  ")[0].split())
     assert title.startswith("12 runs: about ")
-    assert title.endswith("for 2 trials per method in one process")
+    assert title.endswith("for 2 trials per method with 3 workers")
     assert contents(here) == before
 
 

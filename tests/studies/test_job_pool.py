@@ -245,7 +245,9 @@ def test_a_cell_that_is_killed_resumes_from_its_last_round(tmp_path: Path) -> No
         assert compare.finish(comparison, quiet, lambda line, *_: rounds.append(line["run"]), pool) == {}
 
     assert killed.exists()
-    runs = [each.run_of(cell) for each in (whole, comparison) for cell in each.cells if cell.method == "fedavg"]
+    runs = [
+        each.run_of(cell) for each in (whole, comparison) for cell in each.cells if cell.method == "fedavg"
+    ]
     assert rounds.count("cells/fedavg-3") == len(list(runs[0].committed_rounds()))
     assert same_bits(*(from_bytes(run.shared_file("personalized").read_bytes()) for run in runs))
 

@@ -503,7 +503,10 @@ def test_an_interrupted_search_says_how_to_resume_it_and_resumes(
     ("arguments", "words"),
     [
         (["conf"], "`conf` is not the folder of a search: it has no `search.json`."),
-        (["conf", "seed=2"], "A resumed search takes its config from its folder: give no other argument than `workers=N`."),
+        (
+            ["conf", "seed=2"],
+            "A resumed search takes its config from its folder: give no other argument than `workers=N`.",
+        ),
         (["conf", "--trials", "2"], "A resumed search takes its config from its folder"),
     ],
 )
