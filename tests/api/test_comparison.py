@@ -75,6 +75,21 @@ def test_a_comparison_from_python_has_the_bits_of_the_command(
     ]
 
 
+def test_a_comparison_runs_in_processes_and_is_resumed_with_other_workers(
+    mine: partita.ComparisonResult, tmp_path: Path
+) -> None:
+    own = task()
+    closure = own.with_model(lambda: own.model())  # No other process could import it.
+
+    result = compared(tmp_path / "mine", closure, seeds=2, workers=2)
+
+    assert tables(result.folder) == tables(mine.folder)
+    again = compared(tmp_path / "mine", own, seeds=2, resume=True, workers=1)
+    assert again.runs.keys() == mine.runs.keys()
+    with pytest.raises(ConfigError, match="`workers` is not a setting: use the argument `workers`"):
+        compared(tmp_path / "other", settings={**SETTINGS, "workers": 2})
+
+
 def test_tables_and_rows_by_device_are_those_in_the_folder(mine: partita.ComparisonResult) -> None:
     written = table(mine.folder)
     for row, record in zip(written, mine.tables["methods"].records, strict=True):

@@ -14,7 +14,7 @@ from partita.training.journal import RoundRow
 
 SearchSpace = Mapping[str, Sequence[Any]]
 """The values to try, by dotted key of the config."""
-_NOT_SEARCHED = ("seed", "evaluate.", "task.validation", "out", "name", "compare.")
+_NOT_SEARCHED = ("seed", "evaluate.", "task.validation", "out", "name", "compare.", "workers")
 """Keys that must be the same in all trials."""
 _KEPT = 67.0
 """Percentage of trials that continue at each check; the others are stopped."""

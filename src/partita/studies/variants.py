@@ -132,6 +132,8 @@ def check(base: Config) -> None:
 def _check_settings(method: str, settings: object) -> None:
     if not isinstance(settings, Mapping):
         raise ConfigError(f"`compare.settings.{method}` must be a section, got {settings!r}.")
+    if "workers" in settings:
+        raise ConfigError(f"`compare.settings.{method}` cannot set `workers`: all methods share them.")
     for key, name in _LISTED.items():
         if value_at(settings, key) is not None:
             raise ConfigError(f"`compare.settings.{method}` cannot set `{key}`: use `compare.{name}` for it.")
