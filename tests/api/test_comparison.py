@@ -78,8 +78,13 @@ def test_a_comparison_from_python_has_the_bits_of_the_command(
 def test_a_comparison_runs_in_processes_and_is_resumed_with_other_workers(
     mine: partita.ComparisonResult, tmp_path: Path
 ) -> None:
-    own = task()
-    closure = own.with_model(lambda: own.model())  # No other process could import it.
+    own, built = task(), list[int]()
+
+    def build() -> Any:  # A closure: no other process could import it.
+        built.append(1)
+        return own.model()
+
+    closure = own.with_model(build)
 
     result = compared(tmp_path / "mine", closure, seeds=2, workers=2)
 

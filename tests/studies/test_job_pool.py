@@ -127,7 +127,7 @@ def test_exceptions_log_messages_and_printed_text_arrive_in_the_parent(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     def work(values: Values, *_: Any) -> Values:
-        print("printed")
+        sys.stdout.write("printed\n")
         logging.getLogger("partita.mine").warning("logged by %s", values["name"])
         if values["name"] == "bad":
             raise ZeroDivisionError("my own mistake")
@@ -168,9 +168,9 @@ def test_an_exception_of_a_callback_ends_all_processes(tmp_path: Path) -> None:
         if len(processes) == 2:
             raise BrokenPipeError
 
+    jobs = Jobs(*({"name": name, "closed": str(tmp_path / name)} for name in ("a", "b", "c")))
     with pytest.raises(CallbackFailed):
-        names = [{"name": name, "closed": str(tmp_path / name)} for name in ("a", "b", "c")]
-        carried_out(Jobs(*names), endless, told=Told(quiet, refuse))
+        carried_out(jobs, endless, told=Told(quiet, refuse))
 
     assert set(processes) == {"a", "b"}
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
