@@ -19,8 +19,9 @@ from partita.params import from_bytes
 from partita.report.tables.comparison import write_comparison_tables
 from partita.studies import compare, tune
 from partita.studies.comparison import Comparison
+from partita.studies.cores import Cores
 from partita.studies.job_pool import JobPool
-from partita.studies.jobs import CallbackFailed, Cores, Job, Told, Values
+from partita.studies.jobs import CallbackFailed, Callbacks, Job, Values
 from partita.studies.trials import Sampler
 from partita.studies.tuning import Tuning, begin
 from partita.training.journal import RoundRow
@@ -69,9 +70,11 @@ class Jobs:
         self.results[job.name] = error
 
 
-def carried_out(jobs: Jobs, work: Callable[..., Values], cores: int = 2, told: Told | None = None) -> Jobs:
+def carried_out(
+    jobs: Jobs, work: Callable[..., Values], cores: int = 2, callbacks: Callbacks | None = None
+) -> Jobs:
     with JobPool(cores, work) as pool:
-        pool.carry_out(jobs, told or Told(quiet))
+        pool.carry_out(jobs, callbacks or Callbacks(quiet))
     return jobs
 
 
@@ -84,6 +87,7 @@ def test_the_first_and_the_last_job_have_all_cores(tmp_path: Path) -> None:
     def work(values: Values, watch: RoundCallback, cores: Cores) -> Values:
         assert callable(cores)
         if values["name"] == "second":
+            wait_for(lambda: cores() == 2)  # There is another job, and a third core.
             (tmp_path / "second").touch()
             wait_for((tmp_path / "third").exists)
         if values["name"] == "third":
@@ -101,7 +105,6 @@ def test_the_first_and_the_last_job_have_all_cores(tmp_path: Path) -> None:
     carried_out(jobs, work, cores=3)
 
     assert jobs.begun == ["first", "second", "third"]
-    # Of three cores, one of two jobs has two.
     assert [jobs.results[name] for name in jobs.begun] == [{"cores": 3}, {"cores": 2}, {"cores": [1, 3]}]
 
 
@@ -170,7 +173,7 @@ def test_an_exception_of_a_callback_ends_all_processes(tmp_path: Path) -> None:
 
     jobs = Jobs(*({"name": name, "closed": str(tmp_path / name)} for name in ("a", "b", "c")))
     with pytest.raises(CallbackFailed):
-        carried_out(jobs, endless, told=Told(quiet, refuse))
+        carried_out(jobs, endless, callbacks=Callbacks(quiet, refuse))
 
     assert set(processes) == {"a", "b"}
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}

@@ -22,8 +22,9 @@ from partita.progress.watchers import ignore
 from partita.studies import run as runner
 from partita.studies.cells import Cell, base_of
 from partita.studies.comparison import Comparison, reopen
+from partita.studies.cores import Cores, executor_with
 from partita.studies.job_pool import runner_of
-from partita.studies.jobs import CallbackFailed, Cores, InThisProcess, Job, Runner, Told, Values
+from partita.studies.jobs import CallbackFailed, Callbacks, InThisProcess, Job, Runner, Values
 from partita.studies.same_task import check_same_task
 from partita.studies.searches import Searches, carry_out_in_search
 from partita.training.journal import RoundRow
@@ -48,7 +49,7 @@ def finish(
     own = runner or InThisProcess(partial(carry_out, comparison))
     with ExitStack() as held:
         try:
-            own.carry_out(Cells(comparison, held), Told(on_progress, on_round))
+            own.carry_out(Cells(comparison, held), Callbacks(on_progress, on_round))
         except CallbackFailed as failure:
             raise failure.error from None
     return comparison.failed()
@@ -67,7 +68,7 @@ def carry_out(comparison: Comparison, values: Values, watch: RoundCallback, core
     if "cell" not in values:
         return carry_out_in_search(comparison, values, watch, cores)
     cell = next(cell for cell in comparison.cells if cell.name == values["cell"])
-    runner.finish(comparison.prepare(cell), watch, cores)
+    runner.finish(comparison.prepare(cell), watch, executor_with(cores))
     return {}
 
 

@@ -29,7 +29,7 @@ from partita.executors.processes import Child, Nursery
 from partita.executors.remote_errors import error_of
 from partita.executors.settings import Execution
 from partita.studies.job_process import do_job
-from partita.studies.jobs import PAUSE, InThisProcess, Job, Runner, Study, Told, Work
+from partita.studies.jobs import PAUSE, Callbacks, InThisProcess, Job, Runner, Study, Work
 from partita.studies.local import needs_workers
 
 logger = logging.getLogger(__name__)
@@ -119,13 +119,13 @@ class JobPool:
         self._nursery.__exit__(kind, error, trace)
         self._selector.close()
 
-    def carry_out(self, study: Study, told: Told) -> None:
+    def carry_out(self, study: Study, callbacks: Callbacks) -> None:
         """Carry out all jobs, together with other processes."""
         try:
             while self._running or not study.is_over:
                 self._start(study)
                 if self._running:
-                    self._listen(study, told)
+                    self._listen(study, callbacks)
                 else:
                     time.sleep(PAUSE)
         finally:
@@ -164,7 +164,7 @@ class JobPool:
         ExampleCache.processes = self._cores
         do_job(connection, values["job"], self._work, lambda: self._cores_at(values["slot"]))
 
-    def _listen(self, study: Study, told: Told) -> None:
+    def _listen(self, study: Study, callbacks: Callbacks) -> None:
         """Take what processes send, until one of them has ended or a moment has passed."""
         until = time.monotonic() + PAUSE
         has_ended = False
@@ -174,18 +174,18 @@ class JobPool:
                     has_ended = True
                     self._bury(key.data)
                 else:
-                    self._take(key.data, message, study, told)
+                    self._take(key.data, message, study, callbacks)
             self._end_settled()
 
-    def _take(self, one: _Running, message: Mapping[str, Any], study: Study, told: Told) -> None:
+    def _take(self, one: _Running, message: Mapping[str, Any], study: Study, callbacks: Callbacks) -> None:
         """Take a message of a process."""
         job = one.job
         match message:
             case {"round": [line, done, total]}:
                 if not job.is_settled:
-                    told.after(job, line, done, total)
+                    callbacks.after(job, line, done, total)
                     job.note(line, done, total)
-                    told.show(study, [each.job for each in self._running if not each.job.is_settled])
+                    callbacks.show(study, [each.job for each in self._running if not each.job.is_settled])
             case {"end": result}:
                 one.has_ended = True
                 if not job.is_settled:

@@ -6,7 +6,8 @@ from types import FrameType
 
 from partita.executors.output import Link, forward_output
 from partita.executors.remote_errors import error_values
-from partita.studies.jobs import Cores, Values, Work
+from partita.studies.cores import Cores
+from partita.studies.jobs import Values, Work
 from partita.training.journal import RoundRow
 
 

@@ -13,13 +13,12 @@ from typing import Any, Protocol
 from partita.progress.bar import OnProgress
 from partita.progress.display import RunProgress
 from partita.progress.watchers import ignore, labeled
+from partita.studies.cores import Cores
 from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
 
 Values = Mapping[str, Any]
 """Strings, numbers, booleans, None, and lists and mappings of them."""
-Cores = int | Callable[[], int]
-"""The number of processes that may visit devices; a function is asked before every round."""
 Work = Callable[[Values, RoundCallback, Cores], Values]
 """Does a job with some values, calls the callback after every round, and returns the result."""
 PAUSE = 1.0
@@ -98,7 +97,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class Told:
+class Callbacks:
     """The callbacks of a study's caller: what they raise ends the study, where other exceptions end a job."""
 
     on_progress: OnProgress
@@ -143,7 +142,7 @@ def _text(running: Sequence[Job]) -> str:
 class Runner(Protocol):
     """Carries out all jobs of a study."""
 
-    def carry_out(self, study: Study, told: Told) -> None:
+    def carry_out(self, study: Study, callbacks: Callbacks) -> None:
         """Carry out all jobs, together with other processes."""
         ...
 
@@ -154,19 +153,19 @@ class InThisProcess:
 
     work: Work
 
-    def carry_out(self, study: Study, told: Told) -> None:
+    def carry_out(self, study: Study, callbacks: Callbacks) -> None:
         """Carry out all jobs, together with other processes."""
         while not study.is_over:
             if (job := study.next()) is None:
                 time.sleep(PAUSE)
             else:
-                self._do(job, study, told)
+                self._do(job, study, callbacks)
 
-    def _do(self, job: Job, study: Study, told: Told) -> None:
+    def _do(self, job: Job, study: Study, callbacks: Callbacks) -> None:
         def watch(line: RoundRow, done: int, total: int) -> None:
-            told.after(job, line, done, total)
+            callbacks.after(job, line, done, total)
             job.note(line, done, total)
-            told.show(study, [job])
+            callbacks.show(study, [job])
             if job.is_settled:
                 raise Stopped
 

@@ -11,7 +11,8 @@ from typing import Any
 from partita.durable import locked, make_folder, replace_file
 from partita.studies.cells import START, Cell
 from partita.studies.comparison import Comparison, final_model, first_seed
-from partita.studies.jobs import Cores, Job, Values
+from partita.studies.cores import Cores
+from partita.studies.jobs import Job, Values
 from partita.studies.search import space_of
 from partita.studies.trial_runs import Pretraining, carry_out
 from partita.studies.tune import Search

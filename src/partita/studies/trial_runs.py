@@ -19,7 +19,8 @@ from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages
 from partita.studies import run as runner
-from partita.studies.jobs import Cores, Job, Values
+from partita.studies.cores import Cores, executor_with
+from partita.studies.jobs import Job, Values
 from partita.studies.tuning import Tuning, folder_of, trial_values
 from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
@@ -120,14 +121,16 @@ def carry_out(tuning: Tuning, values: Values, watch: RoundCallback, cores: Cores
         RunFailed: the run cannot continue.
     """
     if values["trial"] is None:
-        runner.finish(runner.prepare_or_resume(_pretraining(tuning), tuning.beside), watch, cores)
+        runner.finish(
+            runner.prepare_or_resume(_pretraining(tuning), tuning.beside), watch, executor_with(cores)
+        )
         return {}
     number = values["trial"]
     changes: dict[str, Any] = {"out": str(tuning.folder / folder_of(number))}
     if values["start"]:
         changes |= {"model.start": values["start"], "model.start_names": None, "pretrain.rounds": 0}
     own = with_values(trial_values(tuning.values, values["choice"], checks=values["checks"]), changes)
-    runner.finish(runner.prepare_or_resume(config_of(own), tuning.beside), watch, cores)
+    runner.finish(runner.prepare_or_resume(config_of(own), tuning.beside), watch, executor_with(cores))
     return _result(RunFolder(tuning.folder / folder_of(number)))
 
 

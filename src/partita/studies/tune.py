@@ -29,12 +29,13 @@ from partita.errors import ConfigError, InUse, RunFailed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
 from partita.studies.job_pool import runner_of
-from partita.studies.jobs import CallbackFailed, InThisProcess, Job, Runner, Told, Values
+from partita.studies.jobs import CallbackFailed, Callbacks, InThisProcess, Job, Runner, Values
 from partita.studies.same_task import check_same_task
 from partita.studies.trial_runs import Pretraining, carry_out, committed, pretrains, trial_job_values
 from partita.studies.trial_warnings import warn_of_equals, warn_of_unmeasured
 from partita.studies.trials import Judge, Sampler, Trial, Tuned, warn_of_ends
 from partita.studies.tuning import Tuning, folder_of, trial_config
+from partita.tasks.metrics import Direction
 from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
 
@@ -63,7 +64,7 @@ def tune(
         search = Search(tuning)
         try:
             (runner or InThisProcess(partial(carry_out, tuning))).carry_out(
-                search, Told(on_progress, on_round)
+                search, Callbacks(on_progress, on_round)
             )
         except CallbackFailed as failure:
             raise failure.error from None
@@ -121,7 +122,8 @@ class Search:
         check_same_task(config, tuning.beside, tuning.fingerprint)
         task, _ = build_task(config, tuning.beside)
         warn_of_unmeasured(task, config)
-        self._metric, self._direction = task.headline, task.metrics[task.headline].direction
+        self._metric = task.headline
+        self._direction: Direction = task.metrics[task.headline].direction
         own = {key: _value_in(config, key) for key in tuning.space}
         self._sampler = Sampler(
             tuning.space, own=own, direction=self._direction, seed=config.seed, trials=tuning.trials
