@@ -1,9 +1,12 @@
 """Every executor gives the same bits: in one process, in one worker process and in several."""
 
+import contextlib
 import gc
 import json
 import os
+import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -205,6 +208,40 @@ def test_a_visit_that_takes_too_long_is_a_failure_and_the_run_goes_on() -> None:
     (line,) = (line for line in result.rounds if line["work"] == "update")
     assert line["failed"]["d0"] == "The visit took longer than `timeout` = 1 s, twice."
     assert line["heard"]
+
+
+def worker_pids() -> list[int]:
+    """Return the processes that a process of this one has started."""
+    parents: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            _, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            parents.setdefault(int(parent), []).append(int(folder.name))
+    return [pid for nursery in parents.get(os.getpid(), []) for pid in parents.get(nursery, [])]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_500_rounds_with_a_worker_killed_every_20_change_no_bit(tmp_path: Path) -> None:
+    task, draw = affine_task(devices=affine_devices(20)), random.Random(1)
+    method = FedAlt(shared_lr=0.01, batch_size=4)
+    plan = Plan(personalize=Training(method=method, rounds=500, devices_per_round=10))
+    killed: list[int] = []
+
+    def kill(pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    def watch(line: Any, done: int, total: int) -> None:
+        if done % 20 == 0 and done < total:
+            threading.Timer(draw.uniform(0, 0.01), kill, [draw.choice(worker_pids())]).start()
+
+    pipeline(task, offset(task), plan, out=tmp_path / "serial")
+    pipeline(task, offset(task), plan, out=tmp_path / "killed", workers=2, watch=watch)
+
+    assert len(killed) >= 20
+    assert content_of(tmp_path / "killed") == content_of(tmp_path / "serial")
 
 
 class Whole(nn.Module):
