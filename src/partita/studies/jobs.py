@@ -69,9 +69,14 @@ class Job:
         self.progress, self.share = self.progress.after(line), done / total
         self.owner.note(self, line)
 
+    @property
+    def percent(self) -> str:
+        """The share of it that is done, in whole percent."""
+        return f"{int(100 * self.share + 1e-6)} %"
+
     def __str__(self) -> str:
         """Return its name and its progress."""
-        return ", ".join(filter(None, (self.name, f"{int(100 * self.share)} %", self.progress.evaluation)))
+        return ", ".join(filter(None, (self.name, self.percent, self.progress.evaluation)))
 
 
 class Study(Protocol):
@@ -134,7 +139,7 @@ def _text(running: Sequence[Job]) -> str:
     """
     if len(running) == 1:
         return str(running[0])
-    named = ", ".join(f"{job.name} {int(100 * job.share)} %" for job in running[:_NAMED])
+    named = ", ".join(f"{job.name} {job.percent}" for job in running[:_NAMED])
     others = len(running) - _NAMED
     return f"{named} and {others} other{'s' if others > 1 else ''}" if others > 0 else named
 
