@@ -11,7 +11,8 @@ from torch import nn
 
 from partita.params import Params, copy_into
 from partita.partition import Partition, Personalization
-from partita.partition.selection import exactly, tensors_of
+from partita.partition.selection import exactly
+from partita.partition.tensors import tensors_of
 from partita.protocol import Stage, derive_seed
 from partita.tasks.task import Task
 
