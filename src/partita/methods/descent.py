@@ -110,6 +110,8 @@ def descend(
             raise Diverged(f"The loss became {losses[-1]} in step {len(losses)}.")
         if optimizer and value.requires_grad:
             _step(optimizer, moving, value, steps.max_grad_norm)
+    for tensor in moving:
+        tensor.grad = None  # Not needed any more, and as large as what has moved.
     return losses
 
 

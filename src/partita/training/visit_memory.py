@@ -1,30 +1,31 @@
 """The peak memory of a visit, counted: the same on every machine.
 
-For a stage in which devices train it is the sum of
+For a stage in which devices train it is the sum of the model (u, v and the frozen part), u as it was
+received, the tensors that the method keeps and sends besides, and the largest of
 
-- the model: u, v and the frozen part;
-- u as it was received, for the change that is sent back;
-- the gradients of the parts that move: u and v in training rounds, v alone in fine-tuning;
-- the state of the optimizer after a step on them;
-- the tensors that the method keeps and sends besides the model, the sent ones also as they were received;
-- what backpropagation keeps for the largest batch, as autograd saves it.
+- a step: the gradients of the parts that move in it, the state of their optimizer, and what backpropagation
+  needs for the largest batch, as autograd saves it;
+- writing what the device keeps: twice its size, as it is and as a file;
+- the change of what is sent.
 
-The largest stage of a run counts. With plain SGD and one example, a training round needs what the paper's
-formula says.
+The largest stage of a run counts. The paper's formula has the gradients of both parts, also where they move
+one after the other.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from partita.data.examples import Batch
 from partita.errors import CannotDo
-from partita.methods.carried import kept_by, sent_by
-from partita.methods.descent import OptimizerFn
+from partita.methods.carried import Carried, LocalFn, kept_by, make_update, sent_by
+from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Finetuning, Method
-from partita.params import size_in_bytes
-from partita.partition import Part, Personalization
+from partita.params import change_in_bytes, size_in_bytes
+from partita.partition import Part, Partition, Parts, Personalization
 from partita.protocol import Stage
 from partita.tasks.build import split_by_stage
 from partita.training.costs import CostModel, same_gradients
@@ -72,21 +73,91 @@ def _largest_batch(costs: CostModel, batch_size: int) -> int:
     return min(batch_size, largest()) if largest else batch_size
 
 
+def visit_of_one_example(costs: CostModel, personalization: Personalization, local: LocalFn) -> dict[str, Any]:
+    """Return the peak memory of a visit with one example, by plain SGD, as `visit_bytes`.
+
+    Where personal parts differ in size it is the largest; it is None where it cannot be counted.
+    """
+    settings = Method(local=local, batch_size=1)
+    try:
+        with same_gradients(costs.model):
+            kinds = personalization.kinds(costs.task.devices.ids)
+            largest = max(_visit_bytes(costs, own, settings, 1) for own, _, _ in kinds)
+    except Exception:  # `reason` in the costs says why.
+        return {"visit_bytes": None, "visit_examples": None}
+    return {"visit_bytes": largest, "visit_examples": 1}
+
+
 def _visit_bytes(costs: CostModel, own: Personalization, settings: Method | Finetuning, examples: int) -> int:
     """Return the memory of one visit with a batch of some size."""
     model, partition = costs.prepare(own), own.partition
-    moves: tuple[Part, ...] = ("personal", "shared") if isinstance(settings, Method) else ("personal",)
-    saved = costs.saved_bytes(own, model, costs.batch(examples), moves)
     parts = partition.of(model)
-    moving = [tensor for part in moves for tensor in getattr(parts, part).values() if tensor.requires_grad]
-    carried = 0
+    kept, sent = dict(parts.personal), dict[str, Tensor]()
+    carried = Carried(kept={}, sent={})
     if isinstance(settings, Method):
-        sent = {name: each.tensor for name, each in sent_by(settings.local, partition, parts.shared).items()}
-        carried = size_in_bytes(kept_by(settings.local, partition, parts)) + 2 * size_in_bytes(sent)
-    received = size_in_bytes(parts.shared)
-    whole = received + size_in_bytes(parts.personal) + size_in_bytes(parts.frozen)
-    gradients = sum(tensor.nbytes for tensor in moving)
-    return whole + received + gradients + state_bytes(settings.optimizer, moving) + carried + saved
+        declared = sent_by(settings.local, partition, parts.shared)
+        carried = Carried(
+            kept=kept_by(settings.local, partition, parts),
+            sent={name: each.tensor for name, each in declared.items()},
+        )
+        kept = {**kept, **carried.kept} if settings.stateful else {}
+        sent = {**parts.shared, **carried.sent}
+    batch = costs.batch(examples)
+    steps = [
+        _step_bytes(costs, own, model, batch, moves, settings.optimizer)
+        for moves in _moves(settings, own, model, carried)
+    ]
+    whole = sum(map(size_in_bytes, (parts.shared, parts.personal, parts.frozen)))
+    besides = size_in_bytes(parts.shared) + size_in_bytes(carried.kept) + 2 * size_in_bytes(carried.sent)
+    return whole + besides + max(*steps, 2 * size_in_bytes(kept), change_in_bytes(sent))
+
+
+def _step_bytes(
+    costs: CostModel,
+    own: Personalization,
+    model: nn.Module,
+    batch: Batch,
+    moves: Sequence[Part],
+    optimizer: OptimizerFn,
+) -> int:
+    """Return what a step on some parts needs besides the model."""
+    backward = sum(costs.backward_bytes(own, model, batch, moves))
+    parts = own.partition.of(model)
+    moving = [tensor for part in moves for tensor in getattr(parts, part).values() if tensor.requires_grad]
+    return sum(tensor.nbytes for tensor in moving) + state_bytes(optimizer, moving) + backward
+
+
+class _Recorder:
+    """A partition that notes which parts an update lets move together."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.moves: list[tuple[Part, ...]] = []
+
+    def let_move(self, model: nn.Module, *parts: Part) -> Parts:
+        """Note the parts and let them move."""
+        self.moves.append(parts)
+        return self._partition.let_move(model, *parts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._partition, name)
+
+
+def _moves(
+    settings: Method | Finetuning, own: Personalization, model: nn.Module, carried: Carried
+) -> Sequence[tuple[Part, ...]]:
+    """Return the parts that move together in each phase of a visit, from a trial without a step.
+
+    An update that does not say it, because it moves nothing or fails in the trial, counts as one that moves
+    both parts at once.
+    """
+    if isinstance(settings, Finetuning):
+        return [("personal",)]
+    recorder, none = _Recorder(own.partition), Steps(count=0, lr=0.0)
+    update = make_update(settings.local, personal=none, shared=none, carried=carried)
+    with contextlib.suppress(Exception):
+        update(model, cast(Partition, recorder), (), lambda *_: torch.zeros(()))
+    return recorder.moves or [("personal", "shared")]
 
 
 def state_bytes(optimizer: OptimizerFn, parameters: list[Tensor]) -> int:
