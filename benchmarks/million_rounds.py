@@ -61,9 +61,7 @@ def visit_rounds(devices: int, folder: Path) -> None:
         metrics={"accuracy": partita.accuracy},
         devices=partita.Devices((f"device-{number:07}" for number in range(devices)), load=load),
     )
-    training = partita.Training(
-        method=partita.FedAlt(shared_lr=0.1), rounds=ROUNDS, devices_per_round=COHORT
-    )
+    training = partita.Training(method=partita.FedAlt(shared_lr=0.1), rounds=ROUNDS, devices_per_round=COHORT)
     plan = partita.Plan(personalize=training, evaluate=partita.Evaluation(devices=100))
     partita.pipeline(task, partita.Partition(model(), personal="1.*"), plan, out=folder, watch=watch)
 
@@ -88,7 +86,8 @@ class _Run:
 
     def next(self) -> bool:
         """Let one more round run, in place, and return whether there was one."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         if self.setup:
             self.process.stdin.write("\n")
             self.process.stdin.flush()
@@ -104,10 +103,11 @@ class _Run:
 def rows() -> Iterator[Row]:
     """Run the rounds in two processes, in turn, and yield the rows on time and memory."""
     with tempfile.TemporaryDirectory() as folder:
-        few, many = runs = [_Run(devices, Path(folder)) for devices in DEVICES]
-        while all([run.next() for run in runs]):
+        few, many = (_Run(devices, Path(folder)) for devices in DEVICES)
+        while few.next() and many.next():
             pass
-        for run in runs:
+        many.next()  # The last round, after which the other process has ended.
+        for run in (few, many):
             run.process.communicate()
     cohort = f"FedAlt, {COHORT} devices a round, a linear model"
     yield Row(

@@ -105,7 +105,8 @@ def without_visit(costs: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_the_configs_own_partition_has_the_peak_memory_of_a_visit_by_its_method(here: Path) -> None:
     alternating, at_once = (
-        described("partition.personal=full", f"personalize.method={method}") for method in ("fedalt", "fedsim")
+        described("partition.personal=full", f"personalize.method={method}")
+        for method in ("fedalt", "fedsim")
     )
 
     # Where both parts move at once there is a gradient of u, 26 values, beside that of v.

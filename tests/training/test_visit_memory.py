@@ -69,7 +69,9 @@ def test_a_tied_tensor_has_two_gradients_beside_their_sum() -> None:
     def once(model: nn.Module, batch: Any) -> torch.Tensor:
         return model(batch[0]).square().mean()
 
-    found = [costs(affine_task(loss=loss), personalize=training(FedAlt(batch_size=1))) for loss in (once, twice)]
+    found = [
+        costs(affine_task(loss=loss), personalize=training(FedAlt(batch_size=1))) for loss in (once, twice)
+    ]
 
     # u is used twice; the second time its input is saved already, its output and the sign's input are not.
     assert found[1]["visit_bytes"] - found[0]["visit_bytes"] == 2 * U + 4

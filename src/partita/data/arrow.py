@@ -20,7 +20,7 @@ _ROWS_AT_A_TIME = 10_000
 
 
 class Ids(Sequence[str]):
-    """Unique strings in one Arrow array: a million of 12 characters take 16 MB, and 60 MB while they are read.
+    """Unique strings in one Arrow array: a million take 16 MB, at most 60 MB while read.
 
     >>> ids = Ids(f"device-{i}" for i in range(3))
     >>> ids[-1], len(ids)

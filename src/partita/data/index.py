@@ -165,7 +165,11 @@ def _read_index(file: pq.ParquetFile) -> Index:
     """Read an index, one column at a time: all of them together take twice the memory."""
     rows = file.metadata.num_rows
     ids = pa.concat_arrays(list(_blocks(file, "device")))
-    starts, counts, held_out = np.empty(rows, int), np.empty((rows, len(SPLITS)), _COUNT), np.empty(rows, _COUNT)
+    starts, counts, held_out = (
+        np.empty(rows, int),
+        np.empty((rows, len(SPLITS)), _COUNT),
+        np.empty(rows, _COUNT),
+    )
     columns = {"start": starts, "held_out": held_out, **dict(zip(SPLITS, counts.T, strict=True))}
     for name, column in columns.items():
         first = 0

@@ -12,20 +12,19 @@ The largest stage of a run counts. The paper's formula has the gradients of both
 one after the other.
 """
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch
 from partita.errors import CannotDo
-from partita.methods.carried import Carried, LocalFn, kept_by, make_update, sent_by
-from partita.methods.descent import OptimizerFn, Steps
+from partita.methods.carried import LocalFn, kept_by, phases_of, sent_by
+from partita.methods.descent import OptimizerFn
 from partita.methods.method import Finetuning, Method
 from partita.params import change_in_bytes, size_in_bytes
-from partita.partition import Part, Partition, Parts, Personalization
+from partita.partition import Part, Personalization
 from partita.protocol import Stage
 from partita.tasks.build import split_by_stage
 from partita.training.costs import CostModel, same_gradients
@@ -73,7 +72,9 @@ def _largest_batch(costs: CostModel, batch_size: int) -> int:
     return min(batch_size, largest()) if largest else batch_size
 
 
-def visit_of_one_example(costs: CostModel, personalization: Personalization, local: LocalFn) -> dict[str, Any]:
+def visit_of_one_example(
+    costs: CostModel, personalization: Personalization, local: LocalFn
+) -> dict[str, Any]:
     """Return the peak memory of a visit with one example, by plain SGD, as `visit_bytes`.
 
     Where personal parts differ in size it is the largest; it is None where it cannot be counted.
@@ -92,24 +93,21 @@ def _visit_bytes(costs: CostModel, own: Personalization, settings: Method | Fine
     """Return the memory of one visit with a batch of some size."""
     model, partition = costs.prepare(own), own.partition
     parts = partition.of(model)
-    kept, sent = dict(parts.personal), dict[str, Tensor]()
-    carried = Carried(kept={}, sent={})
+    own_kept, own_sent, written = dict[str, Tensor](), dict[str, Tensor](), dict(parts.personal)
+    phases: Sequence[Sequence[Part]] = [("personal",)]
     if isinstance(settings, Method):
-        declared = sent_by(settings.local, partition, parts.shared)
-        carried = Carried(
-            kept=kept_by(settings.local, partition, parts),
-            sent={name: each.tensor for name, each in declared.items()},
-        )
-        kept = {**kept, **carried.kept} if settings.stateful else {}
-        sent = {**parts.shared, **carried.sent}
+        phases = phases_of(settings.local)
+        own_kept = kept_by(settings.local, partition, parts)
+        own_sent = {
+            name: each.tensor for name, each in sent_by(settings.local, partition, parts.shared).items()
+        }
+        written = {**written, **own_kept} if settings.stateful else {}
     batch = costs.batch(examples)
-    steps = [
-        _step_bytes(costs, own, model, batch, moves, settings.optimizer)
-        for moves in _moves(settings, own, model, carried)
-    ]
+    steps = [_step_bytes(costs, own, model, batch, moves, settings.optimizer) for moves in phases]
+    change = change_in_bytes({**parts.shared, **own_sent}) if isinstance(settings, Method) else 0
     whole = sum(map(size_in_bytes, (parts.shared, parts.personal, parts.frozen)))
-    besides = size_in_bytes(parts.shared) + size_in_bytes(carried.kept) + 2 * size_in_bytes(carried.sent)
-    return whole + besides + max(*steps, 2 * size_in_bytes(kept), change_in_bytes(sent))
+    besides = size_in_bytes(parts.shared) + size_in_bytes(own_kept) + 2 * size_in_bytes(own_sent)
+    return whole + besides + max(*steps, 2 * size_in_bytes(written), change)
 
 
 def _step_bytes(
@@ -125,39 +123,6 @@ def _step_bytes(
     parts = own.partition.of(model)
     moving = [tensor for part in moves for tensor in getattr(parts, part).values() if tensor.requires_grad]
     return sum(tensor.nbytes for tensor in moving) + state_bytes(optimizer, moving) + backward
-
-
-class _Recorder:
-    """A partition that notes which parts an update lets move together."""
-
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-        self.moves: list[tuple[Part, ...]] = []
-
-    def let_move(self, model: nn.Module, *parts: Part) -> Parts:
-        """Note the parts and let them move."""
-        self.moves.append(parts)
-        return self._partition.let_move(model, *parts)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._partition, name)
-
-
-def _moves(
-    settings: Method | Finetuning, own: Personalization, model: nn.Module, carried: Carried
-) -> Sequence[tuple[Part, ...]]:
-    """Return the parts that move together in each phase of a visit, from a trial without a step.
-
-    An update that does not say it, because it moves nothing or fails in the trial, counts as one that moves
-    both parts at once.
-    """
-    if isinstance(settings, Finetuning):
-        return [("personal",)]
-    recorder, none = _Recorder(own.partition), Steps(count=0, lr=0.0)
-    update = make_update(settings.local, personal=none, shared=none, carried=carried)
-    with contextlib.suppress(Exception):
-        update(model, cast(Partition, recorder), (), lambda *_: torch.zeros(()))
-    return recorder.moves or [("personal", "shared")]
 
 
 def state_bytes(optimizer: OptimizerFn, parameters: list[Tensor]) -> int:
