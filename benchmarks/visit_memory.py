@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from ctypes import CDLL
 from pathlib import Path
 
+from process_memory import begin_peak, memory
 from row import Row
 
 PAPER = Path(__file__).parents[1] / "experiments" / "paper"
@@ -91,7 +92,7 @@ def measure(config: str, method: str, part: str) -> dict[str, float]:
         before = 0
         for round in range(2):
             _give_memory_back()
-            before = _memory("VmRSS")
+            before = memory("VmRSS")
             order = Order(
                 stage=Stage.PERSONALIZED,
                 round=round,
@@ -103,20 +104,14 @@ def measure(config: str, method: str, part: str) -> dict[str, float]:
             visit(order)
             store.commit(order.label, [order.device], [order.device])
             del order
-        return {"measured": _memory("VmHWM") - before, "predicted": predicted - model}
+        return {"measured": memory("VmHWM") - before, "predicted": predicted - model}
 
 
 def _give_memory_back() -> None:
     """Return freed memory to the system, and let the peak begin again from here."""
     gc.collect()
     CDLL("libc.so.6").malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def _memory(name: str) -> int:
-    """Return the memory of this process in bytes: `VmRSS` now, `VmHWM` at its peak."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(dict(line.split(":", 1) for line in lines)[name].split()[0]) * 1024
+    begin_peak()
 
 
 if __name__ == "__main__":
