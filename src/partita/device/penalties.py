@@ -14,7 +14,13 @@ Penalty = Callable[[nn.Module], Tensor]
 
 
 def with_penalties(
-    loss: LossFn, own: Personalization, *, start: Params, sent: Params, proximal: float
+    loss: LossFn,
+    own: Personalization,
+    *,
+    start: Params,
+    sent: Params,
+    proximal: float,
+    to: Callable[[Params], Params],
 ) -> LossFn:
     """Return a loss plus the penalties of a visit.
 
@@ -24,22 +30,25 @@ def with_penalties(
         start: the initial personal part, to which an L2 penalty may pull.
         sent: u as the server has sent it, to which the proximal term pulls.
         proximal: strength of the proximal term; 0: none.
+        to: moves tensors to where the model is.
     """
-    penalties = list(_penalties(own, start, sent, proximal))
+    penalties = list(_penalties(own, start, sent, proximal, to))
     if not penalties:
         return loss
     return lambda model, batch: sum((penalty(model) for penalty in penalties), start=loss(model, batch))
 
 
-def _penalties(own: Personalization, start: Params, sent: Params, proximal: float) -> Iterator[Penalty]:
+def _penalties(
+    own: Personalization, start: Params, sent: Params, proximal: float, to: Callable[[Params], Params]
+) -> Iterator[Penalty]:
     if own.penalty is not None:
         yield own.penalty
     regularization, partition = own.regularization, own.partition
     if regularization.l2 and partition.trained("personal"):
-        center, strength = start if regularization.l2_to == "start" else None, regularization.l2
+        center, strength = to(start) if regularization.l2_to == "start" else None, regularization.l2
         yield partial(_pull, partition=partition, part="personal", toward=center, strength=strength)
     if proximal and partition.trained("shared"):
-        yield partial(_pull, partition=partition, part="shared", toward=sent, strength=proximal)
+        yield partial(_pull, partition=partition, part="shared", toward=to(sent), strength=proximal)
 
 
 def _pull(

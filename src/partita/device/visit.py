@@ -10,10 +10,13 @@ from statistics import fmean
 
 import torch
 
-from partita.data.examples import Examples, Shuffled, examples_of
+from partita.data.examples import Examples, Shuffled
+from partita.device.accelerators import accelerator_of
 from partita.device.batches import count_steps, draw_batches, warn_of_leaving_out
 from partita.device.penalties import with_penalties
+from partita.device.placement import Placement, in_precision
 from partita.device.roles import Role
+from partita.device.settings import Computing
 from partita.device.store import Store, check_shapes
 from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError
@@ -27,6 +30,8 @@ from partita.tasks.build import seed_everything
 from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task
 
+_DEFAULT = Computing()
+
 
 class Visitor:
     """Carries out the visits of a run, one at a time, with one model for all devices that have the same.
@@ -36,14 +41,30 @@ class Visitor:
         roles: how devices learn in each stage.
         store: storage of personal parts.
         seed: the run's seed.
+        computing: where and how visits compute.
+        worker: the number of this process among the workers of the machine, which share its accelerators.
+
+    Raises:
+        ConfigError: this machine cannot compute in that way.
     """
 
-    def __init__(self, task: Task, roles: Mapping[Stage, Role], store: Store, *, seed: int) -> None:
-        self.task = task
+    def __init__(
+        self,
+        task: Task,
+        roles: Mapping[Stage, Role],
+        store: Store,
+        *,
+        seed: int,
+        computing: Computing = _DEFAULT,
+        worker: int = 0,
+    ) -> None:
+        self.accelerator = accelerator_of(computing, worker)
+        self.task = in_precision(task, computing.precision, self.accelerator)
         self.roles = roles
         self.store = store
         self.seed = seed
-        self._workbenches = Workbenches(task, seed=seed)
+        self._place = Placement(self.accelerator)
+        self._workbenches = Workbenches(task, seed=seed, accelerator=self.accelerator)
         self._starts: dict[str, Params] = {}
         self._has_left_out = False
 
@@ -51,7 +72,7 @@ class Visitor:
         """Carry out one order, with a seed of its own; the caller restores its random state."""
         bench = self._workbench(order)
         try:
-            seed_everything(self._seed(order))
+            seed_everything(self._seed(order), self.accelerator)
             if order.counted is not None:
                 self.store.commit(order.counted, [order.device], [order.device])
             kept = self._load(bench, order)
@@ -87,7 +108,7 @@ class Visitor:
         # Writing v takes twice its memory, so it comes before the change of u is made.
         if method.stateful:
             self._save({**parts.personal, **carried.kept}, order, expected)
-        change = change_of({**parts.shared, **carried.sent}, order.shared)
+        change = change_of(self._place.back({**parts.shared, **carried.sent}), order.shared)
         _check_finite("change of the shared part", change)
         weight = len(examples) if method.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
@@ -102,8 +123,9 @@ class Visitor:
         return _reply(order, len(examples), _training_measures(examples, losses))
 
     def _evaluate(self, bench: Workbench, order: Order, work: Evaluate) -> Reply:
-        splits = self.task.devices[order.device]
-        examples = {name: examples_of(splits[name]) for name in work.splits if name in splits}
+        splits, place = self.task.devices[order.device], self._place
+        wanted = [name for name in work.splits if name in splits]
+        examples = {name: place.examples(order.device, name, splits[name]) for name in wanted}
         metrics = {
             name: measure(self.task, bench.model, split) for name, split in examples.items() if len(split)
         }
@@ -146,12 +168,13 @@ class Visitor:
         declared = kept_by(local, bench.partition, parts)
         sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
-            kept=cloned({name: kept.get(name, tensor) for name, tensor in declared.items()}),
-            sent=cloned({name: order.shared[name] for name in sent}),
+            kept=cloned(self._place.to({name: kept.get(name, tensor) for name, tensor in declared.items()})),
+            sent=cloned(self._place.to({name: order.shared[name] for name in sent})),
         )
 
     def _save(self, personal: Params, order: Order, shapes: Mapping[str, torch.Size]) -> None:
         if personal:
+            personal = self._place.back(personal)
             check_shapes(order.device, personal, shapes)
             _check_finite("personal part", personal)
             if order.keep is not None:
@@ -159,7 +182,8 @@ class Visitor:
             self.store.save(order.device, order.label, personal)
 
     def _training(self, order: Order) -> Examples:
-        examples = examples_of(self.task.devices[order.device].get("train", ()))
+        split = self.task.devices[order.device].get("train", ())
+        examples = self._place.examples(order.device, "train", split)
         if not len(examples):
             raise CannotDo("The device has no training examples.")
         return examples
@@ -188,6 +212,7 @@ class Visitor:
             start=self._starts.get(order.start.digest, {}),
             sent=order.shared,
             proximal=proximal,
+            to=self._place.to,
         )
 
     def _workbench(self, order: Order) -> Workbench:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from partita.params import Params, cloned, copy_into, digest_of
 from partita.partition import Partition, Parts, Personalization
 from partita.partition.tensors import scratch_of
+from partita.partition.ties import move
 from partita.protocol import Order
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
@@ -48,11 +50,13 @@ class Workbenches:
     Args:
         task: data, model, loss and metrics.
         seed: the run's seed.
+        accelerator: where the models are.
     """
 
-    def __init__(self, task: Task, *, seed: int) -> None:
+    def __init__(self, task: Task, *, seed: int, accelerator: torch.device) -> None:
         self.task = task
         self.seed = seed
+        self.accelerator = accelerator
         self._kept: dict[int, Workbench] = {}
         self._pretrained: dict[str, Params] = {}
 
@@ -84,4 +88,7 @@ class Workbenches:
         model = build_model(self.task, own, seed=self.seed)
         parts, pretrained = own.partition.of(model), self._pretrained.get(order.start.frozen, {})
         copy_into({name: parts.frozen[name] for name in pretrained}, pretrained)
-        return Workbench(model, own, cloned(scratch_of(model)), digest_of(parts.frozen))
+        frozen = digest_of(parts.frozen)
+        if self.accelerator.type != "cpu":
+            move(model, self.accelerator)
+        return Workbench(model, own, cloned(scratch_of(model)), frozen)

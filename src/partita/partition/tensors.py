@@ -6,7 +6,7 @@ model may replace the tensor of a buffer, or a whole layer.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -23,8 +23,9 @@ class _Found:
     state: Mapping[str, Tensor]
     scratch: Mapping[str, Tensor]
     parameters: tuple[nn.Parameter, ...]
-    modules: tuple[tuple[ReferenceType[nn.Module], Slots, Slots, tuple[int, ...]], ...]
-    """Each module with its parameters and buffers, and how many of them and of its children there are."""
+    modules: tuple[ReferenceType[nn.Module], ...]
+    slots: tuple[tuple[Slots, Slots, int], ...]
+    """The parameters and buffers of each module, and how many of them and of its children there are."""
     tensors: tuple[tuple[Slots, str, Tensor | None], ...]
     children: tuple[tuple[ReferenceType[nn.Module], str, ReferenceType[nn.Module]], ...]
     is_plain: bool
@@ -34,16 +35,32 @@ class _Found:
 
     def holds(self) -> bool:
         """Return whether the modules still hold these very tensors."""
-        for own, parameters, buffers, sizes in self.modules:
+        for own, (parameters, buffers, size) in zip(self.modules, self.slots, strict=True):
             module = own()
             if module is None or module._parameters is not parameters or module._buffers is not buffers:  # noqa: SLF001
                 return False
-            if sizes != _sizes(module):
+            if len(parameters) + len(buffers) + len(module._modules) != size:  # noqa: SLF001
                 return False
         for slots, name, tensor in self.tensors:
             if slots.get(name) is not tensor:
                 return False
-        return all(_child(parent, name) is child() for parent, name, child in self.children)
+        for parent, name, child in self.children:
+            module = parent()
+            if module is None or module._modules.get(name) is not child():  # noqa: SLF001
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class Marks:
+    """As long as these are the same, no module has another mode and no tensor another value."""
+
+    modes: list[bool]
+    """Whether each module is in train mode."""
+    versions: list[tuple[int, int]]
+    """Each tensor by its identity, with its version, which grows where it is changed in place."""
+    tensors: tuple[Tensor, ...] = field(compare=False)
+    """The tensors: as long as they are alive, no other has the identity of one."""
 
 
 _FOUND: WeakKeyDictionary[nn.Module, _Found] = WeakKeyDictionary()
@@ -59,15 +76,26 @@ def scratch_of(model: nn.Module) -> Mapping[str, Tensor]:
     return _find(model).scratch
 
 
+def marks_of(model: nn.Module) -> Marks:
+    """Return the marks by which a change of the model is seen."""
+    found = _find(model)
+    modes = [module.training for own in found.modules if (module := own()) is not None]
+    tensors = (*found.state.values(), *found.scratch.values())
+    return Marks(modes, [(id(tensor), tensor._version) for tensor in tensors], tensors)  # noqa: SLF001
+
+
+def modules_of(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the model and all modules inside it."""
+    return (module for own in _find(model).modules if (module := own()) is not None)
+
+
 def set_training(model: nn.Module, *, training: bool) -> None:
     """Put a model in train mode or in eval mode, in place, as `model.train(training)` does."""
-    found = _find(model)
-    if found.has_own_mode:
+    if _find(model).has_own_mode:
         model.train(training)
         return
-    for own, *_ in found.modules:
-        module = own()
-        if module is not None and module.training is not training:
+    for module in modules_of(model):
+        if module.training is not training:
             module.training = training
 
 
@@ -94,7 +122,8 @@ def _walk(model: nn.Module) -> _Found:
         state=state,
         scratch={name: buffer for name, buffer in model.named_buffers() if name not in state},
         parameters=tuple(model.parameters()),
-        modules=tuple((ref(m), m._parameters, m._buffers, _sizes(m)) for m in modules),  # noqa: SLF001
+        modules=tuple(map(ref, modules)),
+        slots=tuple((*_slots(m), _size(m)) for m in modules),
         tensors=tuple((slots, name, slots[name]) for m in modules for slots in _slots(m) for name in slots),
         children=tuple((ref(m), name, ref(child)) for m in modules for name, child in _children(m)),
         is_plain=_is_plain(model, state),
@@ -130,12 +159,5 @@ def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return ((name, child) for name, child in module._modules.items() if child is not None)  # noqa: SLF001
 
 
-def _sizes(module: nn.Module) -> tuple[int, int, int, int]:
-    parameters, buffers = module._parameters, module._buffers  # noqa: SLF001
-    temporary, children = module._non_persistent_buffers_set, module._modules  # noqa: SLF001
-    return len(parameters), len(buffers), len(temporary), len(children)
-
-
-def _child(parent: ReferenceType[nn.Module], name: str) -> nn.Module | None:
-    module = parent()
-    return None if module is None else module._modules.get(name)  # noqa: SLF001
+def _size(module: nn.Module) -> int:
+    return len(module._parameters) + len(module._buffers) + len(module._modules)  # noqa: SLF001
