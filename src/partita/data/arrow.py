@@ -68,7 +68,7 @@ class Ids(Sequence[str]):
 def _strings(ids: Iterable[str]) -> pa.Array:
     """Return strings as an array, converted some at a time: Python's own take five times the memory."""
     if isinstance(ids, pa.Array):
-        return ids.cast(pa.string())
+        return pa.array(ids, type=pa.string())
     remaining = iter(ids)
     blocks = iter(lambda: list(islice(remaining, _ROWS_AT_A_TIME)), [])
     arrays = [pa.array(block, type=pa.string()) for block in blocks]
@@ -78,7 +78,7 @@ def _strings(ids: Iterable[str]) -> pa.Array:
 def first_repeated(ids: pa.Array) -> str | None:
     """Return the first value that occurs more than once, None if all are unique."""
     # Sorted, equal values are neighbors: a table of all values would take six times the memory.
-    order = pc.sort_indices(ids)
+    order = pc.call_function("array_sort_indices", [ids])
     for begin in range(0, len(ids), _ROWS_AT_A_TIME):
         some = ids.take(order[begin : begin + _ROWS_AT_A_TIME + 1])
         if pc.index(pc.call_function("equal", [some[1:], some[:-1]]), True).as_py() >= 0:

@@ -108,7 +108,7 @@ def _joined(first: Batch, second: Batch) -> Batch:
 
 def sort_index(index: Index) -> Index:
     """Return an index sorted by device id."""
-    order = pc.sort_indices(index.ids)
+    order = pc.call_function("array_sort_indices", [index.ids])
     places = order.to_numpy()
     return Index(index.ids.take(order), index.starts[places], index.counts[places], index.held_out[places])
 

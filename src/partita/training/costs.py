@@ -123,16 +123,16 @@ class CostModel:
 
 def _with_several_gradients(loss: Tensor) -> Iterator[Tensor]:
     """Yield the tensors to which more than one path of the backward pass leads."""
-    seen: set[Any] = {loss.grad_fn}
-    left = [loss.grad_fn]
+    left: list[Any] = [loss.grad_fn]
+    seen = {None, *left}
     while left:
         node = left.pop()
-        for child, _ in node.next_functions if node is not None else ():
+        for child, _ in node.next_functions if node else ():
             if child not in seen:
                 seen.add(child)
                 left.append(child)
-            elif hasattr(child, "variable"):
-                yield child.variable
+            elif (variable := getattr(child, "variable", None)) is not None:  # The end of a path.
+                yield variable
 
 
 def cost_model_of(task: Task, *, seed: int) -> CostModel:
