@@ -92,17 +92,19 @@ class Contestant:
         return json.loads(line)
 
     def _end(self) -> None:
-        """Let the processes end, and kill those that do not, with all that they started."""
+        """Let the processes end, and kill what is left of them and of all that they started."""
         for process in self.started:
             assert process.stdin is not None
             with suppress(BrokenPipeError):
                 process.stdin.close()
         for process in self.started:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
         self.log.close()
 
 
