@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "results"
 LATEST = FOLDER / "latest.json"
 README, DOCS = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- benchmark: written by `make bench` -->", "<!-- end of benchmark -->"
+BEGIN, END = "<!-- generated: by `make bench` -->", "<!-- end -->"
 NOTHING = "No results have been recorded yet: `make bench` writes them here."
 
 Measured = Mapping[str, Any]
