@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from contest import ROOT, Side, interleave
 from row import Row
@@ -25,8 +26,8 @@ SHORT = [
 REPEATS = 5
 TITLES = {"update": "10 personalization rounds on qmnist", "evaluate": "2 evaluations of 100 qmnist devices"}
 
-Times = Mapping[str, Mapping[str, float]]
-"""The least seconds of each side, by work."""
+Replies = Mapping[str, Sequence[Mapping[str, Any]]]
+"""The facts of each side, and its replies; nothing if the row is skipped."""
 
 
 def rows() -> Iterator[Row]:
@@ -39,15 +40,17 @@ def rows() -> Iterator[Row]:
 def _two_workers() -> Iterator[Row]:
     skipped = _missing_data()
     sides = [Side(f"workers={count}", "pipeline", _arguments(f"workers={count}")) for count in (2, 1)]
-    times = {} if skipped else _best(sides)
+    replies = {} if skipped else interleave(sides, REPEATS)
     for work, title in TITLES.items():
         yield Row(
             workload=f"{title}, 2 workers",
             against="1 worker",
             goal="faster",
             target=1.8,
-            ours=_time(times, "workers=2", work),
-            other=_time(times, "workers=1", work),
+            ours=_least(replies, "workers=2", work),
+            other=_least(replies, "workers=1", work),
+            flops=_flops(replies, "workers=1", work),
+            cores=2,
             skipped=skipped,
         )
 
@@ -56,14 +59,15 @@ def _evaluation() -> Iterator[Row]:
     skipped = _missing_data() or _missing_before()
     after = Side("after", "pipeline", _arguments("workers=1"))
     before = Side("before", "pipeline", _arguments(), path=(_before() / "src",))
-    times = {} if skipped else _best([after, before])
+    replies = {} if skipped else interleave([after, before], REPEATS)
     yield Row(
         workload=f"{TITLES['evaluate']}, 1 process",
         against="before",
         goal="faster",
         target=2.0,
-        ours=_time(times, "after", "evaluate"),
-        other=_time(times, "before", "evaluate"),
+        ours=_least(replies, "after", "evaluate"),
+        other=_least(replies, "before", "evaluate"),
+        flops=_flops(replies, "after", "evaluate"),
         skipped=skipped,
     )
 
@@ -82,17 +86,12 @@ def _comparison() -> Iterator[Row]:
     )
 
 
-def _best(sides: Sequence[Side]) -> Times:
-    """Let sides take turns and return the least seconds of each."""
-    replies = interleave(sides, REPEATS)
-    return {
-        name: {work: min(reply["work"][work] for reply in rest) for work in TITLES}
-        for name, (_, *rest) in replies.items()
-    }
+def _least(replies: Replies, side: str, work: str) -> float | None:
+    return min(reply["work"][work] for reply in replies[side][1:]) if replies else None
 
 
-def _time(times: Times, side: str, work: str) -> float | None:
-    return times[side][work] if times else None
+def _flops(replies: Replies, side: str, work: str) -> float | None:
+    return replies[side][0]["flops"][work] if replies else None
 
 
 def _arguments(*overrides: str) -> list[str]:
