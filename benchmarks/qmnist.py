@@ -24,6 +24,8 @@ SHORT = [
 ]
 """The config, shortened: a round of pretraining, which is left out, personalization and two evaluations."""
 REPEATS = 5
+COMMAND = "import sys; from partita.cli import main; sys.exit(main())"
+"""The command `partita`, of whatever version is on the path."""
 TITLES = {"update": "10 personalization rounds on qmnist", "evaluate": "2 evaluations of 100 qmnist devices"}
 
 Replies = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -104,7 +106,7 @@ def _compare(checkout: Path, *overrides: str) -> float:
         arguments = ["compare", str(COMPARISON), "seeds=1", *overrides, f"out={folder}/comparison"]
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout / "src")}
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "partita", *arguments], check=True, env=variables)
+        subprocess.run([sys.executable, "-c", COMMAND, *arguments], check=True, env=variables)
         return time.perf_counter() - began
 
 
@@ -120,4 +122,4 @@ def _missing_before() -> str:
 
 def _before() -> Path:
     """Return the checkout of the older version; a path that does not exist if none is given."""
-    return Path(os.environ.get("BEFORE") or "/BEFORE is not given")
+    return Path(os.environ.get("BEFORE") or "/BEFORE is not given").resolve()
