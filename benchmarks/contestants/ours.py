@@ -33,13 +33,10 @@ def main() -> None:
     workload, processes = workload_of_arguments()
     workers = {"workers": processes} if processes > 1 else {}
     turns.ready(check=workload.check(parameters_after(workload, CHECKED_ROUNDS, **workers)))
-    started = False
 
     def watch(line: Mapping[str, Any], done: int, total: int) -> None:
-        nonlocal started
-        if started:
+        if done > 1:
             turns.end()
-        started = True
         if not turns.begin():
             raise SystemExit(0)
 
