@@ -5,8 +5,10 @@ from types import TracebackType
 from typing import Self
 
 from partita.device.roles import Role
+from partita.device.settings import Computing
 from partita.device.store import Store
 from partita.device.visit import Visitor
+from partita.executors.settings import SERIAL
 from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Stage
 from partita.tasks.build import one_thread, preserved_random_state
 from partita.tasks.task import Task
@@ -20,10 +22,19 @@ class SerialExecutor:
         roles: how devices learn in each stage.
         store: storage of personal parts.
         seed: the run's seed.
+        computing: where and how visits compute.
     """
 
-    def __init__(self, task: Task, roles: Mapping[Stage, Role], store: Store, *, seed: int) -> None:
-        self._visit = Visitor(task, roles, store, seed=seed)
+    def __init__(
+        self,
+        task: Task,
+        roles: Mapping[Stage, Role],
+        store: Store,
+        *,
+        seed: int,
+        computing: Computing = SERIAL,
+    ) -> None:
+        self._visit = Visitor(task, roles, store, seed=seed, computing=computing)
         self._store = store
         self._devices = task.devices.ids
 
@@ -45,7 +56,7 @@ class SerialExecutor:
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         """Visit one device after the other."""
         trained: dict[str, list[DeviceId]] = {}
-        with preserved_random_state():
+        with preserved_random_state(self._visit.accelerator):
             for order in orders:
                 with one_thread():
                     answer = self._visit(order)

@@ -36,7 +36,7 @@ def local_executor(
         personalize=plan.personalize.method if plan.personalize else None,
         finetune=plan.finetune,
     )
-    return SerialExecutor(task, roles, store, seed=seed)
+    return SerialExecutor(task, roles, store, seed=seed, computing=execution)
 
 
 def write_derived(folder: RunFolder, task: Task) -> None:
