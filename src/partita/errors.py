@@ -18,6 +18,14 @@ class RunFailed(Exception):
     """The run cannot continue."""
 
 
+class RankLost(BaseException):
+    """Another rank of this run is gone: its process has ended, or its machine is silent.
+
+    Raised in the middle of whatever rank 0 is doing, like `KeyboardInterrupt`, and no `Exception` for the
+    same reason: code that handles its own errors must not take it for one.
+    """
+
+
 class CannotDo(Exception):
     """A device cannot do its work; the message says why.
 
