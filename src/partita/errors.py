@@ -33,6 +33,17 @@ class CannotDo(Exception):
     """
 
 
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of a command that ends with an error: 2 if the request was wrong.
+
+    >>> exit_code(ConfigError("`seed` must be a whole number.")), exit_code(RunFailed("No device replied."))
+    (2, 1)
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 2 if isinstance(error, ConfigError | InUse) else 1
+
+
 def described(error: BaseException) -> str:
     """Return an exception on one line: its type, its message, and where user code raised it.
 

@@ -143,6 +143,5 @@ def _watch_over(connection: socket.socket) -> None:
 
 
 def _missing(launch: Launch, present: set[int]) -> str:
-    absent = sorted(set(range(1, launch.ranks)) - present)
-    ranks = ", ".join(map(str, absent))
-    return f"Only {launch.ranks - len(absent)} of {launch.ranks} ranks have started within {_WAIT} s: not {ranks}."
+    absent = ", ".join(str(rank) for rank in range(1, launch.ranks) if rank not in present)
+    return f"Not all of the {launch.ranks} ranks have started within {_WAIT} seconds: {absent} missing."

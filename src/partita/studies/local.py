@@ -2,7 +2,7 @@
 
 import json
 
-from partita.device.roles import build_roles
+from partita.device.roles import Role, build_roles
 from partita.device.store import Store
 from partita.durable import replace_file
 from partita.executors.serial import SerialExecutor
@@ -29,14 +29,18 @@ def local_executor(
     execution: Execution = SERIAL,
 ) -> SerialExecutor:
     """Return the executor that visits all devices of a plan on this machine."""
+    return SerialExecutor(task, roles_of(task, personalization, plan, seed=seed), store, seed=seed)
+
+
+def roles_of(task: Task, personalization: Personalization, plan: Plan, *, seed: int) -> dict[Stage, Role]:
+    """Return how devices learn in each stage of a plan."""
     pretrains = plan.pretrain is not None and plan.pretrain.rounds > 0
-    roles = build_roles(
+    return build_roles(
         split_by_stage(task, personalization, seed=seed, pretrains=pretrains),
         pretrain=plan.pretrain.method if plan.pretrain else None,
         personalize=plan.personalize.method if plan.personalize else None,
         finetune=plan.finetune,
     )
-    return SerialExecutor(task, roles, store, seed=seed)
 
 
 def write_derived(folder: RunFolder, task: Task) -> None:
