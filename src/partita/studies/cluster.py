@@ -7,7 +7,6 @@ table must be on every machine, and a run can be resumed where the others have n
 
 import logging
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,5 +88,4 @@ def serve(launch: Launch, beside: Path) -> int:
         launch: this rank.
         beside: the folder of the config, or of the run to resume; neither has to exist here.
     """
-    with tempfile.TemporaryDirectory(prefix="partita-rank-") as scratch:
-        return Rank(join(launch), partial(build_job, beside=beside, scratch=Path(scratch))).serve()
+    return Rank(join(launch), partial(build_job, beside=beside)).serve()

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -52,13 +53,12 @@ def describe_job(run: Prepared) -> tuple[dict[str, Any], dict[str, Params]]:
     return values, start
 
 
-def build_job(message: Message, *, beside: Path, scratch: Path) -> Job:
+def build_job(message: Message, *, beside: Path) -> Job:
     """Return the run that rank 0 describes, built on another rank.
 
     Args:
         message: the description.
         beside: the folder of the config, or of the run to resume, as this rank's command line names it.
-        scratch: a folder for files that rank 0 sends.
 
     Raises:
         ConfigError: the run cannot be built here, or would not be the same.
@@ -66,8 +66,9 @@ def build_job(message: Message, *, beside: Path, scratch: Path) -> Job:
     values = message.values
     versions = {name: metadata.version(name) for name in _PACKAGES}
     _check_same({name: values["made_with"][name] for name in _PACKAGES}, versions)
-    config = _config(message, beside, scratch)
-    built = build(config, beside)
+    with tempfile.TemporaryDirectory(prefix="partita-rank-") as scratch:
+        config = _config(message, beside, Path(scratch))
+        built = build(config, beside)
     _check_same(values["made_with"], made_with(config, beside))
     _check_fingerprint(values["fingerprint"], _fingerprint(built, config))
     _warn_of_instructions(values["instructions"])
