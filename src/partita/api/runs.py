@@ -8,8 +8,9 @@ import tomli_w
 from partita.api.progress import run_progress
 from partita.api.result import Origin, Result
 from partita.config.recording import recorded_values
-from partita.device.store import DiskStore, MemoryStore
+from partita.device.store import DiskStore, MemoryStore, Store
 from partita.durable import replace_file
+from partita.executors.settings import SERIAL, Execution
 from partita.methods.method import Method
 from partita.partition import Partition, Personalization, personalization_of
 from partita.protocol import Executor
@@ -17,7 +18,7 @@ from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.runs.memory import MemoryJournal
-from partita.studies.local import local_executor, write_costs, write_derived
+from partita.studies.local import local_executor, needs_workers, write_costs, write_derived
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
 from partita.training.pipeline import Pipeline, RoundCallback
@@ -36,6 +37,8 @@ def pipeline(
     watch: RoundCallback | None = None,
     progress: bool | None = None,
     executor: Executor | None = None,
+    workers: int = 1,
+    timeout: float = 0.0,
 ) -> Result:
     """Run a plan's stages and return the result.
 
@@ -48,8 +51,14 @@ def pipeline(
         resume: continue the run in `out`.
         watch: called after every round.
         progress: whether progress is shown; by default in a terminal or a notebook, unless `watch` is given.
-        executor: where devices run; without it in this process, one after the other.
+        executor: where devices run; without it on this machine.
+        workers: number of processes that visit devices; 1: all in this process; 0: one for each core.
+        timeout: seconds that a visit in a worker process may take, after which the worker is replaced; 0: no
+            limit.
     """
+    execution = Execution(workers=workers, timeout=timeout)
+    if executor is not None and execution != SERIAL:
+        raise ValueError("Give `executor`, or `workers` and `timeout`, not both.")
     own = personalization_of(partition)
     plan.check(task.devices.ids)
     check_task(task, own, seed=seed)
@@ -62,31 +71,32 @@ def pipeline(
         raise FileExistsError(f"`{folder.path}` already exists: give another `out`, or `resume=True`.")
     with run_progress(progress, watch) as watcher:
         if folder is None:
-            record = _run_in_memory(origin, plan, executor, watcher)
+            record = _run_in_memory(origin, plan, executor or execution, watcher)
         else:
-            record = _run_in_folder(folder, origin, plan, executor, watcher)
+            record = _run_in_folder(folder, origin, plan, executor or execution, watcher)
     return Result(record, lambda: origin)
 
 
 def _run_in_memory(
-    origin: Origin, plan: Plan, executor: Executor | None, watch: RoundCallback
+    origin: Origin, plan: Plan, executor: Executor | Execution, watch: RoundCallback
 ) -> MemoryJournal:
     task, own, seed = origin.task, origin.personalization, origin.seed
-    memory = MemoryStore()
-    journal = MemoryJournal(memory if executor is None else None)
-    with executor or local_executor(task, own, plan, memory, seed=seed) as devices:
+    is_local = isinstance(executor, Execution)
+    store = DiskStore.temporary() if is_local and needs_workers(executor) else MemoryStore()
+    journal = MemoryJournal(store if is_local else None)
+    with _executor(executor, origin, plan, store) as devices:
         Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
     return journal
 
 
 def _run_in_folder(
-    folder: RunFolder, origin: Origin, plan: Plan, executor: Executor | None, watch: RoundCallback
+    folder: RunFolder, origin: Origin, plan: Plan, executor: Executor | Execution, watch: RoundCallback
 ) -> RunFolder:
     task, own, seed = origin.task, origin.personalization, origin.seed
     store = DiskStore(folder.personal_folder)
     with (
         FolderJournal(folder, fingerprint_of(task, own, plan, seed=seed)) as journal,
-        executor or local_executor(task, own, plan, store, seed=seed) as devices,
+        _executor(executor, origin, plan, store) as devices,
     ):
         _write_config(folder, own, plan, seed=seed)
         write_derived(folder, task)
@@ -94,6 +104,14 @@ def _run_in_folder(
         task.skipped.log_to(folder.skipped_file)
         Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
     return folder
+
+
+def _executor(executor: Executor | Execution, origin: Origin, plan: Plan, store: Store) -> Executor:
+    """Return the user's executor, or one on this machine."""
+    if not isinstance(executor, Execution):
+        return executor
+    task, own = origin.task, origin.personalization
+    return local_executor(task, own, plan, store, seed=origin.seed, execution=executor)
 
 
 def _write_config(folder: RunFolder, own: Personalization, plan: Plan, *, seed: int) -> None:
@@ -115,6 +133,8 @@ def run(
     watch: RoundCallback | None = None,
     progress: bool | None = None,
     executor: Executor | None = None,
+    workers: int = 1,
+    timeout: float = 0.0,
 ) -> Result:
     """Train a split model from its initial values with one method, and return the result.
 
@@ -129,9 +149,13 @@ def run(
         resume: continue the run in `out`.
         watch: called after every round.
         progress: whether progress is shown; by default in a terminal or a notebook, unless `watch` is given.
-        executor: where devices run; without it in this process, one after the other.
+        executor: where devices run; without it on this machine.
+        workers: number of processes that visit devices; 1: all in this process; 0: one for each core.
+        timeout: seconds that a visit in a worker process may take, after which the worker is replaced; 0: no
+            limit.
     """
     cohort = devices_per_round or min(10, len(task.devices))
     plan = Plan(personalize=Training(method=method, rounds=rounds, devices_per_round=cohort))
     where: dict[str, Any] = {"out": out, "resume": resume, "executor": executor}
+    where |= {"workers": workers, "timeout": timeout}
     return pipeline(task, partition, plan, seed=seed, watch=watch, progress=progress, **where)

@@ -25,6 +25,7 @@ from partita.params import Params, change_of, cloned, copy_into, digest_of, larg
 from partita.partition import Part, Partition, Parts, Personalization, uses_batch_statistics
 from partita.partition.selection import tensors_of
 from partita.protocol import (
+    DeviceId,
     Evaluate,
     Failure,
     Finetune,
@@ -69,6 +70,28 @@ _MAX_WORKBENCHES = 4
 """Models kept at a time: a run needs two, and more only where personal parts differ in size."""
 
 
+_LEFT_OUT = (
+    "BatchNorm cannot be trained on a batch of one example: where the last batch of a pass has one, as on "
+    "device %r, it is left out."
+)
+
+Warn = Callable[[str, DeviceId], None]
+"""Called with a warning, and the device that it names, as often as there is a reason for it."""
+
+
+class Warnings:
+    """Logs each warning once, with the first device that has a reason for it."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def __call__(self, warning: str, device: DeviceId) -> None:
+        """Log a warning that has not been logged."""
+        if warning not in self._logged:
+            self._logged.add(warning)
+            logger.warning(warning, device)
+
+
 class Visitor:
     """Carries out the visits of a run, one at a time, with one model for all devices that have the same.
 
@@ -87,7 +110,7 @@ class Visitor:
         self._workbenches: dict[int, _Workbench] = {}
         self._starts: dict[str, Params] = {}
         self._pretrained: dict[str, Params] = {}
-        self._has_left_out = False
+        self.warn: Warn = Warnings()
 
     def __call__(self, order: Order) -> Reply | Failure:
         """Carry out one order, with a seed of its own; the caller restores its random state."""
@@ -220,20 +243,10 @@ class Visitor:
             if min(len(examples), batch_size) == 1:
                 cause = "The device has one training example" if len(examples) == 1 else "`batch_size` is 1"
                 raise CannotDo(f"{cause}: BatchNorm needs at least 2 in a batch to train.")
-            self._warn_of_leaving_out(order)
+            self.warn(_LEFT_OUT, order.device)
             return True
 
         return Shuffled(examples, batch_size, generator, leaves_out_one)
-
-    def _warn_of_leaving_out(self, order: Order) -> None:
-        """Log, once in a run, that batches of one example are left out."""
-        if not self._has_left_out:
-            self._has_left_out = True
-            logger.warning(
-                "BatchNorm cannot be trained on a batch of one example: where the last batch of a pass has "
-                "one, as on device %r, it is left out.",
-                order.device,
-            )
 
     def _seed(self, order: Order) -> int:
         return derive_seed(self.seed, order.stage, order.round, order.device)

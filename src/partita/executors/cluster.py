@@ -9,25 +9,35 @@ Each rank adds up the changes of its devices as integers, so the mean has the sa
 were divided. docs/decisions/cluster.md says why these sums take the same connection as everything else.
 """
 
+import logging
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
 from partita.data.rows import SkippedRow
 from partita.device.store import Store
-from partita.device.visit import Visitor
 from partita.errors import ConfigError
 from partita.executors.codec import answer_of, order_values, totals_of
-from partita.executors.handout import Handout, trained_by_label
+from partita.executors.handout import Handout
 from partita.executors.messages import Message
-from partita.executors.notices import error_of, log_notices
+from partita.executors.output import Replay
 from partita.executors.peers import Peer, Peers
-from partita.executors.serving import Job
+from partita.executors.remote_errors import error_of
+from partita.executors.serial import SerialExecutor
 from partita.params import Params
 from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Tally, Update
 from partita.tasks.build import one_thread, preserved_random_state
+
+logger = logging.getLogger(__name__)
+
+_OTHER_INSTRUCTIONS = (
+    "%s computes with %s instructions and rank 0 with %s: results depend slightly on which rank visits a "
+    "device, so the same run may have other bits the next time."
+)
 
 
 class ClusterExecutor:
@@ -35,22 +45,26 @@ class ClusterExecutor:
 
     Args:
         peers: the other ranks.
-        job: the run as rank 0 has built it.
-        store: storage of personal parts.
+        serial: the executor for rank 0's own visits.
+        store: storage of personal parts, that of `serial`.
         described: values and tensors from which the other ranks build the same run.
     """
 
     def __init__(
-        self, peers: Peers, job: Job, store: Store, described: tuple[Mapping[str, Any], Mapping[str, Params]]
+        self,
+        peers: Peers,
+        serial: SerialExecutor,
+        store: Store,
+        described: tuple[Mapping[str, Any], Mapping[str, Params]],
     ) -> None:
         self.seconds = 0.0
         """The processor time of the other ranks' visits."""
         self._peers = peers
-        self._job = job
+        self._serial = serial
         self._store = store
         self._described = described
-        self._visit = Visitor(job.task, job.roles, store, seed=job.seed)
-        self._links = {peer.rank: _Link(peer) for peer in peers.all}
+        self._routes = {peer.rank: _Route(peer) for peer in peers.all}
+        self._replay = Replay()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -61,14 +75,16 @@ class ClusterExecutor:
         """
         arrived: queue.SimpleQueue[tuple[Peer, Message]] = queue.SimpleQueue()
         self._peers.receiver = lambda peer, message: arrived.put((peer, message))
+        own = torch.backends.cpu.get_cpu_capability()
         for peer in self._peers.all:
             peer.post({"kind": "job", **self._described[0]}, self._described[1])
         refused: dict[int, str] = {}
         for _ in self._peers.all:
             peer, message = arrived.get()
-            self._take_news(peer, message)
             if message.values["kind"] == "refused":
                 refused[peer.rank] = f"{str(peer).capitalize()}: {message.values['line']}"
+            elif message.values["instructions"] != own:
+                logger.warning(_OTHER_INSTRUCTIONS, peer, message.values["instructions"], own)
         if refused:
             raise ConfigError(refused[min(refused)])
         return self
@@ -83,48 +99,53 @@ class ClusterExecutor:
 
     def devices(self) -> Sequence[DeviceId]:
         """Return the task's devices."""
-        return self._job.task.devices.ids
+        return self._serial.devices()
 
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
         """Visit devices here and on the other ranks at the same time."""
-        orders = sorted(orders, key=self._size, reverse=True)
-        handout = Handout(orders, ranks=len(self._links) + 1)
+        orders = list(orders)
+        handout = Handout(self._largest_first(orders), ranks=len(self._routes) + 1)
         self._peers.receiver = lambda peer, message: self._receive(handout, peer, message)
-        for link in self._links.values():
-            link.begin(orders)
-            self._feed(handout, link)
+        for route in self._routes.values():
+            route.begin(orders)
+            self._feed(handout, route)
+        visitor = self._serial.visitor
         with preserved_random_state():
             while (order := handout.take()) is not None:
                 with one_thread():
-                    answer = self._visit(order)
+                    answer = visitor(order)
                 yield answer
                 yield from handout.arrived()
-        yield from handout.rest(sum(link.is_used for link in self._links.values()))
-        for label, devices in trained_by_label(orders).items():
-            self._store.sync(label, devices)
+        yield from handout.rest(sum(route.is_used for route in self._routes.values()))
+        self._serial.sync(orders)
 
     def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
         """Commit the new personal parts of the counted devices."""
-        self._store.commit(label, counted, asked)
+        self._serial.close(label, counted, asked)
 
     def restore(self, label: str) -> None:
         """Let every device go back to what it has preserved for a label."""
-        self._store.restore(label)
+        self._serial.restore(label)
 
-    def _size(self, order: Order) -> int:
-        return 0
+    def _largest_first(self, orders: Sequence[Order]) -> Sequence[Order]:
+        size = self._serial.visitor.task.devices.size
+        return orders if size is None else sorted(orders, key=lambda order: -size(order.device))
 
     def _receive(self, handout: Handout, peer: Peer, message: Message) -> None:
         """Take what a rank sends, in the thread that receives from it; an error is for the main thread."""
         try:
-            self._take_news(peer, message)
-            if message.values["kind"] == "answer":
-                self._take_answer(handout, peer, message)
-                self._feed(handout, self._links[peer.rank])
-            elif message.values["kind"] == "closed":
-                self._take_sums(handout, message)
-            else:
-                handout.put(error_of(message.values, str(peer)))
+            match message.values.get("kind"):
+                case "answer":
+                    self._take_answer(handout, peer, message)
+                    self._feed(handout, self._routes[peer.rank])
+                case "closed":
+                    self._take_sums(handout, message)
+                case "error":
+                    error = error_of(message.values["error"])
+                    error.add_note(f"On {peer}.")
+                    handout.put(error)
+                case _:
+                    self._replay(message.values)
         except Exception as error:
             handout.put(error)
 
@@ -137,8 +158,7 @@ class ClusterExecutor:
             if values["preserves"] and order.keep is not None:
                 self._store.preserve(order.device, order.keep)
             self._store.save(order.device, order.label, personal)
-        with self._lock:
-            self.seconds += values["seconds"]
+        self._take_news(values)
         handout.put(answer)
 
     def _take_sums(self, handout: Handout, message: Message) -> None:
@@ -148,25 +168,28 @@ class ClusterExecutor:
             handout.put(Tally(devices=values["devices"], totals=totals_of(values["totals"], message.tensors)))
         handout.put(None)
 
-    def _take_news(self, peer: Peer, message: Message) -> None:
-        """Log the warnings of a rank, and add the rows that it has skipped to this rank's."""
-        log_notices(message.values["warnings"], peer.rank)
+    def _take_news(self, values: Mapping[str, Any]) -> None:
+        """Add up the time of a visit, log its warnings, and add the rows that it has skipped to rank 0's."""
+        visitor = self._serial.visitor
         with self._lock:
-            for row in message.values["skipped"]:
-                self._job.task.skipped.add(SkippedRow(**row))
+            self.seconds += values["seconds"]
+            for warning in values["warnings"]:
+                visitor.warn(warning, values["device"])
+            for row in values["skipped"]:
+                visitor.task.skipped.add(SkippedRow(**row))
 
-    def _feed(self, handout: Handout, link: "_Link") -> None:
+    def _feed(self, handout: Handout, route: "_Route") -> None:
         """Send a rank its next orders; when there are no more, ask for its sums."""
-        with link.lock:
-            while (order := handout.take_for(link.peer.rank)) is not None:
+        with route.lock:
+            while (order := handout.take_for(route.peer.rank)) is not None:
                 if order.counted is not None:
                     self._store.commit(order.counted, [order.device], [order.device])
-                link.send(order, self._store.load(order.device) if _uses_personal(order) else None)
+                route.send(order, self._store.load(order.device) if _uses_personal(order) else None)
             if handout.is_empty:
-                link.close()
+                route.close()
 
 
-class _Link:
+class _Route:
     """The orders of a round on their way to a rank, and the tensors that the rank has already."""
 
     def __init__(self, peer: Peer) -> None:

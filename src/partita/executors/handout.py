@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Tally
+from partita.protocol import DeviceId, Failure, Order, Reply, Tally
 
 _AHEAD = 2
 """Orders that a rank has at a time while there are many, so that it does not wait for the next one."""
@@ -29,7 +29,7 @@ class Handout:
         self._taken: dict[int, dict[DeviceId, Order]] = {}
         self._lock = threading.Lock()
         self._done = 0
-        self._results: queue.SimpleQueue[Reply | Failure | Tally | Exception | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Reply | Failure | Tally | BaseException | None] = queue.SimpleQueue()
 
     def take(self) -> Order | None:
         """Return the next order, for rank 0; None when there are no more."""
@@ -56,7 +56,7 @@ class Handout:
         with self._lock:
             return self._taken[rank].pop(device)
 
-    def put(self, result: Reply | Failure | Tally | Exception | None) -> None:
+    def put(self, result: Reply | Failure | Tally | BaseException | None) -> None:
         """Hand a result of another rank to the main thread: an answer, sums, or an error.
 
         None says that a rank is done.
@@ -76,18 +76,9 @@ class Handout:
     def _next(self) -> Iterator[Reply | Failure | Tally]:
         """Wait for the next result and yield it, unless it says that a rank is done."""
         result = self._results.get()
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             raise result
         if result is None:
             self._done += 1
         else:
             yield result
-
-
-def trained_by_label(orders: Sequence[Order]) -> dict[str, list[DeviceId]]:
-    """Return the devices that orders ask to train, by the label of their round."""
-    found: dict[str, list[DeviceId]] = {}
-    for order in orders:
-        if not isinstance(order.work, Evaluate):
-            found.setdefault(order.label, []).append(order.device)
-    return found

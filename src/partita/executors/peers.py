@@ -155,10 +155,11 @@ class Peers:
 def end_process(code: int, line: str) -> NoReturn:
     """End this process from any of its threads, after an error message if there is one."""
     with contextlib.suppress(OSError, ValueError):
-        if line:
-            sys.stderr.write(f"partita: {line}\n")
-        sys.stderr.flush()
-        sys.stdout.flush()
+        # The process's own streams: others may have replaced them.
+        for stream, text in ((sys.__stdout__, ""), (sys.__stderr__, f"partita: {line}\n" if line else "")):
+            if stream is not None:
+                stream.write(text)
+                stream.flush()
     os._exit(code)
 
 

@@ -115,8 +115,9 @@ class Nursery:
             RunFailed: the system allows no further process, or has ended the nursery.
         """
         pid = self._ask({"spawn": values})
-        _, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
-        self._connections.append(connection := socket.socket(fileno=descriptors[0]))
+        connection = socket.socket(fileno=receive_descriptor(self._control))
+        self._connections = [each for each in self._connections if each.fileno() >= 0]
+        self._connections.append(connection)
         return Child(pid, connection, lambda pid: self._ask({"wait": pid}))
 
     def _ask(self, request: dict[str, Any]) -> int:
@@ -131,6 +132,23 @@ class Nursery:
         if "error" in message.values:
             raise RunFailed(f"No further worker process can be started: {message.values['error']}.")
         return message.values["answer"]
+
+
+def send_descriptor(connection: socket.socket, descriptor: int) -> None:
+    """Send a file descriptor to another process on this machine."""
+    socket.send_fds(connection, [b"\0"], [descriptor])
+
+
+def receive_descriptor(connection: socket.socket) -> int:
+    """Return a file descriptor that another process has sent.
+
+    Raises:
+        ConnectionError: the other process is gone.
+    """
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+    if not descriptors:
+        raise ConnectionError("The connection was closed before a file descriptor arrived.")
+    return descriptors[0]
 
 
 def _tend(control: socket.socket, serve: Serve, orphaned: Callable[[], None]) -> None:
@@ -181,7 +199,7 @@ def _spawn(control: socket.socket, serve: Serve, values: dict[str, Any], childre
     own.close()
     children.add(pid)
     send(control, {"answer": pid})
-    socket.send_fds(control, [b"\0"], [theirs.fileno()])
+    send_descriptor(control, theirs.fileno())
     theirs.close()
 
 

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
-from torch.distributed import DistError, Store
+from torch.distributed import DistError, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from partita.errors import RunFailed
@@ -98,7 +98,7 @@ def join(launch: Launch) -> socket.socket:
     return connection
 
 
-def _store(launch: Launch) -> Store:
+def _store(launch: Launch) -> TCPStore:
     """Return the launcher's store, which rank 0 provides where the launcher does not."""
     wait = timedelta(seconds=_WAIT)
     try:

@@ -23,7 +23,7 @@ class SerialExecutor:
     """
 
     def __init__(self, task: Task, roles: Mapping[Stage, Role], store: Store, *, seed: int) -> None:
-        self._visit = Visitor(task, roles, store, seed=seed)
+        self.visitor = Visitor(task, roles, store, seed=seed)
         self._store = store
         self._devices = task.devices.ids
 
@@ -44,14 +44,21 @@ class SerialExecutor:
 
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         """Visit one device after the other."""
-        trained: dict[str, list[DeviceId]] = {}
+        done: list[Order] = []
         with preserved_random_state():
             for order in orders:
                 with one_thread():
-                    answer = self._visit(order)
-                if not isinstance(order.work, Evaluate):
-                    trained.setdefault(order.label, []).append(order.device)
+                    answer = self.visitor(order)
+                done.append(order)
                 yield answer
+        self.sync(done)
+
+    def sync(self, orders: Sequence[Order]) -> None:
+        """Wait until what devices have saved is on disk, whichever process has visited them."""
+        trained: dict[str, list[DeviceId]] = {}
+        for order in orders:
+            if not isinstance(order.work, Evaluate):
+                trained.setdefault(order.label, []).append(order.device)
         for label, devices in trained.items():
             self._store.sync(label, devices)
 

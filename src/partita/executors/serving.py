@@ -5,27 +5,37 @@ the order or the reply themselves: nothing of it stays here. Changes of the shar
 only their sum is sent.
 """
 
+import contextlib
+import io
+import logging
 import queue
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
-from partita.device.roles import Role
+import torch
+
+from partita.device.store import Store
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
 from partita.executors.codec import answer_values, order_of, totals_values
-from partita.executors.messages import Message, receive, send
-from partita.executors.notices import Collected, error_values
+from partita.executors.messages import Message, receive
+from partita.executors.output import Link, forward_output
 from partita.executors.parcel import Parcel
 from partita.executors.peers import end_process, why_gone
+from partita.executors.remote_errors import error_values
 from partita.params import Params, WeightedMean
-from partita.protocol import DeviceId, Failure, Reply, Stage, Start
+from partita.protocol import DeviceId, Failure, Reply, Start
 from partita.tasks.build import one_thread
-from partita.tasks.task import Task
+
+Build = Callable[[Message, Store], Visitor]
+"""Builds the run that a message describes, with a store, or raises a `ConfigError`."""
 
 _GRACE = 2
 """Seconds after a signal in which rank 0, which may have got it too, can end this rank."""
@@ -33,45 +43,35 @@ _INTERRUPTED = 130
 """The exit code after a signal."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A run as a rank has built it."""
-
-    task: Task
-    roles: Mapping[Stage, Role]
-    seed: int
-
-
 class Rank:
     """A rank other than 0, connected to rank 0.
 
     Args:
         connection: the connection to rank 0.
-        build: returns the job that a message describes, or raises a `ConfigError`.
+        build: builds the run.
     """
 
-    def __init__(self, connection: socket.socket, build: Callable[[Message], Job]) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket, build: Build) -> None:
+        self._link = Link(connection)
         self._build = build
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._warnings = Collected()
-        self._job: Job | None = None
-        self._reported = 0
+        self._warnings: set[str] = set()
 
     def serve(self) -> int:
         """Do what rank 0 asks until it ends, and return its exit code."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, frame: _end_soon())
-        with self._warnings.installed():
-            threading.Thread(target=self._watch, daemon=True).start()
-            while (message := self._inbox.get()).values["kind"] != "end":
-                self._handle(message)
+        threading.Thread(target=self._watch, daemon=True).start()
+        forward_output(self._link)
+        while (message := self._inbox.get()).values["kind"] != "end":
+            self._handle(message)
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         return message.values["code"]
 
     def _watch(self) -> None:
         """Receive messages in a thread of its own, which ends the process if rank 0 fails or is gone."""
         try:
-            while (message := receive(self._connection)) is not None:
+            while (message := receive(self._link.connection)) is not None:
                 if message.values.get("code"):
                     end_process(message.values["code"], message.values["line"])
                 self._inbox.put(message)
@@ -96,16 +96,21 @@ class Rank:
                 self._close()
 
     def _begin(self, message: Message) -> None:
-        """Build a job, and say whether that is possible."""
+        """Build a run, without a word, since rank 0 builds the same, and say whether that is possible."""
+        self._parcel = Parcel()
         try:
-            job = self._build(message)
+            with _silence():
+                self._visitor = self._build(message, self._parcel)
         except ConfigError as error:
             self._send({"kind": "refused", "line": str(error)})
             return
-        self._job, self._parcel, self._reported = job, Parcel(), 0
-        self._visit = Visitor(job.task, job.roles, self._parcel, seed=job.seed)
+        self._visitor.warn = self._warn
         self._starts: dict[str, Start] = {}
-        self._send({"kind": "ready"})
+        self._send({"kind": "ready", "instructions": torch.backends.cpu.get_cpu_capability()})
+
+    def _warn(self, warning: str, device: DeviceId) -> None:
+        """Keep a warning for the answer."""
+        self._warnings.add(warning)
 
     def _open(self, message: Message) -> None:
         """Begin a round: with a new shared part, and with starts that this rank does not have."""
@@ -119,18 +124,31 @@ class Rank:
         self._summed: list[DeviceId] = []
 
     def _carry_out(self, message: Message) -> None:
-        """Visit a device and send its answer."""
-        start = self._starts[message.values["start"]]
-        order = order_of(message.values["order"], self._shared, start)
+        """Visit a device and send its answer, with everything else that rank 0 must know of the visit."""
+        order = order_of(message.values["order"], self._shared, self._starts[message.values["start"]])
         self._parcel.fill(message.tensors.get("personal"))
-        begin = time.process_time()
+        self._warnings.clear()
+        skipped, begin = self._visitor.task.skipped, time.process_time()
+        known = len(skipped)
         try:
             with one_thread():
-                answer = self._add(self._visit(order))
-        except Exception as error:
-            self._send({"kind": "error", **error_values(error)})
-            return
-        self._answer(answer, time.process_time() - begin)
+                outcome = self._outcome(self._add(self._visitor(order)))
+        except BaseException as error:  # Also those that end a process: they are to end the run.
+            outcome = {"kind": "error", "error": error_values(error)}
+        news = {
+            "device": order.device,
+            "seconds": time.process_time() - begin,
+            "warnings": sorted(self._warnings),
+            "skipped": [asdict(row) for row in skipped[known:]] if len(skipped) > known else [],
+        }
+        saved = self._parcel.saved if outcome.get("saves") else None
+        self._send({**outcome, **news}, {} if saved is None else {"personal": saved})
+
+    def _outcome(self, answer: Reply | Failure) -> dict[str, Any]:
+        """Return an answer as values, and what rank 0 is to do with the device's personal part."""
+        saves = isinstance(answer, Reply) and self._parcel.saved is not None
+        values = {"kind": "answer", "answer": answer_values(answer)}
+        return {**values, "saves": saves, "preserves": saves and self._parcel.preserves}
 
     def _add(self, answer: Reply | Failure) -> Reply | Failure:
         """Add the change of a reply to the sum, in place, and return the answer without it."""
@@ -143,13 +161,6 @@ class Rank:
         self._summed.append(answer.device)
         return replace(answer, change=None)
 
-    def _answer(self, answer: Reply | Failure, seconds: float) -> None:
-        """Send an answer, with the new personal part if the device keeps one."""
-        saved = self._parcel.saved if isinstance(answer, Reply) else None
-        values = {"kind": "answer", "answer": answer_values(answer), "seconds": seconds}
-        preserves = saved is not None and self._parcel.preserves
-        self._send({**values, "preserves": preserves}, {} if saved is None else {"personal": saved})
-
     def _close(self) -> None:
         """End a round: send the sums, if there are any."""
         if self._mean is None or not self._summed:
@@ -160,14 +171,25 @@ class Rank:
         self._mean = None
 
     def _send(self, values: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> None:
-        """Send a message, with the warnings and the skipped rows since the last one."""
-        skipped = list(self._job.task.skipped)[self._reported :] if self._job else []
-        self._reported += len(skipped)
-        news = {"warnings": self._warnings.take(), "skipped": [asdict(row) for row in skipped]}
         try:
-            send(self._connection, {**values, **news}, tensors)
+            self._link.send(values, tensors=tensors)
         except OSError as error:
             self._lose(error)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Drop all output of this process in this block."""
+    logging.disable()
+    try:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            warnings.catch_warnings(action="ignore"),
+        ):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _end_soon() -> None:

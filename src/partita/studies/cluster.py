@@ -17,12 +17,10 @@ from partita.device.store import Store
 from partita.errors import RankLost, RunFailed, described, exit_code
 from partita.executors.cluster import ClusterExecutor
 from partita.executors.launch import Launch
-from partita.executors.notices import Once
 from partita.executors.peers import Peers
 from partita.executors.rendezvous import gather, join
-from partita.executors.serving import Job, Rank
-from partita.studies.local import roles_of
-from partita.studies.rank_job import build_job, describe_job
+from partita.executors.serving import Rank
+from partita.studies.rank_job import build_visitor, describe_run, own_visits
 from partita.studies.run import Prepared
 
 logger = logging.getLogger(__name__)
@@ -39,17 +37,15 @@ class Session:
 
     def executor(self, run: Prepared, store: Store) -> ClusterExecutor:
         """Return the executor that visits the devices of a run on all ranks."""
-        built = run.built
-        if built.execution.workers > 1 and not self._has_run:
+        execution = run.built.execution
+        if (execution.workers > 1 or execution.timeout) and not self._has_run:
             logger.warning(
-                "`workers` = %d has no effect here: the launcher starts the processes, torchrun as many on "
-                "each machine as --nproc-per-node says.",
-                built.execution.workers,
+                "`workers` and `timeout` have no effect here: the launcher starts the processes, torchrun as "
+                "many on each machine as --nproc-per-node says."
             )
         self._has_run = True
-        roles = roles_of(built.task, built.personalization, built.plan, seed=run.config.seed)
-        job = Job(task=built.task, roles=roles, seed=run.config.seed)
-        return ClusterExecutor(self.peers, job, store, describe_job(run))
+        serial = own_visits(run.built, store, seed=run.config.seed)
+        return ClusterExecutor(self.peers, serial, store, describe_run(run))
 
 
 @contextmanager
@@ -60,7 +56,7 @@ def gathered(launch: Launch) -> Iterator[Session]:
         RunFailed: a rank is missing, or is gone later.
     """
     session = Session(Peers(gather(launch), socket.gethostname()))
-    with Once().installed(), session.peers.connected():
+    with session.peers.connected():
         code, line = 1, ""
         try:
             yield session
@@ -88,4 +84,4 @@ def serve(launch: Launch, beside: Path) -> int:
         launch: this rank.
         beside: the folder of the config, or of the run to resume; neither has to exist here.
     """
-    return Rank(join(launch), partial(build_job, beside=beside)).serve()
+    return Rank(join(launch), partial(build_visitor, beside=beside)).serve()

@@ -1,12 +1,17 @@
-"""Running a plan in this process: the default executor, and the files that every run's folder has."""
+"""Running a plan on this machine: the default executor, and the files that every run's folder has."""
 
 import json
+import logging
+from collections.abc import Callable
 
-from partita.device.roles import Role, build_roles
-from partita.device.store import Store
+from partita.device.roles import build_roles
+from partita.device.store import DiskStore, Store
 from partita.durable import replace_file
+from partita.errors import ConfigError
+from partita.executors.processes import IS_SUPPORTED
 from partita.executors.serial import SerialExecutor
 from partita.executors.settings import SERIAL, Execution
+from partita.executors.workers import WorkersExecutor
 from partita.methods import registry
 from partita.partition import Personalization
 from partita.protocol import Stage
@@ -18,6 +23,8 @@ from partita.training.costs import cost_model_of
 from partita.training.plan import Plan
 from partita.training.visit_memory import visit_costs
 
+logger = logging.getLogger(__name__)
+
 
 def local_executor(
     task: Task,
@@ -27,20 +34,55 @@ def local_executor(
     *,
     seed: int,
     execution: Execution = SERIAL,
-) -> SerialExecutor:
-    """Return the executor that visits all devices of a plan on this machine."""
-    return SerialExecutor(task, roles_of(task, personalization, plan, seed=seed), store, seed=seed)
+    processes: Callable[[], int] | None = None,
+) -> SerialExecutor | WorkersExecutor:
+    """Return the executor that visits all devices of a plan on this machine.
 
+    Args:
+        task: data, model, loss and metrics.
+        personalization: how the model is split after pretraining.
+        plan: the stages.
+        store: storage of personal parts; worker processes need one on disk.
+        seed: the run's seed.
+        execution: how visits are carried out.
+        processes: returns the number of worker processes to use from then on, where it may change during the
+            run; by default that of `execution`.
 
-def roles_of(task: Task, personalization: Personalization, plan: Plan, *, seed: int) -> dict[Stage, Role]:
-    """Return how devices learn in each stage of a plan."""
+    Raises:
+        ConfigError: a visit is to have a time limit, on a system that has no worker processes.
+    """
     pretrains = plan.pretrain is not None and plan.pretrain.rounds > 0
-    return build_roles(
+    roles = build_roles(
         split_by_stage(task, personalization, seed=seed, pretrains=pretrains),
         pretrain=plan.pretrain.method if plan.pretrain else None,
         personalize=plan.personalize.method if plan.personalize else None,
         finetune=plan.finetune,
     )
+    serial = SerialExecutor(task, roles, store, seed=seed)
+    if not needs_workers(execution) and processes is None:
+        return serial
+    assert isinstance(store, DiskStore), "Worker processes share personal parts on disk."
+    limit = len(task.devices)
+    return WorkersExecutor(
+        serial,
+        lambda: min(execution.processes if processes is None else processes(), limit),
+        timeout=execution.timeout,
+        orphaned=store.remove_temporary,
+    )
+
+
+def needs_workers(execution: Execution) -> bool:
+    """Return whether visits are to be in worker processes; log it where they cannot be.
+
+    Raises:
+        ConfigError: a visit is to have a time limit, on a system that has no worker processes.
+    """
+    if not execution.uses_workers or IS_SUPPORTED:
+        return execution.uses_workers
+    if execution.timeout:
+        raise ConfigError("`timeout` needs worker processes, which only Linux has: leave it out.")
+    logger.warning("Worker processes need Linux: devices are visited one after the other, `workers` is 1.")
+    return False
 
 
 def write_derived(folder: RunFolder, task: Task) -> None:

@@ -1,15 +1,13 @@
 """A run as rank 0 describes it to the other ranks, and as they build it from that."""
 
-import logging
 import os
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from partita.config.building import Built, build
 from partita.config.changes import value_at, with_values
@@ -19,22 +17,22 @@ from partita.config.provenance import CODE, TITLE, find_own_code, made_with
 from partita.config.reading import config_of, read_values
 from partita.config.schema import Config
 from partita.data.digests import describe_table
+from partita.device.store import Store
+from partita.device.visit import Visitor
 from partita.errors import ConfigError
 from partita.executors.messages import Message
-from partita.executors.serving import Job
+from partita.executors.serial import SerialExecutor
 from partita.params import Params, from_bytes, to_bytes
 from partita.runs.fingerprint import fingerprint_of
-from partita.studies.local import roles_of
+from partita.studies.local import local_executor
 from partita.studies.run import Prepared
 from partita.tasks.derived import derived_bytes
-
-logger = logging.getLogger(__name__)
 
 _PACKAGES = ("partita", "torch", "numpy")
 """The packages of which all ranks must have the same version."""
 
 
-def describe_job(run: Prepared) -> tuple[dict[str, Any], dict[str, Params]]:
+def describe_run(run: Prepared) -> tuple[dict[str, Any], dict[str, Params]]:
     """Return the values and tensors from which other ranks build a run."""
     config = config_of(read_values(run.folder.config_file))
     files = find_files(config, run.folder.path)
@@ -46,18 +44,18 @@ def describe_job(run: Prepared) -> tuple[dict[str, Any], dict[str, Params]]:
         "table": str(files[TABLE].resolve()) if TABLE in files else "",
         "name": given if TABLE in files else "",
         "made_with": made_with(config, run.folder.path),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
         "fingerprint": _fingerprint(run.built, config),
     }
-    start = {"start": from_bytes(files[START].read_bytes())} if START in files else {}
+    start: dict[str, Params] = {"start": from_bytes(files[START].read_bytes())} if START in files else {}
     return values, start
 
 
-def build_job(message: Message, *, beside: Path) -> Job:
-    """Return the run that rank 0 describes, built on another rank.
+def build_visitor(message: Message, store: Store, *, beside: Path) -> Visitor:
+    """Return what visits devices of the run that rank 0 describes, on another rank.
 
     Args:
         message: the description.
+        store: storage of personal parts.
         beside: the folder of the config, or of the run to resume, as this rank's command line names it.
 
     Raises:
@@ -71,9 +69,17 @@ def build_job(message: Message, *, beside: Path) -> Job:
         built = build(config, beside)
     _check_same(values["made_with"], made_with(config, beside))
     _check_fingerprint(values["fingerprint"], _fingerprint(built, config))
-    _warn_of_instructions(values["instructions"])
-    roles = roles_of(built.task, built.personalization, built.plan, seed=config.seed)
-    return Job(task=built.task, roles=roles, seed=config.seed)
+    return own_visits(built, store, seed=config.seed).visitor
+
+
+def own_visits(built: Built, store: Store, *, seed: int) -> SerialExecutor:
+    """Return the executor for the visits of one rank."""
+    execution = replace(built.execution, workers=1, timeout=0.0)
+    executor = local_executor(
+        built.task, built.personalization, built.plan, store, seed=seed, execution=execution
+    )
+    assert isinstance(executor, SerialExecutor), "One worker is this process."
+    return executor
 
 
 def _fingerprint(built: Built, config: Config) -> dict[str, str]:
@@ -156,15 +162,3 @@ def _check_fingerprint(theirs: Mapping[str, str], ours: Mapping[str, str]) -> No
     for name, text in theirs.items():
         if ours.get(name) != text:
             raise ConfigError(f"The run is not rank 0's: `{name}` is {ours.get(name)} here, {text} there.")
-
-
-def _warn_of_instructions(theirs: str) -> None:
-    """Log that results depend on which rank visits a device, where processors differ."""
-    ours = torch.backends.cpu.get_cpu_capability()
-    if ours != theirs:
-        logger.warning(
-            "A rank computes with %s instructions and rank 0 with %s: the same run may give slightly "
-            "different results if it is run again.",
-            ours,
-            theirs,
-        )
