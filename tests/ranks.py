@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def task(seconds=0.0, breaks_on_rank=-1):
         inputs, targets = batch
         if model.training and (inputs[:, 0] > 90).any():
             raise CannotDo("The sensor is broken.")
-        if int(os.environ.get("RANK", 0)) == breaks_on_rank:
+        if (inputs[:, 1] > 9).any() and int(os.environ.get("RANK", 0)) == breaks_on_rank:
             raise ZeroDivisionError("my own mistake")
         time.sleep(seconds)
         return nn.functional.cross_entropy(model(inputs), targets)
@@ -56,6 +56,7 @@ def task(seconds=0.0, breaks_on_rank=-1):
             for split, size in sizes.items()
         }
     devices["d3"]["train"][0][2, 0] = 99.0
+    devices["d8"]["train"][0][0, 1] = 10.0
     return Task(model=Net, loss=loss, metrics={"accuracy": accuracy}, devices=devices)
 '''
 CONFIG = """
@@ -94,19 +95,24 @@ def free_port() -> int:
 
 
 def start_ranks(
-    count: int,
-    *arguments: str,
-    folder: Path,
-    environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
+    count: int, *arguments: str, folder: Path, others: Path | None = None, **environment: str
 ) -> list[subprocess.Popen[str]]:
-    """Start `partita run` on several ranks, in a folder."""
+    """Start `partita run` on several ranks, in a folder.
+
+    Args:
+        count: the number of ranks.
+        arguments: the arguments of the command.
+        folder: the current folder of rank 0.
+        others: that of the other ranks, by default the same.
+        environment: further variables of the other ranks.
+    """
     port = str(free_port())
     common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [
         subprocess.Popen(
             [sys.executable, "-m", "partita", "run", "--quiet", *arguments],
-            cwd=folder,
-            env={**os.environ, **common, "RANK": str(rank), **environment(rank)},
+            cwd=(others or folder) if rank else folder,
+            env={**os.environ, **common, "RANK": str(rank), **(environment if rank else {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

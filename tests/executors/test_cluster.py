@@ -1,15 +1,18 @@
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from ranks import content_of, end_of, free_port, start_ranks, write_task
 
 slow = pytest.mark.slow
@@ -22,9 +25,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_serially(folder: Path, *arguments: str) -> None:
+def run_serially(folder: Path, *arguments: str) -> str:
+    """Run `partita run` in one process and return its error output."""
     command = [sys.executable, "-m", "partita", "run", "--quiet", *arguments]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stderr
 
 
 def until_committed(run: Path, number: int = 0) -> None:
@@ -48,7 +52,7 @@ def until_committed(run: Path, number: int = 0) -> None:
     ids=["fedalt", "scaffold", "early stopping", "baseline"],
 )
 def test_three_ranks_write_the_bits_of_one_process(folder: Path, settings: list[str]) -> None:
-    run_serially(folder, "own.toml", "out=serial", *settings)
+    warnings = run_serially(folder, "own.toml", "out=serial", *settings)
 
     ends = end_of(start_ranks(3, "own.toml", "out=ranks", *settings, folder=folder))
 
@@ -57,10 +61,11 @@ def test_three_ranks_write_the_bits_of_one_process(folder: Path, settings: list[
     assert content_of(folder / "ranks") == content_of(folder / "serial")
     if "finetune.baseline=true" in settings:
         assert content_of(folder / "ranks" / "finetune") == content_of(folder / "serial" / "finetune")
-    # Rank 0 alone has something to say, and each warning once.
-    assert [output for _, output, _ in ends[1:]] == ["", ""]
-    assert [error for _, _, error in ends[1:]] == ["", ""]
-    assert ends[0][2].count("BatchNorm cannot be trained on a batch of one example") == 1
+    # Rank 0 alone has something to say, and each warning as often as in one process.
+    assert [output for _, *output in ends[1:]] == [["", ""], ["", ""]]
+    lines = warnings.splitlines()
+    assert [line[:50] for line in ends[0][2].splitlines()] == [line[:50] for line in lines]
+    assert any("BatchNorm cannot be trained on a batch of one example" in line for line in lines)
 
 
 @slow
@@ -111,26 +116,31 @@ def test_a_signal_to_all_ranks_ends_them_with_the_usual_message(folder: Path, nu
 
 @slow
 def test_an_error_of_user_code_on_another_rank_is_raised_on_rank_0(folder: Path) -> None:
-    ends = end_of(start_ranks(2, "own.toml", "out=broken", "task.breaks_on_rank=1", folder=folder))
+    # Device d8 is the largest one: rank 1 is sent it first.
+    settings = ["task.breaks_on_rank=1", "pretrain.devices_per_round=9"]
+    ends = end_of(start_ranks(2, "own.toml", "out=broken", *settings, folder=folder))
 
     assert [code for code, _, _ in ends] == [1, 1]
     assert 'own_task.py", line ' in ends[0][2]
     lines = ends[0][2].splitlines()[-3:]
     assert lines[0] == "ZeroDivisionError: my own mistake"
-    assert "in round 0 of `pretrained`." in lines[1]
+    assert lines[1] == "On device 'd8', in round 0 of `pretrained`."
     assert lines[2] == f"On rank 1 on {socket.gethostname()}."
     assert ends[1][1:] == ("", "")
 
 
 def write_table(path: Path, *, extra: int = 0) -> None:
     """Write a table of numbers; one with `extra` rows differs."""
-    rows = [{"device": f"d{i // 8}", "x": float(i % 5), "label": i % 2} for i in range(32 + extra)]
+    rows = [
+        {"device": f"d{i // 8}", "x": float(i % 5), "label": i % 2, "split": "test" if i % 8 < 3 else "train"}
+        for i in range(32 + extra)
+    ]
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 @slow
 def test_each_rank_reads_its_own_copy_of_the_table_and_a_different_one_is_refused(tmp_path: Path) -> None:
-    config = '[task]\nkind = "tabular"\ndata = "t.parquet"\n[pretrain]\nrounds = 1\n[personalize]\nrounds = 1\n'
+    config = '[task]\nkind = "tabular"\ndata = "t.parquet"\n[pretrain]\nrounds = 1\ndevices_per_round = 2\n[personalize]\nrounds = 1\ndevices_per_round = 4\n'
     places = [tmp_path / "first", tmp_path / "second", tmp_path / "copies"]
     for place in places:
         place.mkdir()
@@ -139,19 +149,8 @@ def test_each_rank_reads_its_own_copy_of_the_table_and_a_different_one_is_refuse
     write_table(places[2] / "t.parquet")
 
     def run(*arguments: str) -> list[tuple[int, str, str]]:
-        port = free_port()
-        ranks = []
-        for rank, place in enumerate(places[:2]):
-            own = {"PARTITA_DATA": str(places[2])} if rank else {}
-            common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank)}
-            command = [sys.executable, "-m", "partita", "run", "--quiet", *arguments]
-            environment = {**os.environ, **common, **own}
-            ranks.append(
-                subprocess.Popen(
-                    command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-                )
-            )
-        return end_of(ranks)
+        elsewhere = {"others": places[1], "PARTITA_DATA": str(places[2])}
+        return end_of(start_ranks(2, *arguments, folder=places[0], **elsewhere))
 
     # The second machine has neither the config nor the run's folder: only a copy of the table.
     assert [code for code, _, _ in run("t.toml", "out=one")] == [0, 0]
@@ -165,3 +164,97 @@ def test_each_rank_reads_its_own_copy_of_the_table_and_a_different_one_is_refuse
     start = f"partita: Rank 1 on {socket.gethostname()}: `{places[2] / 't.parquet'}` has other content than rank 0's"
     assert ends[0][2].splitlines()[-1].startswith(start)
     assert ends[1][1:] == ("", "")
+
+
+@slow
+def test_torchrun_runs_three_ranks_with_the_bits_of_one_process(folder: Path) -> None:
+    run_serially(folder, "own.toml", "out=serial")
+    command = ["-m", "torch.distributed.run", "--nproc-per-node=3", f"--master-port={free_port()}"]
+    command += ["-m", "partita", "run", "own.toml", "out=ranks", "--quiet"]
+    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert content_of(folder / "ranks") == content_of(folder / "serial")
+
+
+HOSTS = {"partita-a": "10.77.0.1", "partita-b": "10.77.0.2"}
+"""Two machines, as network namespaces of this one."""
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """Two network namespaces with a cable between them."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and iproute2")
+    with ExitStack() as stack:
+        first, second = HOSTS
+        try:
+            for host in HOSTS:
+                ip("netns", "add", host)
+                stack.callback(ip, "netns", "del", host)
+            ip(
+                "link",
+                "add",
+                "veth0",
+                "netns",
+                first,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "veth0",
+                "netns",
+                second,
+            )
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces are not allowed here: {error.stderr}")
+        for host, address in HOSTS.items():
+            ip("-n", host, "addr", "add", f"{address}/24", "dev", "veth0")
+            ip("-n", host, "link", "set", "veth0", "up")
+            ip("-n", host, "link", "set", "lo", "up")
+        yield [first, second]
+
+
+def start_nodes(hosts: list[str], folder: Path, *arguments: str) -> list[subprocess.Popen[str]]:
+    """Start torchrun on each host, with one rank."""
+    nodes = []
+    for number, host in enumerate(hosts):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+        torchrun += [f"--node-rank={number}", f"--master-addr={HOSTS[hosts[0]]}", "--master-port=29511"]
+        command = ["ip", "netns", "exec", host, *torchrun, "-m", "partita", "run", "--quiet", *arguments]
+        nodes.append(
+            subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    return nodes
+
+
+@slow
+def test_torchrun_over_two_hosts_writes_the_bits_of_one_process(hosts: list[str], folder: Path) -> None:
+    run_serially(folder, "own.toml", "out=serial")
+
+    ends = end_of(start_nodes(hosts, folder, "own.toml", "out=ranks"))
+
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert content_of(folder / "ranks") == content_of(folder / "serial")
+
+
+@slow
+def test_a_cut_cable_ends_all_ranks_with_a_line(hosts: list[str], folder: Path) -> None:
+    nodes = start_nodes(hosts, folder, "own.toml", "out=cut", "task.seconds=0.1", "personalize.rounds=200")
+    until_committed(folder / "cut")
+    ip("-n", hosts[0], "link", "set", "veth0", "down")
+    begin = time.monotonic()
+    ends = end_of(nodes)
+
+    # The promise is 30 seconds; torchrun itself and a busy machine may take longer than an idle one.
+    assert time.monotonic() - begin < 60
+    assert [code for code, _, _ in ends] == [1, 1]
+    host = socket.gethostname()
+    assert (
+        f"partita: Rank 1 on {host} is gone: its machine has been silent for 15 seconds. Resume" in ends[0][2]
+    )
+    assert "partita: Rank 0 is gone: its machine has been silent for 15 seconds." in ends[1][2]

@@ -16,8 +16,9 @@ import socket
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from torch.distributed import DistError, TCPStore
+from torch.distributed import DistError
 from torch.distributed.rendezvous import rendezvous
 
 from partita.errors import RunFailed
@@ -98,8 +99,8 @@ def join(launch: Launch) -> socket.socket:
     return connection
 
 
-def _store(launch: Launch) -> TCPStore:
-    """Return the launcher's store, which rank 0 provides where the launcher does not."""
+def _store(launch: Launch) -> Any:
+    """Return the launcher's store, a `TCPStore`, which rank 0 provides where the launcher does not."""
     wait = timedelta(seconds=_WAIT)
     try:
         return next(rendezvous("env://", launch.rank, launch.ranks, timeout=wait))[0]

@@ -122,7 +122,7 @@ def _find_table(values: Mapping[str, Any], content: str, here: Path, beside: Pat
     Raises:
         ConfigError: there is none, or it has other content than rank 0's.
     """
-    places = dict.fromkeys([Path(values["table"]), here, *_places(values, beside)])
+    places = dict.fromkeys([here, *_places(values, beside)])
     found = [place for place in places if place.exists()]
     for place in found:
         if describe_table(place) == content:
