@@ -21,8 +21,8 @@ class RunFailed(Exception):
 class RankLost(BaseException):
     """Another rank of this run is gone: its process has ended, or its machine is silent.
 
-    Raised in the middle of whatever rank 0 is doing, like `KeyboardInterrupt`, and no `Exception` for the
-    same reason: code that handles its own errors must not take it for one.
+    Raised during anything that rank 0 is doing, like `KeyboardInterrupt`, and no `Exception` for the same
+    reason: code that handles its own errors must not take it for one.
     """
 
 

@@ -8,12 +8,24 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from partita import FedAlt, Finetuning, Partition, Plan, Training, pipeline
+from partita.device.store import DiskStore, Store
+from partita.executors.cluster import ClusterExecutor
+from partita.executors.peers import Peers
+from partita.executors.processes import Nursery
+from partita.executors.rendezvous import Guest
+from partita.executors.serial import SerialExecutor
+from partita.executors.serving import Rank
+from partita.partition import personalization_of
+from partita.studies.local import local_executor
 from ranks import content_of, end_of, free_port, start_ranks, write_task
+from small import affine_task
 
 slow = pytest.mark.slow
 
@@ -23,6 +35,33 @@ def folder(tmp_path: Path) -> Path:
     """A folder with a task and a config."""
     write_task(tmp_path)
     return tmp_path
+
+
+def test_visits_on_another_rank_give_the_bits_of_one_process(tmp_path: Path) -> None:
+    task = affine_task()
+    own = personalization_of(Partition(task.model(), personal="offset"))
+    method = FedAlt(personal_lr=0.1, shared_lr=0.05)
+    plan = Plan(personalize=Training(method=method, rounds=3, devices_per_round=3), finetune=Finetuning())
+    pipeline(task, own, plan, out=tmp_path / "serial")
+
+    def serial(store: Store) -> SerialExecutor:
+        executor = local_executor(task, own, plan, store, seed=1)
+        assert isinstance(executor, SerialExecutor)
+        return executor
+
+    def serve(connection: socket.socket, values: dict[str, Any]) -> None:
+        Rank(connection, lambda message, store: serial(store).visitor).serve()
+
+    store = DiskStore(tmp_path / "ranks" / "personal")
+    with Nursery(serve) as nursery:
+        peers = Peers([Guest(1, "elsewhere", nursery.spawn({}).connection)], "here")
+        executor = ClusterExecutor(peers, serial(store), store, ({}, {}))
+        with peers.connected():
+            pipeline(task, own, plan, out=tmp_path / "ranks", executor=executor)
+            peers.end(0)
+
+    assert executor.seconds > 0
+    assert content_of(tmp_path / "ranks") == content_of(tmp_path / "serial")
 
 
 def run_serially(folder: Path, *arguments: str) -> str:

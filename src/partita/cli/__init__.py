@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from partita.cli.arguments import parse
-from partita.errors import ConfigError, InUse, RunFailed, exit_code
+from partita.errors import ConfigError, InUse, RankLost, RunFailed, exit_code
 from partita.executors.launch import refuse_ranks
 
 
@@ -47,7 +47,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if options.name not in (None, "run"):
             refuse_ranks(options.name)
         return options.command(options)
-    except (ConfigError, InUse, RunFailed) as error:
+    except (ConfigError, InUse, RunFailed, RankLost) as error:
         return _print_error(exit_code(error), error)
     except BrokenPipeError:
         raise

@@ -74,7 +74,9 @@ class ClusterExecutor:
             ConfigError: a rank cannot: its data or its software differs.
         """
         arrived: queue.SimpleQueue[tuple[Peer, Message]] = queue.SimpleQueue()
-        self._peers.receiver = lambda peer, message: arrived.put((peer, message))
+        self._peers.receiver = lambda peer, message: (
+            arrived.put((peer, message)) if "kind" in message.values else self._replay(message.values)
+        )
         own = torch.backends.cpu.get_cpu_capability()
         for peer in self._peers.all:
             peer.post({"kind": "job", **self._described[0]}, self._described[1])

@@ -2,8 +2,8 @@
 
 Rank 0 listens at a port of its own and says so, with a secret, in the launcher's store (torch's `TCPStore`).
 Whoever knows the secret may connect; the store itself has no password, so the network must be trusted. All
-connections are opened towards rank 0, at the address that the launcher names: the other ranks need no open
-port and no name.
+connections go to rank 0, at the address that the launcher names: the other ranks need no open port and no
+name.
 
 A connection breaks if the other machine has been silent for `SILENCE` seconds: the kernels exchange probes
 where nothing is sent, however long a visit takes.
@@ -27,7 +27,7 @@ from partita.executors.messages import receive, send
 
 SILENCE = 15
 """Seconds without any sign of life after which a connection breaks."""
-_WAIT = 300
+_WAIT = 900
 """Seconds in which all ranks must have started."""
 _HELLO = 10
 """Seconds in which whoever connects must give the secret."""
@@ -61,7 +61,7 @@ def gather(launch: Launch) -> list[Guest]:
     """Wait, as rank 0, until all other ranks have connected, and return them by rank.
 
     Raises:
-        RunFailed: a rank is missing after five minutes.
+        RunFailed: a rank is missing after `_WAIT` seconds.
     """
     if launch.ranks == 1:
         return []

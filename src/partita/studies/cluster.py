@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from partita.device.store import Store
-from partita.errors import RankLost, RunFailed, described, exit_code
+from partita.errors import RunFailed, described, exit_code
 from partita.executors.cluster import ClusterExecutor
 from partita.executors.launch import Launch
 from partita.executors.peers import Peers
@@ -53,7 +53,8 @@ def gathered(launch: Launch) -> Iterator[Session]:
     """Connect rank 0 with all other ranks in this block, at whose end they all end too.
 
     Raises:
-        RunFailed: a rank is missing, or is gone later.
+        RunFailed: a rank is missing.
+        RankLost: a rank is gone later.
     """
     session = Session(Peers(gather(launch), socket.gethostname()))
     with session.peers.connected():
@@ -63,8 +64,6 @@ def gathered(launch: Launch) -> Iterator[Session]:
             code = session.code
         except BaseException as error:
             code, line = exit_code(error), _line(error)
-            if isinstance(error, RankLost):
-                raise RunFailed(str(error)) from None
             raise
         finally:
             session.peers.end(code, line)
