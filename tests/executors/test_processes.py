@@ -77,6 +77,30 @@ def test_a_child_is_killed_and_replaced_while_the_parent_has_threads() -> None:
             thread.join()
 
 
+def test_forking_while_another_thread_prints_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
+    def serve(connection: socket.socket, values: dict[str, Any]) -> None:
+        sys.stderr.write("from a child\n")
+        send(connection, {})
+
+    stop = threading.Event()
+
+    def print_on() -> None:
+        while not stop.is_set():
+            sys.stderr.write("from a thread" * 100 + "\n")
+
+    thread = threading.Thread(target=print_on)
+    thread.start()
+    try:
+        for _ in range(10):
+            with Nursery(serve) as nursery:
+                assert receive(nursery.spawn({}).connection) is not None
+    finally:
+        stop.set()
+        thread.join()
+
+    assert capfd.readouterr().err.count("from a child\n") == 10
+
+
 def test_a_child_that_ends_by_itself_says_how(capfd: pytest.CaptureFixture[str]) -> None:
     def serve(connection: socket.socket, values: dict[str, Any]) -> None:
         if values["code"] == 1:

@@ -1,15 +1,17 @@
 """Processes forked on demand, by a process that was forked early.
 
 Forking a process that has threads is not safe: a lock that another thread holds stays locked in the child for
-ever. A run's process has threads as soon as its progress is shown, and must start processes long after that,
-in place of those that were killed. So a `Nursery` is forked before there are such threads, and forks children
-later, which see everything as it was when the nursery was forked, functions and closures included.
+ever. A run's process has threads, of libraries, the progress display and watchers, and must start processes
+long after that, in place of those that were killed. So a `Nursery` is forked once, at the beginning, and
+forks children later, which see everything as it was when the nursery was forked, functions and closures
+included. None of them touches what a display may have locked: they have output streams of their own.
 
 Whatever ends the process that entered the nursery, SIGKILL included, also ends the nursery and its children.
 """
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -65,9 +67,9 @@ class Child:
 class Nursery:
     """A small process that forks children which run `serve(connection, values)`, each on one thread.
 
-    It is a context manager, to be entered before the process starts threads. At the end all children are
-    killed. Calls must not overlap: one thread at a time may use it. Ctrl-C at a terminal, which signals all
-    processes, is left to the parent.
+    It is a context manager, to be entered by the main thread, as early as possible. At the end all children
+    are killed. Calls must not overlap: one thread at a time may use it. Ctrl-C at a terminal, which signals
+    all processes, is left to the parent.
 
     Args:
         serve: the work of each child. What it raises is printed, and ends the child with exit code 1; a
@@ -233,6 +235,19 @@ def _fork() -> int:
         return os.fork()
 
 
+def _renew_streams() -> None:
+    """Replace the output streams: a thread of the parent, which is not here, may have locked the old ones."""
+    _OLD_STREAMS.extend((sys.stdout, sys.stderr))
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        with contextlib.suppress(OSError):
+            stream = os.fdopen(number, "w", buffering=1, closefd=False, errors="backslashreplace")
+            setattr(sys, name, stream)
+
+
+_OLD_STREAMS: list[Any] = []
+"""Streams that must not be closed, since that would wait for their locks."""
+
+
 def _reset_signals() -> None:
     """Ignore Ctrl-C, and let the other signals that end a process do so."""
     signal.set_wakeup_fd(-1)
@@ -250,6 +265,8 @@ def _run_forked(work: Callable[[], None], *, parent: int, at_its_end: signal.Sig
     code = 1
     try:
         torch.set_num_threads(1)  # First of all: with more threads, it would wait for the parent's for ever.
+        gc.freeze()  # Looking for garbage among the parent's objects would copy the memory that they are in.
+        _renew_streams()
         _reset_signals()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, at_its_end)
         if os.getppid() == parent:  # Otherwise it has ended before it was said what to do then.

@@ -71,12 +71,12 @@ class WorkersExecutor:
 
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
         """Let workers visit the devices, as many at a time as there are workers."""
-        orders = list(orders)
-        if self._processes() <= 1 and not self._timeout:
+        orders, processes = list(orders), self._processes()
+        if processes <= 1 and not self._timeout:
             yield from self._serial.ask(orders)
             return
         # No more than are needed at a time; fewer orders than before are no reason to end some.
-        self._pool.resize(min(self._processes(), max(len(self._pool.workers), len(orders))))
+        self._pool.resize(min(processes, max(len(self._pool.workers), len(orders))))
         for _, some in groupby(orders, key=lambda order: id(order.shared)):
             yield from self._ask(list(some))
         self._serial.sync(orders)
