@@ -13,10 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
+from documents import ROOT, blocks_of
 from partita import FedAlt, Finetuning, Partition, Plan, Training, pipeline
 from partita.device.store import DiskStore, Store
 from partita.executors.cluster import ClusterExecutor
+from partita.executors.launch import Launch, launched
 from partita.executors.peers import Peers
 from partita.executors.processes import Nursery
 from partita.executors.rendezvous import Guest
@@ -205,15 +208,72 @@ def test_each_rank_reads_its_own_copy_of_the_table_and_a_different_one_is_refuse
     assert ends[1][1:] == ("", "")
 
 
-@slow
-def test_torchrun_runs_three_ranks_with_the_bits_of_one_process(folder: Path) -> None:
-    run_serially(folder, "own.toml", "out=serial")
-    command = ["-m", "torch.distributed.run", "--nproc-per-node=3", f"--master-port={free_port()}"]
-    command += ["-m", "partita", "run", "own.toml", "out=ranks", "--quiet"]
-    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False)
+PAGE = ROOT / "docs/how-to/scale-out.md"
 
-    assert done.returncode == 0, done.stderr
+
+def command_on_page(contained: str, **replaced: str) -> str:
+    """Return the command on the page that contains a text, for the task of these tests."""
+    (text,) = [block.text for block in blocks_of(PAGE) if contained in block.text]
+    for old, new in {"forms.toml": "own.toml out=ranks --quiet", **replaced}.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def shell(command: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start a command as a reader does, with the programs of this environment and those in the folder."""
+    path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": path, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def write_program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
+@slow
+def test_torchrun_writes_the_bits_of_one_process(folder: Path) -> None:
+    run_serially(folder, "own.toml", "out=serial")
+    command = command_on_page("torchrun --nproc-per-node=2")
+    (end,) = end_of([shell(command, folder, PET_MASTER_PORT=str(free_port()))])
+
+    assert end[0] == 0, end
     assert content_of(folder / "ranks") == content_of(folder / "serial")
+
+
+@slow
+def test_the_slurm_script_starts_ranks(folder: Path) -> None:
+    run_serially(folder, "own.toml", "out=serial")
+    # Programs in place of Slurm's: two names of this machine, and an `srun` that starts three tasks.
+    write_program(folder / "scontrol", "echo 127.0.0.1; echo 127.0.0.2")
+    start = 'SLURM_NTASKS=3 SLURM_PROCID=$rank "${@:2}" & tasks+=($!)'
+    write_program(folder / "srun", f"for rank in 0 1 2; do {start}; done; wait ${{tasks[@]}}")
+    command = command_on_page("#SBATCH", **{"29500": str(free_port())})
+    batch = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}
+    (end,) = end_of([shell(command, folder, **batch)])
+
+    assert end[0] == 0, end
+    assert content_of(folder / "ranks") == content_of(folder / "serial")
+
+
+def test_the_pods_on_kubernetes_are_ranks() -> None:
+    (text,) = [block.text for block in blocks_of(PAGE) if "kubectl" in block.text]
+    service, job = yaml.safe_load_all(text.partition("<<'END'\n")[2].removesuffix("END\n"))
+    pod = job["spec"]["template"]["spec"]
+    environment = {each["name"]: each.get("value", "3") for each in pod["containers"][0]["env"]}
+
+    # The index of a pod is its rank, and the first pod has the name of the job, its index and the service.
+    assert launched(environment) == Launch(rank=3, ranks=8, address="partita-0.partita", port=29500)
+    assert f"{job['metadata']['name']}-0.{pod['subdomain']}" == "partita-0.partita"
+    assert service["metadata"]["name"] == pod["subdomain"]
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 8
 
 
 HOSTS = {"partita-a": "10.77.0.1", "partita-b": "10.77.0.2"}
@@ -258,24 +318,20 @@ def hosts() -> Iterator[list[str]]:
         yield [first, second]
 
 
-def start_nodes(hosts: list[str], folder: Path, *arguments: str) -> list[subprocess.Popen[str]]:
+def start_nodes(hosts: list[str], folder: Path, arguments: str = "") -> list[subprocess.Popen[str]]:
     """Start torchrun on each host, with one rank."""
-    nodes = []
-    for number, host in enumerate(hosts):
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-        torchrun += [f"--node-rank={number}", f"--master-addr={HOSTS[hosts[0]]}", "--master-port=29511"]
-        command = ["ip", "netns", "exec", host, *torchrun, "-m", "partita", "run", "--quiet", *arguments]
-        nodes.append(
-            subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-    return nodes
+    command = command_on_page("--nnodes=2", **{"10.0.0.1": HOSTS[hosts[0]]}).strip()
+    return [
+        shell(f"ip netns exec {host} {command} {arguments}", folder, NODE_RANK=str(number))
+        for number, host in enumerate(hosts)
+    ]
 
 
 @slow
 def test_torchrun_over_two_hosts_writes_the_bits_of_one_process(hosts: list[str], folder: Path) -> None:
     run_serially(folder, "own.toml", "out=serial")
 
-    ends = end_of(start_nodes(hosts, folder, "own.toml", "out=ranks"))
+    ends = end_of(start_nodes(hosts, folder))
 
     assert [code for code, _, _ in ends] == [0, 0], ends
     assert content_of(folder / "ranks") == content_of(folder / "serial")
@@ -283,8 +339,8 @@ def test_torchrun_over_two_hosts_writes_the_bits_of_one_process(hosts: list[str]
 
 @slow
 def test_a_cut_cable_ends_all_ranks_with_a_line(hosts: list[str], folder: Path) -> None:
-    nodes = start_nodes(hosts, folder, "own.toml", "out=cut", "task.seconds=0.1", "personalize.rounds=200")
-    until_committed(folder / "cut")
+    nodes = start_nodes(hosts, folder, "task.seconds=0.1 personalize.rounds=200")
+    until_committed(folder / "ranks")
     ip("-n", hosts[0], "link", "set", "veth0", "down")
     begin = time.monotonic()
     ends = end_of(nodes)
