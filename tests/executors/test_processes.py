@@ -46,15 +46,19 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def test_children_serve_closures_on_one_thread_though_the_parent_has_used_several() -> None:
-    torch.ones(300, 300) @ torch.ones(300, 300)
     secret = object()
 
     def serve(connection: socket.socket, values: dict[str, Any]) -> None:
+        torch.ones(700, 700).exp().sum()  # On several threads, it would not return here.
         echo(connection, {**values, "secret": id(secret)})
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.ones(700, 700).exp().sum()
     with Nursery(serve) as nursery:
         children = [nursery.spawn({"number": number}) for number in range(2)]
         answers = [ask(child, hello="there") for child in children]
+    torch.set_num_threads(threads)
 
     expected = {"hello": "there", "secret": id(secret), "threads": 1}
     assert answers == [{**expected, "number": 0}, {**expected, "number": 1}]

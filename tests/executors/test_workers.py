@@ -2,7 +2,10 @@
 
 import logging
 import os
+import signal
+import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -304,3 +307,40 @@ def test_a_time_limit_in_one_process_is_refused() -> None:
 
 def test_some_cores_can_be_used() -> None:
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+_IN_MEMORY = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from partita import FedAlt, Partition, run
+from small import affine_task
+
+task = affine_task()
+
+def watch(line, done, total):
+    print("begun", flush=True)
+    time.sleep(60)
+
+method = FedAlt(shared_lr=0.1)
+run(task, Partition(task.model(), personal="offset"), method, rounds=3, workers=2, watch=watch)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_in_memory_that_is_killed_leaves_no_file(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _IN_MEMORY, str(Path(__file__).parents[1])]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    assert len(list(tmp_path.iterdir())) == 1
+
+    process.send_signal(number)
+    process.communicate()
+
+    deadline = time.monotonic() + 30
+    while list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline, "The temporary folder is left."
+        time.sleep(0.01)

@@ -32,6 +32,7 @@ from partita import (
     Training,
     pipeline,
 )
+from partita.cli import main
 from small import Affine, affine_devices, affine_task, normed_task, passing_task, same_bits, square_error
 
 PLAN = Plan(
@@ -43,14 +44,16 @@ PLAN = Plan(
 
 
 def content_of(folder: Path) -> dict[str, Any]:
-    """Return everything in a run's folder that must be the same, in bytes; lines of rounds without times."""
+    """Return all files of a run's folder that must be the same; lines of rounds without their seconds."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    kept = {str(path.relative_to(folder)): path.read_bytes() for path in files if path.name != "config.toml"}
-    lines = [json.loads(line) for line in kept.pop("rounds.jsonl").splitlines()]
-    for line in lines:
-        del line["seconds"]
-    commit = json.loads(kept.pop("commit.json", b"{}"))
-    return {**kept, "rounds": json.dumps(lines), "sizes": {**commit, "rounds_bytes": None}}
+    names = {path: str(path.relative_to(folder)) for path in files}
+    content: dict[str, Any] = {name: path.read_bytes() for path, name in names.items()}
+    for name in [name for name in content if name.endswith(("config.toml", "commit.json"))]:
+        del content[name]
+    for name in [name for name in content if name.endswith("rounds.jsonl")]:
+        lines = [json.loads(line) for line in content[name].splitlines()]
+        content[name] = json.dumps([{**line, "seconds": None} for line in lines])
+    return content
 
 
 def failing_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -283,3 +286,49 @@ def test_a_change_that_cannot_be_added_is_a_failure_with_the_same_reason() -> No
     )
 
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
+
+
+BATCH_NORM = """
+from torch import nn
+
+def make(classes: int = 10) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, classes)
+    )
+"""
+DATA = os.environ.get("PARTITA_DATA", "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not DATA, reason="$PARTITA_DATA does not say where the tables are")
+@pytest.mark.parametrize("model", ["name = 'resnet'\ndepth = 10\nwidth = 0.25", "name = 'normed:make'"])
+def test_runs_on_qmnist_give_the_same_bits_with_1_2_and_3_workers(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("normed.py").write_text(BATCH_NORM)
+    personal = "output" if "resnet" in model else "4.*"
+    Path("mine.toml").write_text(
+        f"[task]\nkind = 'image'\ndata = 'qmnist_writers.parquet'\nsize = 14\ndevices = 20\n[model]\n{model}\n"
+    )
+    few = ["pretrain.rounds=2", "personalize.rounds=2", "finetune.epochs=1", f"partition.personal={personal}"]
+
+    for workers in (1, 2, 3):
+        assert main(["run", "mine.toml", *few, f"workers={workers}", f"out=run-{workers}", "--quiet"]) == 0
+
+    first, *others = (content_of(Path(f"run-{workers}")) for workers in (1, 2, 3))
+    assert [each == first for each in others] == [True, True]
+
+
+@pytest.mark.slow
+def test_the_quickstart_gives_the_same_bits_with_1_2_and_3_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    for workers in (1, 2, 3):
+        assert main(["run", f"workers={workers}", f"out=run-{workers}", "--quiet"]) == 0
+
+    first, *others = (content_of(Path(f"run-{workers}")) for workers in (1, 2, 3))
+    assert [each == first for each in others] == [True, True]

@@ -75,7 +75,7 @@ _LEFT_OUT = (
     "device %r, it is left out."
 )
 
-Warn = Callable[[str, DeviceId], None]
+Warn = Callable[[str, DeviceId], object]
 """Called with a warning, and the device that it names, as often as there is a reason for it."""
 
 

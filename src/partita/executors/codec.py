@@ -63,7 +63,13 @@ def totals_values(totals: Totals) -> tuple[dict[str, Any], dict[str, Params]]:
 
 def totals_of(values: Values, tensors: Mapping[str, Params]) -> Totals:
     """Return the sums with these values and tensors."""
-    return Totals(**values, **tensors)
+    return Totals(
+        weight=values["weight"],
+        limbs=tensors["limbs"],
+        bounds=values["bounds"],
+        lowest=values["lowest"],
+        whole=tensors["whole"],
+    )
 
 
 def _work(values: Values) -> Update | Finetune | Evaluate:

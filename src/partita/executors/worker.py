@@ -1,4 +1,4 @@
-"""A worker process: it visits devices as it is told, and adds up the changes that they would reply with."""
+"""A worker process: it visits the devices that it is given, and adds up their changes."""
 
 import socket
 import time

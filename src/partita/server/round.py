@@ -113,6 +113,9 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
         if isinstance(answer, Tally):
             counted += _merge(answer, mean)
             continue
+        if isinstance(answer, Failure):
+            outcome.failed[answer.device] = answer.reason
+            continue
         try:
             counted += _count(answer, mean)
         except ValueError as error:
@@ -135,16 +138,14 @@ def _merge(tally: Tally, mean: WeightedMean | None) -> Sequence[DeviceId]:
     return tally.devices
 
 
-def _count(answer: Reply | Failure, mean: WeightedMean | None) -> list[DeviceId]:
+def _count(reply: Reply, mean: WeightedMean | None) -> list[DeviceId]:
     """Add the change of a reply to the mean, in place, and return its device; none where it has no change."""
-    if isinstance(answer, Failure):
-        raise ValueError(answer.reason)
-    if answer.change is None:
+    if reply.change is None:
         return []
     if mean is None:
         raise ValueError("The reply has tensors, but the order did not ask for any.")
-    mean.add(answer.device, answer.change, answer.weight)
-    return [answer.device]
+    mean.add(reply.device, reply.change, reply.weight)
+    return [reply.device]
 
 
 def _check_counted(outcome: Outcome, counted: Sequence[DeviceId]) -> None:
