@@ -111,6 +111,17 @@ def test_three_ranks_write_the_bits_of_one_process(folder: Path, settings: list[
 
 
 @slow
+def test_one_rank_writes_the_bits_of_one_process(folder: Path) -> None:
+    run_serially(folder, "own.toml", "out=serial")
+
+    (end,) = end_of(start_ranks(1, "own.toml", "out=ranks", "workers=2", folder=folder))
+
+    assert end[0] == 0
+    assert content_of(folder / "ranks") == content_of(folder / "serial")
+    assert "partita: `workers` and `timeout` have no effect here: the launcher starts the processes" in end[2]
+
+
+@slow
 def test_a_killed_rank_ends_all_and_fewer_ranks_resume(folder: Path) -> None:
     run_serially(folder, "own.toml", "out=whole")
     ranks = start_ranks(3, "own.toml", "out=killed", "task.seconds=0.02", folder=folder)
