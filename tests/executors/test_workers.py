@@ -25,7 +25,7 @@ from partita.executors.workers import WorkersExecutor
 from partita.params import digest_of
 from partita.partition import personalization_of
 from partita.protocol import Failure, Order, Reply, Stage, Start, Tally
-from partita.studies.local import local_executor, needs_workers
+from partita.studies.local import local_executor
 from partita.tasks.image import image
 from small import affine_devices, affine_task, normed_task, square_error
 from tables import png, write
@@ -289,13 +289,12 @@ def test_without_worker_processes_there_is_one_line(
 ) -> None:
     monkeypatch.setattr("partita.studies.local.IS_SUPPORTED", False)
 
-    assert not needs_workers(Execution(workers=2))
-    assert not needs_workers(Execution(workers=1))
+    run(affine_task(), workers=2)
 
     (record,) = caplog.records
-    assert record.getMessage().startswith("Worker processes need Linux: devices are visited one after")
+    assert record.getMessage().startswith("Worker processes need Linux: devices are visited one by one")
     with pytest.raises(ConfigError, match="`timeout` needs worker processes, which only Linux has"):
-        needs_workers(Execution(workers=2, timeout=5))
+        run(affine_task(), workers=2, timeout=5)
 
 
 def test_a_time_limit_in_one_process_is_refused() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from partita import NextWordTransformer, Partition, ResNet, SpeechTransformer
 from partita.models.parts import named_partition, partition_names
-from partita.partition.selection import tensors_of
+from partita.partition.tensors import tensors_of
 from small import same_bits
 
 

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from partita.params import cloned
 from partita.partition import Partition, Parts
-from partita.partition.selection import PARTS, REST, tensors_of
+from partita.partition.selection import PARTS, REST
+from partita.partition.tensors import tensors_of
 from small import Normed, same_bits
 
 

@@ -182,6 +182,8 @@ def test_a_file_that_is_found_elsewhere_is_checked_too(
         ("task.vocabulary=t.parquet", "reads no file `task.vocabulary`: leave it out."),
         ("model.start=t.parquet", "reads no file `model.start`: leave it out."),
         ("task.data=none.parquet", "`task.data` = 'none.parquet' is not in "),
+        ("precision=bf16", "A resumed run takes its config from its folder: leave out `precision=bf16`."),
+        ("accelerator=cuda:99", "CUDA devices"),
         ("task.test=0.5", "A resumed run takes its config from its folder: leave out `task.test=0.5`."),
     ],
 )
@@ -194,6 +196,14 @@ def test_other_changes_on_resume_are_refused(
     assert words in refusal(capsys, "run", "--resume", str(run), argument)
 
     assert (run / "config.toml").read_bytes() == before
+
+
+def test_a_run_is_resumed_on_another_accelerator(here: Path) -> None:
+    run = interrupted(1, "accelerator=auto")
+
+    assert main(["run", "--resume", str(run), "accelerator=cpu"]) == 0
+
+    assert 'accelerator = "cpu"' in (run / "config.toml").read_text()
 
 
 def test_initial_weights_of_a_moved_run_are_found_and_checked(

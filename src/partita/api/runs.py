@@ -8,9 +8,11 @@ import tomli_w
 from partita.api.progress import run_progress
 from partita.api.result import Origin, Result
 from partita.config.recording import recorded_values
-from partita.device.store import DiskStore, MemoryStore, Store
+from partita.device.accelerators import check_available
+from partita.device.settings import Precision
+from partita.device.store import DiskStore, MemoryStore
 from partita.durable import replace_file
-from partita.executors.settings import SERIAL, Execution
+from partita.executors.settings import Execution
 from partita.methods.method import Method
 from partita.partition import Partition, Personalization, personalization_of
 from partita.protocol import Executor
@@ -39,6 +41,8 @@ def pipeline(
     executor: Executor | None = None,
     workers: int = 1,
     timeout: float = 0.0,
+    accelerator: str = "auto",
+    precision: Precision = "float32",
 ) -> Result:
     """Run a plan's stages and return the result.
 
@@ -52,13 +56,16 @@ def pipeline(
         watch: called after every round.
         progress: whether progress is shown; by default in a terminal or a notebook, unless `watch` is given.
         executor: where devices run; without it on this machine.
-        workers: number of processes that visit devices; 1: all in this process; 0: one for each core.
+        workers: number of processes that visit devices; 1: all in this process; 0: one for each core or GPU.
         timeout: seconds that a visit in a worker process may take, after which the worker is replaced; 0: no
             limit.
+        accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
+        precision: float32, or bf16 for the forward and backward pass.
     """
-    execution = Execution(workers=workers, timeout=timeout)
-    if executor is not None and execution != SERIAL:
+    if executor is not None and (workers, timeout) != (1, 0.0):
         raise ValueError("Give `executor`, or `workers` and `timeout`, not both.")
+    execution = Execution(workers=workers, timeout=timeout, accelerator=accelerator, precision=precision)
+    check_available(execution)
     own = personalization_of(partition)
     plan.check(task.devices.ids)
     check_task(task, own, seed=seed)
@@ -71,34 +78,39 @@ def pipeline(
         raise FileExistsError(f"`{folder.path}` already exists: give another `out`, or `resume=True`.")
     with run_progress(progress, watch) as watcher:
         if folder is None:
-            record = _run_in_memory(origin, plan, executor or execution, watcher)
+            record = _run_in_memory(origin, plan, executor, watcher, execution)
         else:
-            record = _run_in_folder(folder, origin, plan, executor or execution, watcher)
+            record = _run_in_folder(folder, origin, plan, executor, watcher, execution)
     return Result(record, lambda: origin)
 
 
 def _run_in_memory(
-    origin: Origin, plan: Plan, executor: Executor | Execution, watch: RoundCallback
+    origin: Origin, plan: Plan, executor: Executor | None, watch: RoundCallback, execution: Execution
 ) -> MemoryJournal:
     task, own, seed = origin.task, origin.personalization, origin.seed
-    is_local = isinstance(executor, Execution)
-    store = DiskStore.temporary() if is_local and needs_workers(executor) else MemoryStore()
-    journal = MemoryJournal(store if is_local else None)
-    with _executor(executor, origin, plan, store) as devices:
+    is_shared = executor is None and needs_workers(execution)
+    store = DiskStore.temporary() if is_shared else MemoryStore()
+    journal = MemoryJournal(store if executor is None else None)
+    with executor or local_executor(task, own, plan, store, seed=seed, execution=execution) as devices:
         Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
     return journal
 
 
 def _run_in_folder(
-    folder: RunFolder, origin: Origin, plan: Plan, executor: Executor | Execution, watch: RoundCallback
+    folder: RunFolder,
+    origin: Origin,
+    plan: Plan,
+    executor: Executor | None,
+    watch: RoundCallback,
+    execution: Execution,
 ) -> RunFolder:
     task, own, seed = origin.task, origin.personalization, origin.seed
     store = DiskStore(folder.personal_folder)
     with (
-        FolderJournal(folder, fingerprint_of(task, own, plan, seed=seed)) as journal,
-        _executor(executor, origin, plan, store) as devices,
+        FolderJournal(folder, fingerprint_of(task, own, plan, seed=seed, computing=execution)) as journal,
+        executor or local_executor(task, own, plan, store, seed=seed, execution=execution) as devices,
     ):
-        _write_config(folder, own, plan, seed=seed)
+        _write_config(folder, own, plan, execution, seed=seed)
         write_derived(folder, task)
         write_costs(folder, task, own, plan, seed=seed)
         task.skipped.log_to(folder.skipped_file)
@@ -106,17 +118,12 @@ def _run_in_folder(
     return folder
 
 
-def _executor(executor: Executor | Execution, origin: Origin, plan: Plan, store: Store) -> Executor:
-    """Return the user's executor, or one on this machine."""
-    if not isinstance(executor, Execution):
-        return executor
-    task, own = origin.task, origin.personalization
-    return local_executor(task, own, plan, store, seed=origin.seed, execution=executor)
-
-
-def _write_config(folder: RunFolder, own: Personalization, plan: Plan, *, seed: int) -> None:
+def _write_config(
+    folder: RunFolder, own: Personalization, plan: Plan, execution: Execution, *, seed: int
+) -> None:
     """Write what a config can say of a run that was started in Python, so that its report can be written."""
     values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
+    values |= {"accelerator": execution.accelerator, "precision": execution.precision}
     replace_file(folder.config_file, tomli_w.dumps(values).encode())
 
 
@@ -135,6 +142,8 @@ def run(
     executor: Executor | None = None,
     workers: int = 1,
     timeout: float = 0.0,
+    accelerator: str = "auto",
+    precision: Precision = "float32",
 ) -> Result:
     """Train a split model from its initial values with one method, and return the result.
 
@@ -150,12 +159,14 @@ def run(
         watch: called after every round.
         progress: whether progress is shown; by default in a terminal or a notebook, unless `watch` is given.
         executor: where devices run; without it on this machine.
-        workers: number of processes that visit devices; 1: all in this process; 0: one for each core.
+        workers: number of processes that visit devices; 1: all in this process; 0: one for each core or GPU.
         timeout: seconds that a visit in a worker process may take, after which the worker is replaced; 0: no
             limit.
+        accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
+        precision: float32, or bf16 for the forward and backward pass.
     """
     cohort = devices_per_round or min(10, len(task.devices))
     plan = Plan(personalize=Training(method=method, rounds=rounds, devices_per_round=cohort))
     where: dict[str, Any] = {"out": out, "resume": resume, "executor": executor}
-    where |= {"workers": workers, "timeout": timeout}
+    where |= {"workers": workers, "timeout": timeout, "accelerator": accelerator, "precision": precision}
     return pipeline(task, partition, plan, seed=seed, watch=watch, progress=progress, **where)

@@ -27,6 +27,7 @@ from partita.config.schema import (
 )
 from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
+from partita.device.accelerators import check_available
 from partita.errors import ConfigError
 from partita.executors.settings import Execution
 from partita.methods import registry
@@ -104,6 +105,15 @@ def build_execution(config: Config) -> Execution:
     """Return how the visits of a run are carried out, after checking the values."""
     try:
         return create(Execution, config)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def check_machine(config: Config) -> None:
+    """Raise if this machine cannot compute as a config says; one that only reads results need not."""
+    execution = build_execution(config)
+    try:
+        check_available(execution)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

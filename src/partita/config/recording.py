@@ -16,7 +16,8 @@ from partita.errors import ConfigError
 from partita.methods import registry
 from partita.methods.sgd import SGD
 from partita.partition import Partition, Personalization
-from partita.partition.selection import exactly, tensors_of
+from partita.partition.selection import exactly
+from partita.partition.tensors import tensors_of
 from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear, constant
 from partita.training.plan import Plan, Training

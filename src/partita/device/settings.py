@@ -1,5 +1,6 @@
 """How a visit computes: where its tensors are, their precision, and what it computes only once."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,12 +12,18 @@ class Computing:
     """How visits compute."""
 
     accelerator: str = "auto"
-    """Where models are trained: auto (a GPU where there is one), cpu, cuda, cuda:N or mps."""
+    """Where models are trained: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda (all GPUs,
+    a worker on each), cuda:N or mps."""
     precision: Precision = "float32"
     """Precision of the forward and backward pass; parameters are float32 in either case."""
     reuse: bool = True
     """Whether a visit computes what precedes the first parameter that moves only once."""
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?|mps", str(self.accelerator)):
+            raise ValueError(
+                "`accelerator` must be 'auto', 'cpu', 'cuda', 'cuda:N', such as 'cuda:0', or 'mps', got "
+                f"{self.accelerator!r}."
+            )
         if self.precision not in get_args(Precision):
             raise ValueError(f"`precision` must be 'float32' or 'bf16', got {self.precision!r}.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from partita.data.rows import SkippedRow
-from partita.device.visit import Warn
+from partita.device.batches import Warn
 from partita.errors import RunFailed
 from partita.executors.codec import Values, answer_of, order_values, totals_of
 from partita.executors.messages import receive

@@ -1,12 +1,16 @@
 """All devices in this process, one after the other."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Self
 
+from partita.device.batches import Warnings
 from partita.device.roles import Role
+from partita.device.settings import Computing
 from partita.device.store import Store
 from partita.device.visit import Visitor
+from partita.executors.settings import SERIAL
 from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Stage
 from partita.tasks.build import one_thread, preserved_random_state
 from partita.tasks.task import Task
@@ -20,12 +24,34 @@ class SerialExecutor:
         roles: how devices learn in each stage.
         store: storage of personal parts.
         seed: the run's seed.
+        computing: where and how visits compute.
     """
 
-    def __init__(self, task: Task, roles: Mapping[Stage, Role], store: Store, *, seed: int) -> None:
-        self.visitor = Visitor(task, roles, store, seed=seed)
+    def __init__(
+        self,
+        task: Task,
+        roles: Mapping[Stage, Role],
+        store: Store,
+        *,
+        seed: int,
+        computing: Computing = SERIAL,
+    ) -> None:
+        self.task = task
+        self.warn = Warnings()
+        self._make_visitor = partial(Visitor, task, roles, store, seed=seed, computing=computing)
         self._store = store
         self._devices = task.devices.ids
+
+    def make_visitor(self, *, worker: int = 0) -> Visitor:
+        """Return what carries out visits, on the accelerator of a worker with this number."""
+        return self._make_visitor(worker=worker)
+
+    @cached_property
+    def _visitor(self) -> Visitor:
+        """The visits in this process, of which there are none where all are in worker processes."""
+        visitor = self.make_visitor()
+        visitor.warn = self.warn
+        return visitor
 
     def __enter__(self) -> Self:
         return self
@@ -45,10 +71,10 @@ class SerialExecutor:
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         """Visit one device after the other."""
         done: list[Order] = []
-        with preserved_random_state():
+        with preserved_random_state(self._visitor.accelerator):
             for order in orders:
                 with one_thread():
-                    answer = self.visitor(order)
+                    answer = self._visitor(order)
                 done.append(order)
                 yield answer
         self.sync(done)

@@ -14,7 +14,7 @@ class Execution(Computing):
 
     workers: int = 0
     """Number of processes that visit devices, or that run the runs of a study; 1: all in one process;
-    0: one for each core."""
+    0: one for each core, or for each GPU where `accelerator` is one."""
     timeout: float = 0.0
     """Seconds that a visit in a worker process may take, after which the worker is replaced; 0: no limit."""
 
@@ -35,8 +35,13 @@ class Execution(Computing):
 
     @property
     def processes(self) -> int:
-        """The number of workers, with 0 resolved to the cores that this process may use."""
-        return self.workers or usable_cores()
+        """The number of workers, with 0 resolved to the GPUs, or to the cores that this process may use."""
+        if self.workers:
+            return self.workers
+        from partita.device.accelerators import accelerators_named
+
+        found = accelerators_named(self.accelerator)
+        return usable_cores() if found[0].type == "cpu" else len(found)
 
     @property
     def uses_workers(self) -> bool:

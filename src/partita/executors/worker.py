@@ -2,6 +2,8 @@
 
 import socket
 import time
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from partita.data.cache import ExampleCache
@@ -15,6 +17,7 @@ from partita.executors.shared_memory import SharedTensors
 from partita.params import Params, WeightedMean
 from partita.protocol import DeviceId, Failure, Order, Reply, Start
 from partita.tasks.build import one_thread
+from partita.tasks.task import Task
 
 SHARED = "shared"
 """The name of the shared part among the tensors that workers are given."""
@@ -25,18 +28,25 @@ class Worker:
 
     Args:
         connection: the connection with the parent.
-        visitor: carries out visits; its tensors and caches are copies that belong to this process.
+        task: the task; the examples that it caches are copies that belong to this process.
+        make_visitor: returns what carries out visits; called once, before the first visit.
     """
 
-    def __init__(self, connection: socket.socket, visitor: Visitor) -> None:
+    def __init__(self, connection: socket.socket, task: Task, make_visitor: Callable[[], Visitor]) -> None:
         self._link = Link(connection)
-        self._visitor = visitor
+        self._skipped = task.skipped
+        self._make_visitor = make_visitor
         self._given: dict[str, SharedTensors] = {}
         self._mean: WeightedMean | None = None
         self._totals: SharedTensors | None = None
         self._warnings: dict[str, DeviceId] = {}
+        self._skipped.leave_log()
+
+    @cached_property
+    def _visitor(self) -> Visitor:
+        visitor = self._make_visitor()
         visitor.warn = self._warnings.setdefault
-        visitor.task.skipped.leave_log()
+        return visitor
 
     def serve(self) -> None:
         """Do what the parent asks for until it closes the connection."""
@@ -54,7 +64,7 @@ class Worker:
 
     def _visit(self, values: Values) -> None:
         """Visit a device, and send its answer together with everything else that the parent must know."""
-        skipped = self._visitor.task.skipped
+        skipped = self._skipped
         known, begin = len(skipped), time.process_time()
         self._warnings.clear()
         try:

@@ -5,10 +5,12 @@ all share, save personal parts themselves, and add up the changes of their devic
 that it makes no difference which worker visits which device.
 """
 
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from partita.executors.dispatch import Dispatch
 from partita.executors.output import Replay
@@ -41,9 +43,7 @@ class WorkersExecutor:
         self._serial = serial
         self._processes = processes
         self._timeout = timeout
-        visitor = serial.visitor
-        # `values` has the worker's number, for a worker that is to choose among several accelerators.
-        self._pool = Pool(Nursery(lambda connection, values: Worker(connection, visitor).serve(), orphaned))
+        self._pool = Pool(Nursery(self._serve, orphaned))
         self._replay = Replay()
         self._seconds = 0.0
 
@@ -59,6 +59,11 @@ class WorkersExecutor:
     ) -> None:
         """End all workers."""
         self._pool.__exit__(kind, error, trace)
+
+    def _serve(self, connection: socket.socket, values: dict[str, Any]) -> None:
+        """Be a worker, in a process of its own."""
+        make = partial(self._serial.make_visitor, worker=values["number"])
+        Worker(connection, self._serial.task, make).serve()
 
     @property
     def seconds(self) -> float:
@@ -83,7 +88,7 @@ class WorkersExecutor:
 
     def _ask(self, orders: Sequence[Order]) -> Iterator[Reply | Tally | Failure]:
         """Carry out orders with the same shared part."""
-        task, is_done = self._serial.visitor.task, False
+        task, is_done = self._serial.task, False
         dispatch = Dispatch(
             self._pool, orders, size=task.devices.size, timeout=self._timeout, replay=self._replay
         )
@@ -94,7 +99,7 @@ class WorkersExecutor:
             if not is_done:
                 self._pool.stop()
             self._seconds += dispatch.seconds
-            dispatch.log(self._serial.visitor.warn, task.skipped.add)
+            dispatch.log(self._serial.warn, task.skipped.add)
 
     def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
         """Commit the new personal parts of the counted devices."""

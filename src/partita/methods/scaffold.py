@@ -57,11 +57,12 @@ class LocalScaffold:
         own, all_devices = self.carried.kept, self.carried.sent
         shared = partition.of(model).shared
         before = cloned({name: shared[name.removeprefix(_CONTROL)] for name in own})
+        zero = torch.zeros((), device=next(model.parameters()).device)
         drift = {name.removeprefix(_CONTROL): all_devices[name] - own[name] for name in own}
 
         def corrected(model: nn.Module, batch: Batch) -> Tensor:
             # A term that is 0 and whose gradient is c - c_i.
-            lean = sum(((shared[name] * d).sum() for name, d in drift.items()), start=torch.zeros(()))
+            lean = sum(((shared[name] * d).sum() for name, d in drift.items()), start=zero)
             return loss(model, batch) + (lean - lean.detach())
 
         losses = descend({"shared": self.shared}, model, partition, batches, corrected)

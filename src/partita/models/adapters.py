@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from partita.models.norm import group_norm
 from partita.partition import Partition, Personalization, Regularization
-from partita.partition.selection import tensors_of
+from partita.partition.tensors import tensors_of
 from partita.protocol import DeviceId
 
 Width = int | Callable[[DeviceId], int]

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from partita.params import Params, pull
 from partita.partition import Partition, Personalization, Regularization, Selection
-from partita.partition.selection import exactly, is_rest, tensors_of
+from partita.partition.selection import exactly, is_rest
+from partita.partition.tensors import tensors_of
 
 
 class Full(nn.Module):

@@ -75,11 +75,15 @@ class SpeechTransformer(nn.Module):
             lengths = (lengths + 1) // 2
             frames = frames.masked_fill(_padding(lengths, frames.shape[2])[:, None], 0.0)
         frames = frames.transpose(1, 2)
-        frames = frames + _positions(frames.shape[1], frames.shape[2]).to(frames)
+        frames = frames + _positions(frames.shape[1], frames.shape[2], frames.device).to(frames)
         padding = _padding(lengths, frames.shape[1])
         for block in self.blocks:
             frames = block(frames, src_key_padding_mask=padding)
-        return self.head(frames).log_softmax(dim=-1), lengths
+        scores = self.head(frames)
+        if scores.dtype == torch.bfloat16:
+            # The loss adds up the log probabilities of all frames: too many for three digits each.
+            scores = scores.float()
+        return scores.log_softmax(dim=-1), lengths
 
 
 def _padding(lengths: Tensor, frames: int) -> Tensor:
@@ -87,9 +91,9 @@ def _padding(lengths: Tensor, frames: int) -> Tensor:
     return torch.arange(frames, device=lengths.device) >= lengths[:, None]
 
 
-def _positions(count: int, dim: int) -> Tensor:
+def _positions(count: int, dim: int, device: torch.device) -> Tensor:
     """Return sines and cosines (position, dimension) of wavelengths from 2 pi to 20,000 pi."""
-    position = torch.arange(count).unsqueeze(1)
-    rates = torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim))
+    position = torch.arange(count, device=device).unsqueeze(1)
+    rates = torch.exp(torch.arange(0, dim, 2, device=device) * (-math.log(10_000.0) / dim))
     waves = torch.stack([torch.sin(position * rates), torch.cos(position * rates)], dim=2)
     return waves.flatten(1)[:, :dim]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from partita.params import Params, largest_of
 from partita.partition import Partition
-from partita.partition.selection import tensors_of
+from partita.partition.tensors import tensors_of
 
 _SHOWN = 3
 """Names listed for each reason."""

@@ -8,6 +8,7 @@ the model or `prepare` has fixed, with `requires_grad=False`, are frozen unless 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,8 @@ from partita.partition.selection import (
     is_fixed,
     is_rest,
     select,
-    tensors_of,
 )
+from partita.partition.tensors import set_training, tensors_of
 from partita.partition.ties import find_ties, is_same_memory, owner_of
 
 
@@ -42,6 +43,8 @@ class _Entry:
     part: Part
     shape: torch.Size
     is_buffer: bool
+    takes_gradient: bool
+    """Whether it is a parameter with real values."""
     is_trained: bool
     """Whether gradient steps may change it: a parameter with real values that is not frozen."""
 
@@ -76,6 +79,7 @@ class Partition:
         if not isinstance(model, nn.Module):
             raise TypeError(f"`model` must be a module, got {model!r}.")
         self._prepare = prepare
+        self._parts: WeakKeyDictionary[nn.Module, tuple[Params, Parts]] = WeakKeyDictionary()
         if prepare is not None:
             model = copy.deepcopy(model)
         before = tensors_of(model)
@@ -105,15 +109,18 @@ class Partition:
                 part_of[name],
                 tensor.shape,
                 is_buffer=not isinstance(tensor, nn.Parameter),
-                is_trained=isinstance(tensor, nn.Parameter)
-                and tensor.is_floating_point()
-                and part_of[name] != "frozen",
+                takes_gradient=_takes_gradient(tensor),
+                is_trained=_takes_gradient(tensor) and part_of[name] != "frozen",
             )
             for name, tensor in state.items()
             if first_of.get(name, name) == name or not is_same_memory(tensor, state[first_of[name]])
         }
         self._names: dict[Part, tuple[str, ...]] = {
             part: tuple(name for name, entry in self._entries.items() if entry.part == part) for part in PARTS
+        }
+        self._moving = {
+            part: [name for name in names if self._entries[name].takes_gradient]
+            for part, names in self._names.items()
         }
         self._buffers = {name: part_of[name] for name, t in state.items() if not isinstance(t, nn.Parameter)}
         self._check(model)
@@ -203,7 +210,10 @@ class Partition:
 
     def of(self, model: nn.Module) -> Parts:
         """Return the parts of a prepared model as views: writing to them changes the model."""
-        return self.split(tensors_of(model))
+        state, known = tensors_of(model), self._parts.get(model)
+        if known is None or known[0] is not state:
+            known = self._parts[model] = state, self.split(state)
+        return known[1]
 
     def let_move(self, model: nn.Module, *parts: Part) -> Parts:
         """Let only `parts` of a prepared model move from now on, in place, and return all its parts.
@@ -211,15 +221,17 @@ class Partition:
         The other parts take no gradient, and modules that own one of their buffers are put in eval mode,
         so that a BatchNorm held still keeps its statistics.
         """
-        model.train()
-        state = tensors_of(model)
-        for name, entry in self._entries.items():
-            if not entry.is_buffer and state[name].is_floating_point():
-                state[name].requires_grad_(entry.part in parts)
+        set_training(model, training=True)
+        own = self.of(model)
+        for part, names in self._moving.items():
+            moves, tensors = part in parts, getattr(own, part)
+            for name in names:
+                if tensors[name].requires_grad is not moves:
+                    tensors[name].requires_grad_(moves)
         for name, part in self._buffers.items():
             if part not in parts:
                 model.get_submodule(name.rpartition(".")[0]).training = False
-        return self.split(state)
+        return own
 
     def _find_personal_layers(self, model: nn.Module) -> tuple[str, ...]:
         owners = {
@@ -262,6 +274,10 @@ def uses_batch_statistics(model: nn.Module) -> bool:
         for module in model.modules()
         if isinstance(module, nn.modules.batchnorm._BatchNorm)  # noqa: SLF001
     )
+
+
+def _takes_gradient(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) and tensor.is_floating_point()
 
 
 def _check_built(model: nn.Module) -> None:

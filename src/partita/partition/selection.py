@@ -12,6 +12,7 @@ from typing import Final, Literal, get_args
 from torch import Tensor, nn
 
 from partita.params import Params
+from partita.partition.tensors import tensors_of
 
 Part = Literal["shared", "personal", "frozen"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -23,12 +24,6 @@ Selector = str | type[nn.Module] | Callable[[str, Tensor], bool]
 REST: Final = "rest"
 """As a whole selection, not in a list: the tensors that no other part selects."""
 Selection = Selector | Sequence[Selector]
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the model's tensors under all their names, in `state_dict` order."""
-    state = model.state_dict(keep_vars=True)
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def select(model: nn.Module, claims: Mapping[Part, Selection], added: Set[str]) -> dict[str, Part]:

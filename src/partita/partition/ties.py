@@ -2,9 +2,12 @@
 
 import copy
 
+import torch
 from torch import Tensor, nn
 
+from partita.errors import ConfigError
 from partita.params import Params
+from partita.partition.tensors import tensors_of
 
 
 def find_ties(state: Params) -> dict[str, str]:
@@ -48,3 +51,24 @@ def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
             setattr(module, place, child)
         module = child
     return module, attribute
+
+
+def move(model: nn.Module, accelerator: torch.device) -> None:
+    """Move a model to an accelerator, in place; names of one tensor stay names of one tensor.
+
+    Raises:
+        ConfigError: two tensors share memory, which they could not do there.
+    """
+    before = tensors_of(model)
+    ties = find_ties(before)
+    model.to(accelerator)
+    for name, first in ties.items():
+        if before[name] is not before[first]:
+            raise ConfigError(
+                f"`{first}` and `{name}` are two tensors in the same memory, which is lost on {accelerator}: "
+                "let both names be one parameter, or train on 'cpu'."
+            )
+        after = tensors_of(model)
+        if after[name] is not after[first]:
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, after[first])

@@ -9,13 +9,17 @@ from typing import Any
 
 from torch import nn
 
+from partita.device.settings import Computing
+from partita.executors.settings import SERIAL
 from partita.partition import PARTS, Personalization
 from partita.protocol import Stage
 from partita.tasks.task import Task
 from partita.training.plan import Plan
 
 
-def fingerprint_of(task: Task, own: Personalization, plan: Plan, *, seed: int) -> dict[str, str]:
+def fingerprint_of(
+    task: Task, own: Personalization, plan: Plan, *, seed: int, computing: Computing = SERIAL
+) -> dict[str, str]:
     """Return the settings that must not change on resume, as strings by name."""
     regularization = own.regularization
     return {
@@ -31,6 +35,8 @@ def fingerprint_of(task: Task, own: Personalization, plan: Plan, *, seed: int) -
         "personalize": _text(plan.training(Stage.PERSONALIZED)),
         "finetune": _text(plan.finetune),
         "evaluate": _text(plan.evaluate),
+        # The default does not count, so that older runs can be resumed.
+        **({"precision": computing.precision} if computing.precision != SERIAL.precision else {}),
     }
 
 

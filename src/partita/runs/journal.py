@@ -178,7 +178,8 @@ class FolderJournal:
         if not self._committed or not self._fingerprint:
             return
         recorded = self._committed["fingerprint"]
-        if changed := [name for name, text in self._fingerprint.items() if recorded.get(name) != text]:
+        names = {**self._fingerprint, **recorded}
+        if changed := [name for name in names if recorded.get(name) != self._fingerprint.get(name)]:
             raise ConfigError(
                 f"The run in `{self.folder.path}` was started with other values of "
                 f"{', '.join(f'`{name}`' for name in changed)}, or by another version of Partita: resume it "

@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from partita.config.building import build, build_plan
+from partita.config.building import build, build_plan, check_machine
 from partita.config.changes import with_values
 from partita.config.files import contents_of, find_files
 from partita.config.loading import own_code
@@ -41,6 +41,7 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
         command: the command line, which is kept in the folder.
     """
     config = base_of(values)
+    check_machine(config)
     cells, notes = cells_in(values, beside)
     for cell in first_seed(cells):
         check_cell(cell, beside)

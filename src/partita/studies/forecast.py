@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from partita.config.building import check_machine
 from partita.device.store import MemoryStore
 from partita.errors import RunFailed, described
 from partita.protocol import Stage
@@ -58,6 +59,7 @@ class Forecast:
 
 def forecast(values: Mapping[str, Any], beside: Path) -> Forecast:
     """Return the cells of a comparison with the expected time of each."""
+    check_machine(base_of(values))
     cells, notes = cells_in(values, beside)
     times = {cell.row: _seconds_of(check_cell(cell, beside), cell) for cell in first_seed(cells)}
     titles = {name: method.title for name, method in methods_of(cells).items()}
@@ -77,8 +79,9 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
     )
     journal, store = MemoryJournal(), MemoryStore()
     own, seed = run.built.personalization, run.config.seed
+    execution = replace(run.built.execution, workers=1)
     try:
-        with local_executor(task, own, short, store, seed=seed) as executor:
+        with local_executor(task, own, short, store, seed=seed, execution=execution) as executor:
             Pipeline(task, own, short, seed=seed, executor=executor, journal=journal).run()
     except RunFailed:
         return None

@@ -58,31 +58,35 @@ def local_executor(
         personalize=plan.personalize.method if plan.personalize else None,
         finetune=plan.finetune,
     )
-    serial = SerialExecutor(task, roles, store, seed=seed)
-    if not needs_workers(execution) and processes is None:
+    _check_supported(execution)
+    serial = SerialExecutor(task, roles, store, seed=seed, computing=execution)
+    if not IS_SUPPORTED or not (execution.uses_workers or processes is not None):
         return serial
     assert isinstance(store, DiskStore), "Worker processes share personal parts on disk."
-    limit = len(task.devices)
+    limit, number = len(task.devices), execution.processes
     return WorkersExecutor(
         serial,
-        lambda: min(execution.processes if processes is None else processes(), limit),
+        lambda: min(number if processes is None else processes(), limit),
         timeout=execution.timeout,
         orphaned=store.remove_temporary,
     )
 
 
 def needs_workers(execution: Execution) -> bool:
-    """Return whether visits are to be in worker processes; log it where they cannot be.
+    """Return whether visits are in worker processes."""
+    return execution.uses_workers and IS_SUPPORTED
+
+
+def _check_supported(execution: Execution) -> None:
+    """Log it if there are to be worker processes that this system does not have.
 
     Raises:
-        ConfigError: a visit is to have a time limit, on a system that has no worker processes.
+        ConfigError: a visit is to have a time limit.
     """
-    if not execution.uses_workers or IS_SUPPORTED:
-        return execution.uses_workers
-    if execution.timeout:
-        raise ConfigError("`timeout` needs worker processes, which only Linux has: leave it out.")
-    logger.warning("Worker processes need Linux: devices are visited one after the other, `workers` is 1.")
-    return False
+    if execution.uses_workers and not IS_SUPPORTED:
+        if execution.timeout:
+            raise ConfigError("`timeout` needs worker processes, which only Linux has: leave it out.")
+        logger.warning("Worker processes need Linux: devices are visited one by one, as with `workers` = 1.")
 
 
 def write_derived(folder: RunFolder, task: Task) -> None:

@@ -19,15 +19,15 @@ RESUMABLE = "task.skip_bad=true"
 """The only task override allowed on resume besides paths of files: it changes no row already read."""
 
 
-EXECUTION = ("workers", "timeout")
-"""Keys that may change on resume because no result depends on them."""
+_MACHINE = ("workers", "timeout", "accelerator")
+"""Keys that say where the run is carried out, which may be on another machine now."""
 
 
 def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
     """Return the config of the run in a folder, to resume it.
 
-    Only `RESUMABLE`, `EXECUTION`, the section `report` and the paths of files may change, not the content of
-    files.
+    Only `RESUMABLE`, the section `report`, `workers`, `timeout`, `accelerator` and the paths of files may
+    change, not the content of files.
 
     Raises:
         ConfigError: there is no run to resume, something else is to change, or a file has other content.
@@ -49,8 +49,9 @@ def _key(override: str) -> str:
 
 
 def _check_overrides(overrides: Sequence[str]) -> None:
-    keys = {*KEYS, *EXECUTION}
-    allowed = [t for t in overrides if t == RESUMABLE or t.startswith("report.") or _key(t) in keys]
+    allowed = [
+        t for t in overrides if t == RESUMABLE or t.startswith("report.") or _key(t) in (*KEYS, *_MACHINE)
+    ]
     if refused := " ".join(text for text in overrides if text not in allowed):
         raise ConfigError(f"A resumed run takes its config from its folder: leave out `{refused}`.")
 

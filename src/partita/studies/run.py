@@ -12,7 +12,7 @@ from pathlib import Path
 import tomli_w
 from torch import nn
 
-from partita.config.building import Built, build
+from partita.config.building import Built, build, check_machine
 from partita.config.files import changed_files, contents_of, find_files
 from partita.config.loading import TASKS
 from partita.config.overrides import DERIVED, KEYS, START, TEMPLATES, relative_to
@@ -89,6 +89,7 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
 
 
 def _build(config: Config, beside: Path) -> Built:
+    check_machine(config)
     find_own_code(to_values(config), beside)
     built = build(config, beside)
     for sentence in changed_code(config, beside):
@@ -156,7 +157,10 @@ def _run_baseline(run: Prepared, watch: RoundCallback, make_executor: ExecutorFa
 
 def _journal(run: Prepared) -> FolderJournal:
     built = run.built
-    fingerprint = fingerprint_of(built.task, built.personalization, built.plan, seed=run.config.seed)
+    seed, computing = run.config.seed, built.execution
+    fingerprint = fingerprint_of(
+        built.task, built.personalization, built.plan, seed=seed, computing=computing
+    )
     return FolderJournal(run.folder, fingerprint)
 
 

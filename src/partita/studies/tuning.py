@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from partita.config.building import build, build_plan
+from partita.config.building import build, build_plan, check_machine
 from partita.config.changes import value_at, with_values
 from partita.config.files import contents_of, find_files
 from partita.config.overrides import relative_to
@@ -103,7 +103,9 @@ def _check_free(method: str, space: SearchSpace) -> None:
 def check_trial(values: Mapping[str, Any], beside: Path, choice: Mapping[str, Any] | None = None) -> None:
     """Raise if a config with a choice of values cannot be run on validation rows."""
     needed("optuna", by="Tuning", extra="tune")
-    build(config_of(trial_values(values, choice)), beside)
+    config = config_of(trial_values(values, choice))
+    check_machine(config)
+    build(config, beside)
 
 
 def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:

@@ -11,7 +11,8 @@ from torch import nn
 
 from partita.params import Params, copy_into
 from partita.partition import Partition, Personalization
-from partita.partition.selection import exactly, tensors_of
+from partita.partition.selection import exactly
+from partita.partition.tensors import tensors_of
 from partita.protocol import Stage, derive_seed
 from partita.tasks.task import Task
 
@@ -70,23 +71,44 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def seed_everything(seed: int) -> None:
-    """Seed torch, NumPy and Python."""
+def seed_everything(seed: int, accelerator: torch.device | None = None) -> None:
+    """Seed torch, NumPy and Python, and an accelerator's generator where one is given."""
     torch.default_generator.manual_seed(seed)
+    if accelerator is not None and accelerator.type == "cuda":
+        with torch.cuda.device(accelerator):
+            torch.cuda.manual_seed(seed)
+    elif accelerator is not None and accelerator.type == "mps":
+        torch.mps.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 @contextmanager
-def preserved_random_state() -> Iterator[None]:
-    """Restore the random state of torch, NumPy and Python after this block."""
+def preserved_random_state(accelerator: torch.device | None = None) -> Iterator[None]:
+    """Restore the random state of torch, NumPy and Python after this block, and an accelerator's if given."""
     states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
     try:
-        yield
+        with _preserved_on(accelerator):
+            yield
     finally:
         torch.default_generator.set_state(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
+
+
+@contextmanager
+def _preserved_on(accelerator: torch.device | None) -> Iterator[None]:
+    if accelerator is not None and accelerator.type == "cuda":
+        with torch.random.fork_rng([accelerator.index]):
+            yield
+    elif accelerator is not None and accelerator.type == "mps":
+        state = torch.mps.get_rng_state()
+        try:
+            yield
+        finally:
+            torch.mps.set_rng_state(state)
+    else:
+        yield
 
 
 @contextmanager

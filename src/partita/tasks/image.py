@@ -191,9 +191,9 @@ def _augment(images: Tensor, *, size: int, flip: bool, mean: Tensor, std: Tensor
     elif given > size:
         images = nn.functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
     if training and flip:
-        flipped = torch.rand(len(images)) < 0.5
+        flipped = (torch.rand(len(images)) < 0.5).to(images.device)
         images = torch.where(flipped[:, None, None, None], images.flip(-1), images)
-    return (images - mean) / std
+    return (images - mean.to(images.device)) / std.to(images.device)
 
 
 def _loss(model: nn.Module, batch: Batch, *, augment: Any) -> Tensor:

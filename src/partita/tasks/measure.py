@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Examples, in_order
+from partita.data.moving import CPU, moved
+from partita.partition.tensors import set_training, stop_gradients
 from partita.protocol import Measures
 from partita.tasks.metrics import Metric, Undefined
+from partita.tasks.one_pass import one_pass_of
 from partita.tasks.task import Task
 
 _BATCH_SIZE = 256
@@ -19,22 +22,28 @@ _BATCH_SIZE = 256
 def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
     """Return the number of examples, the loss and every metric of the task, in eval mode.
 
+    Metrics are computed on the CPU, wherever the model is.
+
     Parameters require no gradient, but autograd stays enabled: a loss may compute gradients of its own. An
     undefined value is None, and `reason` gives the reason; where the loss is not finite, all values are None.
     """
-    model.eval().requires_grad_(False)
+    set_training(model, training=False)
+    stop_gradients(model)
+    one_pass = one_pass_of(model)
     losses: list[float] = []
     predictions: list[Any] = []
     targets: list[Any] = []
-    for batch, size in in_order(examples, _BATCH_SIZE):
-        losses.append(task.loss(model, batch).item() * size)
-        with torch.no_grad():
-            predicted, target = task.predict(model, batch)
-        predictions.append(predicted)
-        targets.append(target)
+    with one_pass.watched():
+        for batch, size in in_order(examples, _BATCH_SIZE):
+            with one_pass.loss():
+                losses.append(task.loss(model, batch).item() * size)
+            with torch.no_grad(), one_pass.predict():
+                predicted, target = task.predict(model, batch)
+            predictions.append(predicted)
+            targets.append(target)
     with torch.no_grad():
         loss = sum(losses) / len(examples)
-        whole = _concatenate(predictions), _concatenate(targets)
+        whole = moved(_concatenate(predictions), CPU), moved(_concatenate(targets), CPU)
         values: dict[str, float | None] = {"loss": loss}
         reasons: list[str] = []
         for name, metric in task.metrics.items():

@@ -239,8 +239,8 @@ def _loss(model: nn.Module, batch: Batch) -> Tensor:
 
 def _predict(model: nn.Module, batch: Batch, *, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     scores, frames = model(batch["features"], batch["lengths"])
-    best = scores.argmax(dim=-1)
-    paths = [row[:length].tolist() for row, length in zip(best, frames, strict=True)]
+    best = scores.argmax(dim=-1).tolist()
+    paths = [row[:length] for row, length in zip(best, frames.tolist(), strict=True)]
     return [tokenizer.decode(collapse(path)) for path in paths], batch["texts"]
 
 

@@ -189,7 +189,9 @@ def _predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     inputs, targets = batch
     scores = model(inputs)
     losses = _token_losses(scores, targets, reduction="none").view_as(targets)
-    return torch.stack([scores.argmax(dim=-1).double(), losses.double()], dim=-1), targets
+    best = scores.argmax(dim=-1)
+    # Not every accelerator has float64.
+    return torch.stack([best.cpu().double(), losses.cpu().double()], dim=-1), targets
 
 
 def _token_losses(scores: Tensor, targets: Tensor, *, reduction: str) -> Tensor:
