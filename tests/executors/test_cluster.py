@@ -33,6 +33,15 @@ from small import affine_task
 slow = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The content of a run in one process."""
+    folder = tmp_path_factory.mktemp("serial")
+    write_task(folder)
+    run_serially(folder, "own.toml", "out=serial")
+    return content_of(folder / "serial")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a task and a config."""
@@ -53,7 +62,7 @@ def test_visits_on_another_rank_give_the_bits_of_one_process(tmp_path: Path) -> 
         return executor
 
     def serve(connection: socket.socket, values: dict[str, Any]) -> None:
-        Rank(connection, lambda message, store: serial(store).visitor).serve()
+        Rank(connection, lambda message, store: serial(store).make_visitor()).serve()
 
     store = DiskStore(tmp_path / "ranks" / "personal")
     with Nursery(serve) as nursery:
@@ -111,19 +120,16 @@ def test_three_ranks_write_the_bits_of_one_process(folder: Path, settings: list[
 
 
 @slow
-def test_one_rank_writes_the_bits_of_one_process(folder: Path) -> None:
-    run_serially(folder, "own.toml", "out=serial")
-
+def test_one_rank_writes_the_bits_of_one_process(folder: Path, in_one_process: dict[str, Any]) -> None:
     (end,) = end_of(start_ranks(1, "own.toml", "out=ranks", "workers=2", folder=folder))
 
     assert end[0] == 0
-    assert content_of(folder / "ranks") == content_of(folder / "serial")
+    assert content_of(folder / "ranks") == in_one_process
     assert "partita: `workers` and `timeout` have no effect here: the launcher starts the processes" in end[2]
 
 
 @slow
-def test_a_killed_rank_ends_all_and_fewer_ranks_resume(folder: Path) -> None:
-    run_serially(folder, "own.toml", "out=whole")
+def test_a_killed_rank_ends_all_and_fewer_ranks_resume(folder: Path, in_one_process: dict[str, Any]) -> None:
     ranks = start_ranks(3, "own.toml", "out=killed", "task.seconds=0.02", folder=folder)
     until_committed(folder / "killed")
     ranks[2].kill()
@@ -138,7 +144,7 @@ def test_a_killed_rank_ends_all_and_fewer_ranks_resume(folder: Path) -> None:
     # The options of an own task are part of the config: the resumed run is as slow, and has the same bits.
     ends = end_of(start_ranks(2, "--resume", "killed", folder=folder))
     assert [code for code, _, _ in ends] == [0, 0]
-    assert content_of(folder / "killed") == content_of(folder / "whole")
+    assert content_of(folder / "killed") == in_one_process
 
 
 @slow
@@ -250,18 +256,16 @@ def write_program(path: Path, text: str) -> None:
 
 
 @slow
-def test_torchrun_writes_the_bits_of_one_process(folder: Path) -> None:
-    run_serially(folder, "own.toml", "out=serial")
+def test_torchrun_writes_the_bits_of_one_process(folder: Path, in_one_process: dict[str, Any]) -> None:
     command = command_on_page("torchrun --nproc-per-node=2")
     (end,) = end_of([shell(command, folder, PET_MASTER_PORT=str(free_port()))])
 
     assert end[0] == 0, end
-    assert content_of(folder / "ranks") == content_of(folder / "serial")
+    assert content_of(folder / "ranks") == in_one_process
 
 
 @slow
-def test_the_slurm_script_starts_ranks(folder: Path) -> None:
-    run_serially(folder, "own.toml", "out=serial")
+def test_the_slurm_script_starts_ranks(folder: Path, in_one_process: dict[str, Any]) -> None:
     # Programs in place of Slurm's: two names of this machine, and an `srun` that starts three tasks.
     write_program(folder / "scontrol", "echo 127.0.0.1; echo 127.0.0.2")
     start = 'SLURM_NTASKS=3 SLURM_PROCID=$rank "${@:2}" & tasks+=($!)'
@@ -271,7 +275,7 @@ def test_the_slurm_script_starts_ranks(folder: Path) -> None:
     (end,) = end_of([shell(command, folder, **batch)])
 
     assert end[0] == 0, end
-    assert content_of(folder / "ranks") == content_of(folder / "serial")
+    assert content_of(folder / "ranks") == in_one_process
 
 
 def test_the_pods_on_kubernetes_are_ranks() -> None:
@@ -339,13 +343,13 @@ def start_nodes(hosts: list[str], folder: Path, arguments: str = "") -> list[sub
 
 
 @slow
-def test_torchrun_over_two_hosts_writes_the_bits_of_one_process(hosts: list[str], folder: Path) -> None:
-    run_serially(folder, "own.toml", "out=serial")
-
+def test_torchrun_over_two_hosts_writes_the_bits_of_one_process(
+    hosts: list[str], folder: Path, in_one_process: dict[str, Any]
+) -> None:
     ends = end_of(start_nodes(hosts, folder))
 
     assert [code for code, _, _ in ends] == [0, 0], ends
-    assert content_of(folder / "ranks") == content_of(folder / "serial")
+    assert content_of(folder / "ranks") == in_one_process
 
 
 @slow

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from partita.cli import main
@@ -5,12 +7,19 @@ from partita.errors import ConfigError
 from partita.executors.launch import Launch, launched
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+WHERE = {"address": "node0", "port": 29500}
 SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 
 
 def test_slurms_names_stand_for_those_of_torchrun() -> None:
     assert launched(TORCHRUN) == Launch(rank=2, ranks=4, address="node0", port=29500)
     assert launched(SRUN) == launched(TORCHRUN)
+    local = launched({**SRUN, "SLURM_LOCALID": "1"})
+    assert (
+        local
+        == launched({**TORCHRUN, "LOCAL_RANK": "1"})
+        == replace(Launch(rank=2, ranks=4), **WHERE, local=1)
+    )
     assert launched({**SRUN, "RANK": "0", "WORLD_SIZE": "3"}) == Launch(
         rank=0, ranks=3, address="node0", port=29500
     )

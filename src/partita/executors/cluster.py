@@ -48,6 +48,7 @@ class ClusterExecutor:
         serial: the executor for rank 0's own visits.
         store: storage of personal parts, that of `serial`.
         described: values and tensors from which the other ranks build the same run.
+        local: the number of rank 0 among the ranks of its machine.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class ClusterExecutor:
         serial: SerialExecutor,
         store: Store,
         described: tuple[Mapping[str, Any], Mapping[str, Params]],
+        *,
+        local: int = 0,
     ) -> None:
         self.seconds = 0.0
         """The processor time of the other ranks' visits."""
@@ -64,6 +67,8 @@ class ClusterExecutor:
         self._store = store
         self._described = described
         self._routes = {peer.rank: _Route(peer) for peer in peers.all}
+        self._visitor = serial.make_visitor(worker=local)
+        self._visitor.warn = serial.warn
         self._replay = Replay()
         self._lock = threading.Lock()
 
@@ -84,9 +89,9 @@ class ClusterExecutor:
         for _ in self._peers.all:
             peer, message = arrived.get()
             if message.values["kind"] == "refused":
-                refused[peer.rank] = f"{str(peer).capitalize()}: {message.values['line']}"
+                refused[peer.rank] = f"{peer.title}: {message.values['line']}"
             elif message.values["instructions"] != own:
-                logger.warning(_OTHER_INSTRUCTIONS, peer, message.values["instructions"], own)
+                logger.warning(_OTHER_INSTRUCTIONS, peer.title, message.values["instructions"], own)
         if refused:
             raise ConfigError(refused[min(refused)])
         return self
@@ -111,11 +116,10 @@ class ClusterExecutor:
         for route in self._routes.values():
             route.begin(orders)
             self._feed(handout, route)
-        visitor = self._serial.visitor
-        with preserved_random_state():
+        with preserved_random_state(self._visitor.accelerator):
             while (order := handout.take()) is not None:
                 with one_thread():
-                    answer = visitor(order)
+                    answer = self._visitor(order)
                 yield answer
                 yield from handout.arrived()
         yield from handout.rest(sum(route.is_used for route in self._routes.values()))
@@ -130,7 +134,7 @@ class ClusterExecutor:
         self._serial.restore(label)
 
     def _largest_first(self, orders: Sequence[Order]) -> Sequence[Order]:
-        size = self._serial.visitor.task.devices.size
+        size = self._serial.task.devices.size
         return orders if size is None else sorted(orders, key=lambda order: -size(order.device))
 
     def _receive(self, handout: Handout, peer: Peer, message: Message) -> None:
@@ -172,13 +176,12 @@ class ClusterExecutor:
 
     def _take_news(self, values: Mapping[str, Any]) -> None:
         """Add up the time of a visit, log its warnings, and add the rows that it has skipped to rank 0's."""
-        visitor = self._serial.visitor
         with self._lock:
             self.seconds += values["seconds"]
             for warning in values["warnings"]:
-                visitor.warn(warning, values["device"])
+                self._serial.warn(warning, values["device"])
             for row in values["skipped"]:
-                visitor.task.skipped.add(SkippedRow(**row))
+                self._serial.task.skipped.add(SkippedRow(**row))
 
     def _feed(self, handout: Handout, route: "_Route") -> None:
         """Send a rank its next orders; when there are no more, ask for its sums."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from partita.errors import ConfigError
 
 _NAMES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
-"""The variables of a rank and of the number of ranks, the launcher's own first."""
+"""The variables of a rank and of the number of ranks: those of most launchers, and Slurm's."""
+_LOCAL = ("LOCAL_RANK", "SLURM_LOCALID")
+"""The same for a rank's number on its machine, which a launcher need not set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,8 @@ class Launch:
     """The host of rank 0."""
     port: int = 0
     """The port of the store through which the ranks find each other."""
+    local: int = 0
+    """The number of this rank among those of its machine, which share its accelerators."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks:
@@ -37,7 +41,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     """Return what the launcher says of this process; None where there is no launcher.
 
     >>> launched({"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"})
-    Launch(rank=1, ranks=3, address='node0', port=29500)
+    Launch(rank=1, ranks=3, address='node0', port=29500, local=0)
 
     Raises:
         ConfigError: a value is no number, or there is no address of rank 0.
@@ -55,7 +59,9 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
         if not environment.get(name):
             raise ConfigError(f"{ranks} ranks need the environment variable {name}, the {_MEANING[name]}.")
     port = _number("MASTER_PORT", environment)
-    return Launch(rank=rank, ranks=ranks, address=environment["MASTER_ADDR"], port=port)
+    own = _LOCAL[is_slurm]
+    local = _number(own, environment) if own in environment else 0
+    return Launch(rank=rank, ranks=ranks, address=environment["MASTER_ADDR"], port=port, local=local)
 
 
 _MEANING = {"MASTER_ADDR": "host of rank 0", "MASTER_PORT": "same free port for all of them"}

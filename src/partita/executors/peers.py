@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from partita.errors import RankLost
+from partita.errors import RankLost, described
 from partita.executors.messages import Message, receive, send
 from partita.executors.rendezvous import SILENCE, Guest
 from partita.params import Params
@@ -32,6 +32,8 @@ _FAREWELL = 5
 
 _Outgoing = tuple[Mapping[str, Any], Mapping[str, Params]]
 """The values and the tensors of a message."""
+_SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+"""The errors of a connection to a machine that does not answer."""
 Receive = Callable[["Peer", Message], None]
 """Handles a message of a rank, in the thread that receives from it."""
 
@@ -47,6 +49,11 @@ class Peer:
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"
+
+    @property
+    def title(self) -> str:
+        """The rank as a sentence begins with it."""
+        return f"Rank {self.rank} on {self.host}"
 
     def post(self, values: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> None:
         """Send a message, without waiting until it is sent."""
@@ -113,7 +120,7 @@ class Peers:
         try:
             while (item := peer.outbox.get()) is not None:
                 send(peer.connection, *item)
-        except OSError as error:
+        except Exception as error:
             self._lose(peer, error)
 
     def _receive(self, peer: Peer) -> None:
@@ -122,16 +129,16 @@ class Peers:
             while (message := receive(peer.connection)) is not None:
                 self.receiver(peer, message)
             self._lose(peer, None)
-        except OSError as error:
+        except Exception as error:
             self._lose(peer, error)
 
-    def _lose(self, peer: Peer, error: OSError | None) -> None:
+    def _lose(self, peer: Peer, error: Exception | None) -> None:
         """End the run, because a rank is gone, unless it is over."""
         with self._lock:
             if self._is_over:
                 return
             self._is_over = True
-            self._lost = f"{str(peer).capitalize()} is gone: {why_gone(error)}."
+            self._lost = f"{peer.title} is gone: {why_gone(error)}."
         self._dismiss(1, self._lost)
         threading.Thread(target=self._end_after_grace, daemon=True).start()
         signal.pthread_kill(threading.main_thread().ident or 0, _LOST)
@@ -163,13 +170,13 @@ def end_process(code: int, line: str) -> NoReturn:
     os._exit(code)
 
 
-def why_gone(error: OSError | None) -> str:
+def why_gone(error: Exception | None) -> str:
     """Return why a connection has ended."""
     if error is None or isinstance(error, ConnectionError):
         return "its process has ended"
-    if isinstance(error, TimeoutError) or error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+    if isinstance(error, OSError) and error.errno in _SILENT:
         return f"its machine has been silent for {SILENCE} seconds"
-    return f"its connection broke ({error.strerror or error})"
+    return f"its connection broke ({described(error)})"
 
 
 def _speakers(peers: Sequence[Peer], host: str) -> set[int]:

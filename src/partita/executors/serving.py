@@ -77,11 +77,11 @@ class Rank:
                 self._inbox.put(message)
                 if message.values["kind"] == "end":
                     return
-        except OSError as error:
+        except Exception as error:
             self._lose(error)
         self._lose(None)
 
-    def _lose(self, error: OSError | None) -> NoReturn:
+    def _lose(self, error: Exception | None) -> NoReturn:
         end_process(1, f"Rank 0 is gone: {why_gone(error)}.")
 
     def _handle(self, message: Message) -> None:

@@ -31,6 +31,8 @@ class Session:
     """The ranks of a launcher as rank 0 sees them, from its start to its end."""
 
     peers: Peers
+    local: int
+    """The number of rank 0 among the ranks of its machine."""
     code: int = 0
     """The exit code with which all ranks end."""
     _has_run: bool = False
@@ -45,7 +47,7 @@ class Session:
             )
         self._has_run = True
         serial = own_visits(run.built, store, seed=run.config.seed)
-        return ClusterExecutor(self.peers, serial, store, describe_run(run))
+        return ClusterExecutor(self.peers, serial, store, describe_run(run), local=self.local)
 
 
 @contextmanager
@@ -56,7 +58,7 @@ def gathered(launch: Launch) -> Iterator[Session]:
         RunFailed: a rank is missing.
         RankLost: a rank is gone later.
     """
-    session = Session(Peers(gather(launch), socket.gethostname()))
+    session = Session(Peers(gather(launch), socket.gethostname()), launch.local)
     with session.peers.connected():
         code, line = 1, ""
         try:
@@ -83,4 +85,4 @@ def serve(launch: Launch, beside: Path) -> int:
         launch: this rank.
         beside: the folder of the config, or of the run to resume; neither has to exist here.
     """
-    return Rank(join(launch), partial(build_visitor, beside=beside)).serve()
+    return Rank(join(launch), partial(build_visitor, beside=beside, local=launch.local)).serve()

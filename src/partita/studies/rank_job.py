@@ -50,13 +50,14 @@ def describe_run(run: Prepared) -> tuple[dict[str, Any], dict[str, Params]]:
     return values, start
 
 
-def build_visitor(message: Message, store: Store, *, beside: Path) -> Visitor:
+def build_visitor(message: Message, store: Store, *, beside: Path, local: int) -> Visitor:
     """Return what visits devices of the run that rank 0 describes, on another rank.
 
     Args:
         message: the description.
         store: storage of personal parts.
         beside: the folder of the config, or of the run to resume, as this rank's command line names it.
+        local: the number of this rank among those of its machine.
 
     Raises:
         ConfigError: the run cannot be built here, or would not be the same.
@@ -69,7 +70,7 @@ def build_visitor(message: Message, store: Store, *, beside: Path) -> Visitor:
         built = build(config, beside)
     _check_same(values["made_with"], made_with(config, beside))
     _check_fingerprint(values["fingerprint"], _fingerprint(built, config))
-    return own_visits(built, store, seed=config.seed).visitor
+    return own_visits(built, store, seed=config.seed).make_visitor(worker=local)
 
 
 def own_visits(built: Built, store: Store, *, seed: int) -> SerialExecutor:
