@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ConfigError
+from partita.errors import ConfigError, RankLost, RunFailed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,13 +21,31 @@ if TYPE_CHECKING:
     from partita.report.tables import table as report_tables
     from partita.runs.folder import RunFolder
     from partita.studies.comparison import Comparison
-    from partita.studies.run import Prepared
+    from partita.studies.run import ExecutorFactory, Prepared
     from partita.studies.tuning import Tuning
     from partita.training.pipeline import RoundCallback
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a config or resume a run, and print the result."""
+    """Run a config or resume a run, and print the result; as one of several ranks, take part in that."""
+    from partita.executors.launch import launched
+
+    launch = launched()
+    if launch is None:
+        from partita.studies.run import on_this_machine
+
+        return _run(options, on_this_machine)
+    from partita.studies import cluster
+
+    if launch.rank:
+        return cluster.serve(launch, options.resume or _config_of(options.arguments)[0].parent)
+    with cluster.gathered(launch) as session:
+        session.code = _run(options, session.executor)
+    return session.code
+
+
+def _run(options: argparse.Namespace, make_executor: "ExecutorFactory") -> int:
+    """Run a config or resume a run with an executor, print the result and return the exit code."""
     from partita.data.rows import BadData
     from partita.progress.display import Display
     from partita.studies import run as runner
@@ -39,9 +57,11 @@ def run(options: argparse.Namespace) -> int:
     _log(options, f"Running in {run.folder.path}")
     try:
         with Display(_console(options)) as display:
-            runner.finish(run, _json_printer(options) or display.watch)
+            runner.finish(run, _json_printer(options) or display.watch, make_executor)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder.path}`.") from None
+    except RankLost as error:
+        raise RunFailed(f"{error} Resume with `partita run --resume {run.folder.path}`.") from None
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder.path), RESUMABLE])
         raise ConfigError(f"{error} Resume with `{command}`.") from error

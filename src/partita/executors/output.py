@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from partita.executors.messages import send
 from partita.executors.processes import send_descriptor
+from partita.params import Params
 
 
 class Link:
@@ -21,10 +22,15 @@ class Link:
         self.connection = connection
         self._lock = threading.Lock()
 
-    def send(self, values: Mapping[str, Any], descriptor: int | None = None) -> None:
+    def send(
+        self,
+        values: Mapping[str, Any],
+        descriptor: int | None = None,
+        tensors: Mapping[str, Params] | None = None,
+    ) -> None:
         """Send a message, and with it a file descriptor where given."""
         with self._lock:
-            send(self.connection, values)
+            send(self.connection, values, tensors)
             if descriptor is not None:
                 send_descriptor(self.connection, descriptor)
 
