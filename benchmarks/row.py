@@ -59,6 +59,14 @@ class Row:
             return None
         return self.figure >= self.target if self.goal == "faster" else self.figure <= self.target
 
+    def __str__(self) -> str:
+        """Return the row as a line, for modules that are run alone."""
+        if self.ours is None:
+            return f"{self.workload}: skipped, {self.skipped}"
+        other = "" if self.other is None else f", {self.against or 'the other'} {self.other:.4g} {self.unit}"
+        met = "met" if self.met else "missed"
+        return f"{self.workload}: {self.ours:.4g} {self.unit}{other} ({self.goal} {self.target:g}: {met})"
+
     def share(self, rate: float) -> float | None:
         """Return our speed in percent of the limit: the necessary operations at `rate` FLOP/s per core."""
         if self.flops is None or self.ours is None:

@@ -5,7 +5,6 @@ the shared part, a weight and metrics; it has no field in which v could leave.
 """
 
 import logging
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from statistics import fmean
@@ -14,7 +13,7 @@ import torch
 
 from partita.data.examples import Examples, Shuffled
 from partita.device.accelerators import accelerator_of
-from partita.device.batches import count_steps, draw_batches, warn_of_leaving_out
+from partita.device.batches import LEFT_OUT, Warn, Warnings, count_steps, draw_batches
 from partita.device.lazy import Deviated
 from partita.device.penalties import with_penalties
 from partita.device.placement import Placement, in_precision
@@ -27,7 +26,7 @@ from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
-from partita.params import Params, change_of, cloned, copy_into, largest_of, shapes_of
+from partita.params import Params, change_of, cloned, copy_into, is_finite, shapes_of
 from partita.partition import Part, Partition, Personalization
 from partita.protocol import (
     DeviceId,
@@ -91,7 +90,7 @@ class Visitor:
             folder=folder,
         )
         self._starts: dict[str, Params] = {}
-        self._has_left_out = False
+        self.warn: Warn = Warnings()
 
     def __call__(self, order: Order) -> Reply | Failure:
         """Carry out one order, with a seed of its own; the caller restores its random state."""
@@ -139,10 +138,11 @@ class Visitor:
             loss = reuse.loss(self._loss(bench, order))
             losses = update(bench.model, bench.partition, reuse.batches(batches), loss)
         parts = bench.parts
-        change = change_of(self._place.back({**parts.shared, **carried.sent}), order.shared)
-        _check_finite("change of the shared part", change)
+        # Writing v takes twice its memory, so it comes before the change of u is made.
         if method.stateful:
             self._save({**parts.personal, **carried.kept}, order, expected)
+        change = change_of(self._place.back({**parts.shared, **carried.sent}), order.shared)
+        _check_finite("change of the shared part", change)
         weight = len(examples) if method.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
@@ -168,7 +168,7 @@ class Visitor:
         return Reply(device=order.device, weight=1, change=None, metrics=metrics)
 
     def _load(self, bench: Workbench, order: Order) -> Params:
-        """Load every part of the visit's model, in place, and return what the device has kept."""
+        """Load every part of the visit's model, in place, and return what else the device has kept."""
         parts = bench.parts
         copy_into(parts.shared, {name: order.shared[name] for name in parts.shared})
         kept = self._kept(order, bench.partition)
@@ -179,7 +179,7 @@ class Visitor:
                 f"The personal part of device {order.device!r} does not fit its model: {error}"
             ) from error
         bench.restore_scratch()
-        return kept
+        return {name: tensor for name, tensor in kept.items() if name not in parts.personal}
 
     def _kept(self, order: Order, partition: Partition) -> Params:
         if order.start.personal is not None:
@@ -200,7 +200,10 @@ class Visitor:
 
     def _carried(self, bench: Workbench, order: Order, kept: Params) -> Carried:
         """Return the tensors that the stage's method declares besides the model."""
-        local, parts = self.roles[order.stage].method.local, bench.parts
+        local = self.roles[order.stage].method.local
+        if not carries(local):
+            return Carried(kept={}, sent={})
+        parts = bench.parts
         declared = kept_by(local, bench.partition, parts)
         sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
@@ -247,9 +250,7 @@ class Visitor:
         bench.partition.let_move(bench.model, "personal", "shared")
 
         def leave_out() -> None:
-            if not self._has_left_out:
-                self._has_left_out = True
-                warn_of_leaving_out(order.device)
+            self.warn(LEFT_OUT, order.device)
 
         seed = self._seed(order)
         return draw_batches(examples, settings.batch_size, bench.model, seed=seed, leave_out=leave_out)
@@ -294,5 +295,5 @@ def _training_measures(examples: Examples, losses: list[float]) -> Measures:
 
 def _check_finite(what: str, params: Params) -> None:
     for name, tensor in params.items():
-        if not math.isfinite(largest_of(tensor)):
+        if not is_finite(tensor):
             raise CannotDo(f"The {what} is not finite in `{name}`.")

@@ -21,8 +21,10 @@ from torch import Tensor
 from partita.data.arrow import write_table
 from partita.durable import (
     append_file,
+    close_lock,
     make_folder,
     move_file,
+    open_lock,
     replace_file,
     sync_file,
     sync_folder,
@@ -30,7 +32,9 @@ from partita.durable import (
 )
 from partita.errors import ConfigError, InUse
 from partita.params import Params, from_bytes, to_bytes
+from partita.protocol import Stage
 from partita.runs.folder import RunFolder
+from partita.runs.frozen import bytes_without
 from partita.server.round import State
 from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import Commit, RoundRow
@@ -46,18 +50,27 @@ class FolderJournal:
     Args:
         folder: the run's folder.
         fingerprint: the settings that must not change on resume, by name.
+        frozen: the frozen tensors of the pretrained model that came unchanged from a file, with their names
+            there.
 
     Raises:
         InUse: another process is writing the run.
         ConfigError: the folder is not a run's, or is damaged, or was started with another fingerprint.
     """
 
-    def __init__(self, folder: RunFolder, fingerprint: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        fingerprint: Mapping[str, str] | None = None,
+        *,
+        frozen: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
+        self._frozen = frozen or {}
         self._fingerprint = dict(fingerprint or {})
         self._state: State | None = None
         make_folder(folder.path, exist_ok=True)
-        self._lock = os.open(folder.path, os.O_RDONLY)
+        self._lock = open_lock(folder.path)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._committed = self._check_folder()
@@ -67,10 +80,10 @@ class FolderJournal:
             folder.shared_folder.mkdir(exist_ok=True)
             folder.personal_folder.mkdir(exist_ok=True)
         except BlockingIOError:
-            os.close(self._lock)
+            close_lock(self._lock)
             raise InUse(f"Another process is writing the run in `{folder.path}`.") from None
         except BaseException:
-            os.close(self._lock)
+            close_lock(self._lock)
             raise
 
     def __enter__(self) -> Self:
@@ -83,7 +96,7 @@ class FolderJournal:
         trace: TracebackType | None,
     ) -> None:
         """Release the lock on the folder."""
-        os.close(self._lock)
+        close_lock(self._lock)
 
     def last(self) -> Commit | None:
         """Return the last commit."""
@@ -119,11 +132,12 @@ class FolderJournal:
 
     def save_shared(self, name: str, params: Params) -> None:
         """Write `shared/NAME.safetensors`."""
-        replace_file(self.folder.shared_file(name), to_bytes(params))
+        frozen = self._frozen if name == Stage.PRETRAINED else {}
+        replace_file(self.folder.shared_file(name), bytes_without(params, frozen))
 
     def shared(self, name: str) -> dict[str, Tensor]:
-        """Read `shared/NAME.safetensors`."""
-        return self.folder.shared(name)
+        """Read `shared/NAME.safetensors`, without the frozen tensors of a file: the task's model has them."""
+        return from_bytes(self.folder.shared_file(name).read_bytes())
 
     def rounds(self) -> Iterator[RoundRow]:
         """Yield the lines of all committed rounds but those of unseen devices, none in a new run."""
