@@ -147,7 +147,7 @@ def _frozen_in_file(built: Built) -> dict[str, str]:
     """Return the frozen tensors that came unchanged from `model.start`, with their names in that file."""
     if built.start is None:
         return {}
-    frozen = built.personalization.partition.frozen_before.always - built.start.converted
+    frozen = built.personalization.partition.frozen_before.always - set(built.start.converted)
     return {name: given for name, given in built.start.loaded.items() if name in frozen}
 
 
