@@ -21,6 +21,14 @@ def _no_fsync() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_core() -> Iterator[None]:
+    """Visit devices in the process of a test unless it asks for workers: starting them takes longer."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("partita.executors.settings.usable_cores", lambda: 1)
+        yield
+
+
 @pytest.fixture
 def reports() -> None:
     """Write real reports in a test that uses this fixture."""

@@ -79,12 +79,35 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
 
     The lock of a file or folder that was deleted or replaced meanwhile is not free.
     """
-    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
-    descriptor = os.open(path, flags, 0o644)
+    descriptor = open_lock(path)
     try:
         yield _try_lock(descriptor, wait=wait) and _is_at(path, descriptor)
     finally:
-        os.close(descriptor)
+        close_lock(descriptor)
+
+
+_LOCKS: set[int] = set()
+"""The descriptors of this process that locks may be on."""
+
+
+def open_lock(path: Path) -> int:
+    """Open a file, which is created where there is none, or a folder, to be locked; `close_lock` frees it."""
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    descriptor = os.open(path, flags, 0o644)
+    _LOCKS.add(descriptor)
+    return descriptor
+
+
+def close_lock(descriptor: int) -> None:
+    """Close what `open_lock` opened, which frees the lock on it."""
+    _LOCKS.discard(descriptor)
+    os.close(descriptor)
+
+
+def leave_locks() -> None:
+    """Close all locks in a process that was just forked: those who took them free them, alive or killed."""
+    for descriptor in list(_LOCKS):
+        close_lock(descriptor)
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -18,11 +18,30 @@ class RunFailed(Exception):
     """The run cannot continue."""
 
 
+class RankLost(BaseException):
+    """Another rank of this run is gone: its process has ended, or its machine is silent.
+
+    Raised during anything that rank 0 is doing, like `KeyboardInterrupt`, and no `Exception` for the same
+    reason: code that handles its own errors must not take it for one.
+    """
+
+
 class CannotDo(Exception):
     """A device cannot do its work; the message says why.
 
     Raised in a loss, or while a device's data is loaded, it is a failure of that device and not of the run.
     """
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of a command that ends with an error: 2 if the request was wrong.
+
+    >>> exit_code(ConfigError("`seed` must be a whole number.")), exit_code(RunFailed("No device replied."))
+    (2, 1)
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 2 if isinstance(error, ConfigError | InUse) else 1
 
 
 def described(error: BaseException) -> str:

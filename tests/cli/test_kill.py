@@ -1,6 +1,7 @@
 """A run that is killed at any moment and resumed ends with the bits of one that was not."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -40,7 +41,7 @@ def test_ten_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
     draw = random.Random(20261115)
     command = [COMMAND, "run", *SETTINGS, f"out={killed}"]
 
-    for moment in sorted(draw.sample(range(rounds), 10)):
+    for number, moment in enumerate(sorted(draw.sample(range(rounds), 10))):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while rounds_of(killed) < moment or not (killed / "config.toml").exists():
             assert process.poll() is None, "The run ended before it was killed."
@@ -48,10 +49,49 @@ def test_ten_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
         time.sleep(draw.uniform(0, 0.03))
         process.kill()
         assert process.wait() == -signal.SIGKILL, "The run ended before it was killed."
-        command = [COMMAND, "run", "--resume", str(killed)]
+        command = [COMMAND, "run", "--resume", str(killed), f"workers={1 + number % 3}"]
     subprocess.run(command, check=True, capture_output=True)
 
     assert contents(killed) == contents(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_a_run_ends_its_workers(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [COMMAND, "run", "model.width=4", "workers=2", f"out={out}"]
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, start_new_session=True, **pipes)
+    while rounds_of(out) < 3:
+        assert process.poll() is None, "The run ended before it was killed."
+        time.sleep(0.01)
+    assert len(session(process.pid)) == 4  # The run, its nursery and two workers.
+
+    # Ctrl-C at a terminal signals all processes, the others signal one.
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    _, errors = process.communicate()
+
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    if number == signal.SIGINT:
+        assert errors.endswith(f"partita: Interrupted. Resume with `partita run --resume {out}`.\n")
+    assert "Traceback" not in errors
+    deadline = time.monotonic() + 30
+    while session(process.pid):
+        assert time.monotonic() < deadline, "Something is still running."
+        time.sleep(0.01)
+
+
+def session(leader: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, own = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(own) == leader and state != "Z":
+            found.append(int(folder.name))
+    return found
 
 
 def rounds_of(folder: Path) -> int:

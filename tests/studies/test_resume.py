@@ -326,3 +326,20 @@ def test_the_page_shows_the_digest_of_the_data_and_names_the_metric(
     assert RunFolder("run").values["made_with"]["task.data"] == f"sha256 {digest}, 24 rows"
     assert "test mean absolute error" in page
     assert "Test mean absolute error over 3 devices (lower is better)" in capsys.readouterr().out
+
+
+def test_the_number_of_workers_may_change_on_resume_and_changes_no_bit(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "mine.toml", "out=whole", "workers=1"]) == 0
+    run = interrupted(3, "workers=2")
+
+    assert main(["run", "--resume", str(run), "workers=3", "timeout=600"]) == 0
+
+    assert RunFolder(run).values["workers"] == 3
+    assert Path(run, "summary.json").read_bytes() == Path("whole/summary.json").read_bytes()
+    assert Path(run, "devices.parquet").read_bytes() == Path("whole/devices.parquet").read_bytes()
+    for file in Path("whole/personal").iterdir():
+        assert (run / "personal" / file.name).read_bytes() == file.read_bytes()
+    line = refusal(capsys, "run", "--resume", str(run), "workers=1")
+    assert "`timeout` needs worker processes" in line

@@ -1,6 +1,5 @@
 """Runs from Python: `run` trains a split model with one method, `pipeline` runs all stages."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from partita.device.accelerators import check_available
 from partita.device.settings import Precision
 from partita.device.store import DiskStore, MemoryStore
 from partita.durable import replace_file
-from partita.executors.settings import SERIAL, Execution
+from partita.executors.settings import Execution
 from partita.methods.method import Method
 from partita.partition import Partition, Personalization, personalization_of
 from partita.protocol import Executor
@@ -21,7 +20,7 @@ from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.runs.memory import MemoryJournal
-from partita.studies.local import local_executor, write_costs, write_derived
+from partita.studies.local import local_executor, needs_workers, write_costs, write_derived
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
 from partita.training.pipeline import Pipeline, RoundCallback
@@ -40,6 +39,8 @@ def pipeline(
     watch: RoundCallback | None = None,
     progress: bool | None = None,
     executor: Executor | None = None,
+    workers: int = 1,
+    timeout: float = 0.0,
     accelerator: str = "auto",
     precision: Precision = "float32",
 ) -> Result:
@@ -54,11 +55,16 @@ def pipeline(
         resume: continue the run in `out`.
         watch: called after every round.
         progress: whether progress is shown; by default in a terminal or a notebook, unless `watch` is given.
-        executor: where devices run; without it in this process, one after the other.
+        executor: where devices run; without it on this machine.
+        workers: number of processes that visit devices; 1: all in this process; 0: one for each core or GPU.
+        timeout: seconds that a visit in a worker process may take, after which the worker is replaced; 0: no
+            limit.
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
     """
-    execution = replace(SERIAL, accelerator=accelerator, precision=precision)
+    if executor is not None and (workers, timeout) != (1, 0.0):
+        raise ValueError("Give `executor`, or `workers` and `timeout`, not both.")
+    execution = Execution(workers=workers, timeout=timeout, accelerator=accelerator, precision=precision)
     check_available(execution)
     own = personalization_of(partition)
     plan.check(task.devices.ids)
@@ -82,9 +88,10 @@ def _run_in_memory(
     origin: Origin, plan: Plan, executor: Executor | None, watch: RoundCallback, execution: Execution
 ) -> MemoryJournal:
     task, own, seed = origin.task, origin.personalization, origin.seed
-    memory = MemoryStore()
-    journal = MemoryJournal(memory if executor is None else None)
-    with executor or local_executor(task, own, plan, memory, seed=seed, execution=execution) as devices:
+    is_shared = executor is None and needs_workers(execution)
+    store = DiskStore.temporary() if is_shared else MemoryStore()
+    journal = MemoryJournal(store if executor is None else None)
+    with executor or local_executor(task, own, plan, store, seed=seed, execution=execution) as devices:
         Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
     return journal
 
@@ -133,6 +140,8 @@ def run(
     watch: RoundCallback | None = None,
     progress: bool | None = None,
     executor: Executor | None = None,
+    workers: int = 1,
+    timeout: float = 0.0,
     accelerator: str = "auto",
     precision: Precision = "float32",
 ) -> Result:
@@ -149,12 +158,15 @@ def run(
         resume: continue the run in `out`.
         watch: called after every round.
         progress: whether progress is shown; by default in a terminal or a notebook, unless `watch` is given.
-        executor: where devices run; without it in this process, one after the other.
+        executor: where devices run; without it on this machine.
+        workers: number of processes that visit devices; 1: all in this process; 0: one for each core or GPU.
+        timeout: seconds that a visit in a worker process may take, after which the worker is replaced; 0: no
+            limit.
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
     """
     cohort = devices_per_round or min(10, len(task.devices))
     plan = Plan(personalize=Training(method=method, rounds=rounds, devices_per_round=cohort))
     where: dict[str, Any] = {"out": out, "resume": resume, "executor": executor}
-    where |= {"accelerator": accelerator, "precision": precision}
+    where |= {"workers": workers, "timeout": timeout, "accelerator": accelerator, "precision": precision}
     return pipeline(task, partition, plan, seed=seed, watch=watch, progress=progress, **where)

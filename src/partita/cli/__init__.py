@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from partita.cli.arguments import parse
-from partita.errors import ConfigError, InUse, RunFailed
+from partita.errors import ConfigError, InUse, RankLost, RunFailed, exit_code
+from partita.executors.launch import refuse_ranks
 
 
 class _ErrorStream:
@@ -43,11 +44,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     options = parse(arguments)
     logging.basicConfig(format="partita: %(message)s", stream=_ErrorStream())
     try:
+        if options.name not in (None, "run"):
+            refuse_ranks(options.name)
         return options.command(options)
-    except (ConfigError, InUse) as error:
-        return _print_error(2, error)
-    except RunFailed as error:
-        return _print_error(1, error)
+    except (ConfigError, InUse, RunFailed, RankLost) as error:
+        return _print_error(exit_code(error), error)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -55,7 +56,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         return _print_error(1, error)
     except KeyboardInterrupt as interrupt:
-        return _print_error(130, " ".join(["Interrupted.", *map(str, interrupt.args)]))
+        return _print_error(exit_code(interrupt), " ".join(["Interrupted.", *map(str, interrupt.args)]))
 
 
 def _print_error(code: int, message: object) -> int:

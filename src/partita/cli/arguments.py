@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="partita", description="Federated learning with partial model personalization.")
     parser.add_argument("--version", action="version", version=f"partita {metadata.version('partita')}")
     parser.set_defaults(command=lambda _: parser.print_help() or 0)
-    subparsers = parser.add_subparsers(title="commands", parser_class=_Parser, metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", parser_class=_Parser, metavar="COMMAND", dest="name")
     for add in (_add_run, _add_compare, _add_tune, _add_report, _add_describe, _add_import, _add_config):
         add(subparsers.add_parser)
     return parser

@@ -22,7 +22,7 @@ COMMAND = "command"
 """The key of the command that started a recorded run."""
 TITLE = "title"
 """The key of the title of a recorded run's method, if it is the user's."""
-_CODE = "code"
+CODE = "code"
 """The key of the folders of a recorded run's user code."""
 _IMPORT_PATH = re.compile(r"(?P<package>[^\W\d]\w*)(\.\w+)*:[^\W\d]")
 """The beginning of an import path, `package.module:function`."""
@@ -46,13 +46,13 @@ def made_with(config: Config, folder: Path, *others: Config) -> dict[str, str]:
             places.add(os.path.relpath(root, folder.resolve()))
     if ":" in registry.path_of(config.personalize.method):
         versions[TITLE] = registry.find(config.personalize.method).title
-    return versions | ({_CODE: os.pathsep.join(sorted(places))} if places else {})
+    return versions | ({CODE: os.pathsep.join(sorted(places))} if places else {})
 
 
 def still_made_with(config: Config, folder: Path) -> dict[str, str]:
     """Return the versions of a recorded run, plus those of modules that it did not use before."""
     now = made_with(config, folder)
-    return {**now, **config.made_with, **({_CODE: now[_CODE]} if _CODE in now else {})}
+    return {**now, **config.made_with, **({CODE: now[CODE]} if CODE in now else {})}
 
 
 def _paths(config: Config) -> list[str]:
@@ -87,7 +87,7 @@ def find_own_code(values: Mapping[str, Any], beside: Path) -> None:
         beside: the folder of the config.
     """
     versions = values.get("made_with")
-    recorded = versions.get(_CODE, "") if isinstance(versions, Mapping) else ""
+    recorded = versions.get(CODE, "") if isinstance(versions, Mapping) else ""
     folders = [beside.resolve() / place for place in str(recorded).split(os.pathsep) if place]
     folders += [Path.cwd(), beside.resolve()]
     for package in dict.fromkeys(_packages(values)):
@@ -123,5 +123,5 @@ def changed_code(config: Config, folder: Path) -> list[str]:
     return [
         f"The run was made with {name} {was}; now it is {now[name]}."
         for name, was in config.made_with.items()
-        if name != _CODE and now.get(name, was) != was
+        if name != CODE and now.get(name, was) != was
     ]

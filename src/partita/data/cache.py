@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from sys import getsizeof
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from partita.durable import move_file
 from partita.protocol import DeviceId
 
 _MAX_BYTES = 256_000_000
-"""The default size of an `ExampleCache`."""
+"""The default size of an `ExampleCache`, or of all that processes of one run have together."""
 _Key = tuple[DeviceId, str]
 """A device and a split."""
 
@@ -33,6 +33,9 @@ class ExampleCache:
     [1, 2]
     """
 
+    processes: ClassVar[int] = 1
+    """The number of processes that have such caches of their own, and share the memory for them."""
+
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[_Key, tuple[Any, int]] = OrderedDict()
@@ -44,7 +47,7 @@ class ExampleCache:
             examples = load()
             self._entries[key] = examples, bytes_of(examples)
             self._bytes += self._entries[key][1]
-            while self._bytes > self._max_bytes and len(self._entries) > 1:
+            while self._bytes > self._max_bytes // self.processes and len(self._entries) > 1:
                 self._bytes -= self._entries.popitem(last=False)[1][1]
         self._entries.move_to_end(key)
         return self._entries[key][0]

@@ -20,6 +20,8 @@ class Devices(Mapping[DeviceId, Splits]):
         load: returns the data of one device.
         largest: returns the number of training examples of the largest device, where no data has to be loaded
             for it; an upper bound is enough.
+        size: returns the number of training examples of a device, where no data has to be loaded for it; an
+            estimate is enough.
 
     >>> devices = Devices((f"{i:07}" for i in range(1_000_000)), load=lambda device: {"train": [device]})
     >>> devices["0000007"], devices.ids[999_999]
@@ -31,9 +33,11 @@ class Devices(Mapping[DeviceId, Splits]):
         ids: Iterable[DeviceId],
         load: Callable[[DeviceId], Splits],
         largest: Callable[[], int] | None = None,
+        size: Callable[[DeviceId], int] | None = None,
     ) -> None:
         self.ids = Ids(ids)
         self.largest = largest
+        self.size = size
         self._load = load
 
     def __getitem__(self, device: DeviceId) -> Splits:
@@ -55,9 +59,14 @@ def devices_of(devices: Mapping[DeviceId, Splits]) -> Devices:
         return devices
     if wrong := [device for device in devices if not isinstance(device, str)]:
         raise TypeError(f"Device ids must be strings, got {wrong[0]!r}: {type(wrong[0]).__name__}.")
-    in_memory = partial(_largest, devices) if isinstance(devices, dict) else None
-    return Devices(devices, devices.__getitem__, in_memory)
+    if not isinstance(devices, dict):
+        return Devices(devices, devices.__getitem__)
+    return Devices(devices, devices.__getitem__, partial(_largest, devices), partial(_size, devices))
 
 
 def _largest(devices: dict[DeviceId, Splits]) -> int:
     return max(len(examples_of(splits["train"])) for splits in devices.values() if "train" in splits)
+
+
+def _size(devices: dict[DeviceId, Splits], device: DeviceId) -> int:
+    return len(examples_of(devices[device].get("train", ())))

@@ -121,6 +121,10 @@ class SkippedRows(Sequence[SkippedRow]):
         for row in found:
             self.add(row)
 
+    def leave_log(self) -> None:
+        """Append no further rows to the log file, which is another process's."""
+        self._path = None
+
 
 def read_skipped(path: Path) -> list[SkippedRow]:
     """Return the rows of a log file of skipped rows, without an incomplete last line."""

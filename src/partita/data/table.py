@@ -85,12 +85,14 @@ class DeviceTable:
         """
         cache = ExampleCache()
         return Devices(
-            self.ids, lambda device: _DeviceSplits(self, device, examples, cache), self._max_examples
+            self.ids,
+            lambda device: _DeviceSplits(self, device, examples, cache),
+            largest=lambda: self._used(int(self.index.counts_in("train").max())),
+            size=lambda device: self._used(int(self.index.counts_in("train")[self._position(device)])),
         )
 
-    def _max_examples(self) -> int:
-        """Return the number of training rows of the largest device."""
-        rows = int(self.index.counts_in("train").max())
+    def _used(self, rows: int) -> int:
+        """Return how many of a device's training rows are used."""
         return min(rows, self.options.max_examples) if self.options.max_examples else rows
 
     @cached_property

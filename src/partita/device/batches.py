@@ -41,13 +41,26 @@ def draw_batches(
     return Shuffled(examples, batch_size, torch.Generator().manual_seed(seed), leaves_out_one)
 
 
-def warn_of_leaving_out(device: DeviceId) -> None:
-    """Log that batches of one example are left out."""
-    logger.warning(
-        "BatchNorm cannot be trained on a batch of one example: where the last batch of a pass has "
-        "one, as on device %r, it is left out.",
-        device,
-    )
+LEFT_OUT = (
+    "BatchNorm cannot be trained on a batch of one example: where the last batch of a pass has one, as on "
+    "device %r, it is left out."
+)
+
+Warn = Callable[[str, DeviceId], object]
+"""Called with a warning, and the device that it names, as often as there is a reason for it."""
+
+
+class Warnings:
+    """Logs each warning once, with the first device that has a reason for it."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def __call__(self, warning: str, device: DeviceId) -> None:
+        """Log a warning that has not been logged."""
+        if warning not in self._logged:
+            self._logged.add(warning)
+            logger.warning(warning, device)
 
 
 def count_steps(settings: Method | Finetuning, pace: Pace, examples: Examples) -> Steps:

@@ -9,7 +9,11 @@ Where training may stop early, a device also preserves a copy of what it had aft
 
 import contextlib
 import hashlib
+import os
 import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -95,10 +99,28 @@ class MemoryStore:
 
 
 class DiskStore:
-    """Personal parts in a folder, one safetensors file per device, with the device's id inside."""
+    """Personal parts in a folder, one safetensors file per device, with the device's id inside.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: the folder.
+        is_temporary: whether the folder is removed with this object: nothing waits for the disk then.
+    """
+
+    def __init__(self, folder: Path, *, is_temporary: bool = False) -> None:
         self.folder = folder
+        self._is_temporary = is_temporary
+        if is_temporary:
+            weakref.finalize(self, _remove, folder, owner=os.getpid())
+
+    @classmethod
+    def temporary(cls) -> "DiskStore":
+        """Return a store in a temporary folder."""
+        return cls(Path(tempfile.mkdtemp(prefix="partita-")), is_temporary=True)
+
+    def remove_temporary(self) -> None:
+        """Remove a temporary folder, for a process that has ended before it could."""
+        if self._is_temporary:
+            _remove(self.folder, owner=os.getpid())
 
     def load(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Read what the device keeps."""
@@ -114,6 +136,8 @@ class DiskStore:
 
     def sync(self, label: str, asked: Sequence[DeviceId]) -> None:
         """Wait for the `.next` files of a round together, which is faster than for one at a time."""
+        if self._is_temporary:
+            return
         for device in asked:
             with contextlib.suppress(FileNotFoundError):
                 sync_file(self._next(device, label))
@@ -130,7 +154,7 @@ class DiskStore:
                     saved.replace(self.path_of(device))
                 else:
                     saved.unlink()
-        if self.folder.is_dir():
+        if self.folder.is_dir() and not self._is_temporary:
             sync_folder(self.folder)
 
     def preserve(self, device: DeviceId, label: str) -> None:
@@ -166,6 +190,12 @@ class DiskStore:
 
     def _next(self, device: DeviceId, label: str) -> Path:
         return self.folder / f"{key_of(device)}.{label}.next"
+
+
+def _remove(folder: Path, *, owner: int) -> None:
+    """Remove a folder, unless this process is a copy of its owner."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _label_of(copy: Path) -> str | None:

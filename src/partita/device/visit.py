@@ -11,7 +11,7 @@ import torch
 
 from partita.data.examples import Examples, Shuffled
 from partita.device.accelerators import accelerator_of
-from partita.device.batches import count_steps, draw_batches, warn_of_leaving_out
+from partita.device.batches import LEFT_OUT, Warn, Warnings, count_steps, draw_batches
 from partita.device.penalties import with_penalties
 from partita.device.placement import Placement, in_precision
 from partita.device.roles import Role
@@ -65,7 +65,7 @@ class Visitor:
         self._place = Placement(self.accelerator)
         self._workbenches = Workbenches(task, seed=seed, accelerator=self.accelerator)
         self._starts: dict[str, Params] = {}
-        self._has_left_out = False
+        self.warn: Warn = Warnings()
 
     def __call__(self, order: Order) -> Reply | Failure:
         """Carry out one order, with a seed of its own; the caller restores its random state."""
@@ -104,10 +104,11 @@ class Visitor:
         expected = bench.partition.shapes("personal") | shapes_of(carried.kept)
         losses = update(bench.model, bench.partition, batches, self._loss(bench, order))
         parts = bench.parts
-        change = change_of(self._place.back({**parts.shared, **carried.sent}), order.shared)
-        _check_finite("change of the shared part", change)
+        # Writing v takes twice its memory, so it comes before the change of u is made.
         if method.stateful:
             self._save({**parts.personal, **carried.kept}, order, expected)
+        change = change_of(self._place.back({**parts.shared, **carried.sent}), order.shared)
+        _check_finite("change of the shared part", change)
         weight = len(examples) if method.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
@@ -130,7 +131,7 @@ class Visitor:
         return Reply(device=order.device, weight=1, change=None, metrics=metrics)
 
     def _load(self, bench: Workbench, order: Order) -> Params:
-        """Load every part of the visit's model, in place, and return what the device has kept."""
+        """Load every part of the visit's model, in place, and return what else the device has kept."""
         parts = bench.parts
         copy_into(parts.shared, {name: order.shared[name] for name in parts.shared})
         kept = self._kept(order, bench.partition)
@@ -141,7 +142,7 @@ class Visitor:
                 f"The personal part of device {order.device!r} does not fit its model: {error}"
             ) from error
         bench.restore_scratch()
-        return kept
+        return {name: tensor for name, tensor in kept.items() if name not in parts.personal}
 
     def _kept(self, order: Order, partition: Partition) -> Params:
         if order.start.personal is not None:
@@ -197,9 +198,7 @@ class Visitor:
         bench.partition.let_move(bench.model, "personal", "shared")
 
         def leave_out() -> None:
-            if not self._has_left_out:
-                self._has_left_out = True
-                warn_of_leaving_out(order.device)
+            self.warn(LEFT_OUT, order.device)
 
         seed = self._seed(order)
         return draw_batches(examples, settings.batch_size, bench.model, seed=seed, leave_out=leave_out)

@@ -1,9 +1,11 @@
 """All devices in this process, one after the other."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Self
 
+from partita.device.batches import Warnings
 from partita.device.roles import Role
 from partita.device.settings import Computing
 from partita.device.store import Store
@@ -34,9 +36,22 @@ class SerialExecutor:
         seed: int,
         computing: Computing = SERIAL,
     ) -> None:
-        self._visit = Visitor(task, roles, store, seed=seed, computing=computing)
+        self.task = task
+        self.warn = Warnings()
+        self._make_visitor = partial(Visitor, task, roles, store, seed=seed, computing=computing)
         self._store = store
         self._devices = task.devices.ids
+
+    def make_visitor(self, *, worker: int = 0) -> Visitor:
+        """Return what carries out visits, on the accelerator of a worker with this number."""
+        return self._make_visitor(worker=worker)
+
+    @cached_property
+    def _visitor(self) -> Visitor:
+        """The visits in this process, of which there are none where all are in worker processes."""
+        visitor = self.make_visitor()
+        visitor.warn = self.warn
+        return visitor
 
     def __enter__(self) -> Self:
         return self
@@ -55,14 +70,21 @@ class SerialExecutor:
 
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
         """Visit one device after the other."""
-        trained: dict[str, list[DeviceId]] = {}
-        with preserved_random_state(self._visit.accelerator):
+        done: list[Order] = []
+        with preserved_random_state(self._visitor.accelerator):
             for order in orders:
                 with one_thread():
-                    answer = self._visit(order)
-                if not isinstance(order.work, Evaluate):
-                    trained.setdefault(order.label, []).append(order.device)
+                    answer = self._visitor(order)
+                done.append(order)
                 yield answer
+        self.sync(done)
+
+    def sync(self, orders: Sequence[Order]) -> None:
+        """Wait until what devices have saved is on disk, whichever process has visited them."""
+        trained: dict[str, list[DeviceId]] = {}
+        for order in orders:
+            if not isinstance(order.work, Evaluate):
+                trained.setdefault(order.label, []).append(order.device)
         for label, devices in trained.items():
             self._store.sync(label, devices)
 

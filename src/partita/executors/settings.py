@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from partita.device.settings import Computing
 
@@ -26,6 +27,12 @@ class Execution(Computing):
                 f"`timeout` must be a finite number, 0 (no limit) or above, got {self.timeout!r}."
             )
 
+        if self.workers == 1 and self.timeout:
+            raise ValueError(
+                "`timeout` needs worker processes, since a visit in this process cannot be ended: set "
+                "`workers` to 0 (one for each core) or to 2 or more, got 1."
+            )
+
     @property
     def processes(self) -> int:
         """The number of workers, with 0 resolved to the GPUs, or to the cores that this process may use."""
@@ -34,7 +41,24 @@ class Execution(Computing):
         from partita.device.accelerators import accelerators_named
 
         found = accelerators_named(self.accelerator)
-        return len(os.sched_getaffinity(0)) if found[0].type == "cpu" else len(found)
+        return usable_cores() if found[0].type == "cpu" else len(found)
+
+    @property
+    def uses_workers(self) -> bool:
+        """Whether devices are visited by worker processes: all by one, where a visit has a time limit."""
+        return self.processes > 1 or self.timeout > 0
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, with the limit of its container."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return min(cores, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):  # No cgroup of version 2, or no limit, which is the word `max`.
+        return cores
 
 
 SERIAL = Execution(workers=1)

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from partita.methods.descent import LocalUpdate, Steps
+from partita.methods.descent import LocalUpdate, Phases, Steps
 from partita.params import Aggregation, Params
 from partita.partition import Partition, Parts
 from partita.partition.selection import Part
@@ -72,6 +72,13 @@ class Sends(Protocol):
         ...
 
 
+@runtime_checkable
+class HasPhases(Protocol):
+    """A kind of update that declares which parts move together: fewer gradients are held at a time."""
+
+    phases: Phases
+
+
 LocalFn = Callable[..., LocalUpdate]
 """Returns an update from `personal` and `shared` steps, such as `LocalAlt`; with hyperparameters, a
 `functools.partial` of one."""
@@ -87,6 +94,12 @@ def make_update(local: LocalFn, *, personal: Steps, shared: Steps, carried: Carr
 def carries(local: LocalFn) -> bool:
     """Return whether a kind of update declares tensors besides the model's."""
     return _keeps(local) is not None or _sends(local) is not None
+
+
+def phases_of(local: LocalFn) -> Phases:
+    """Return the parts that move together in each phase of an update: both, unless it declares `phases`."""
+    kind = _kind(local)
+    return kind.phases if isinstance(kind, HasPhases) else (("personal", "shared"),)
 
 
 def kept_by(local: LocalFn, partition: Partition, parts: Parts) -> dict[str, Tensor]:

@@ -79,7 +79,7 @@ def load_start(model: nn.Module, tensors: Params, names: Mapping[str, str] | Non
         else:
             loaded.setdefault(first, given)
     new = {name: mismatches.get(name, "not in the file") for name in own if first_of[name] == name}
-    converted = tuple(name for name, given in loaded.items() if tensors[given].dtype != own[name].dtype)
+    converted = [name for name, given in loaded.items() if tensors[given].dtype != own[name].dtype]
     report = LoadReport(loaded, {n: why for n, why in new.items() if n not in loaded}, unused, converted)
     if not loaded:
         raise ValueError(f"No tensor of the file matches {type(model).__name__}: {report}.")

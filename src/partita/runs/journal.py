@@ -20,8 +20,10 @@ from torch import Tensor
 from partita.data.arrow import write_table
 from partita.durable import (
     append_file,
+    close_lock,
     make_folder,
     move_file,
+    open_lock,
     replace_file,
     sync_file,
     sync_folder,
@@ -67,7 +69,7 @@ class FolderJournal:
         self._fingerprint = dict(fingerprint or {})
         self._state: State | None = None
         make_folder(folder.path, exist_ok=True)
-        self._lock = os.open(folder.path, os.O_RDONLY)
+        self._lock = open_lock(folder.path)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._committed = self._check_folder()
@@ -77,10 +79,10 @@ class FolderJournal:
             folder.shared_folder.mkdir(exist_ok=True)
             folder.personal_folder.mkdir(exist_ok=True)
         except BlockingIOError:
-            os.close(self._lock)
+            close_lock(self._lock)
             raise InUse(f"Another process is writing the run in `{folder.path}`.") from None
         except BaseException:
-            os.close(self._lock)
+            close_lock(self._lock)
             raise
 
     def __enter__(self) -> Self:
@@ -93,7 +95,7 @@ class FolderJournal:
         trace: TracebackType | None,
     ) -> None:
         """Release the lock on the folder."""
-        os.close(self._lock)
+        close_lock(self._lock)
 
     def last(self) -> Commit | None:
         """Return the last commit."""

@@ -3,7 +3,7 @@
 import itertools
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,13 +22,13 @@ from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
 from partita.data.digests import describe_file
 from partita.data.rows import skipped_text
-from partita.device.store import DiskStore
+from partita.device.store import DiskStore, Store
 from partita.durable import make_folder, replace_file
 from partita.errors import ConfigError, RunFailed
 from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
 from partita.progress.watchers import Watchers, labeled
-from partita.protocol import Stage
+from partita.protocol import Executor, Stage
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
@@ -98,20 +98,42 @@ def _build(config: Config, beside: Path) -> Built:
     return built
 
 
-def finish(run: Prepared, watch: RoundCallback | None = None) -> Summary:
+ExecutorFactory = Callable[[Prepared, Store], Executor]
+"""Makes the executor of a run, given the storage of personal parts."""
+
+
+def on_this_machine(run: Prepared, store: Store) -> Executor:
+    """Return the executor that visits the devices of a run on this machine."""
+    built = run.built
+    return local_executor(
+        built.task,
+        built.personalization,
+        built.plan,
+        store,
+        seed=run.config.seed,
+        execution=built.execution,
+    )
+
+
+def finish(
+    run: Prepared, watch: RoundCallback | None = None, make_executor: ExecutorFactory = on_this_machine
+) -> Summary:
     """Run what is left of a run, its baseline included, and return the summary.
 
-    The watchers that the config names are called after every round before `watch`, which may end the run by
-    raising.
+    Args:
+        run: the run.
+        watch: called after every round, after the watchers that the config names; it may end the run by
+            raising.
+        make_executor: makes the executor of the run, and that of its baseline.
     """
     folder, values = run.folder.path.resolve(), to_values(run.config)
     wanted = {} if _is_over(run) else run.built.watchers
     factories = {name: partial(make, folder, values) for name, make in wanted.items()}
     # The journal comes first: it refuses a folder that is not a run's, before watchers write there.
     with _journal(run) as journal, Watchers(factories, then=watch) as watchers:
-        summary = _run(run, journal, watchers)
+        summary = _run(run, journal, watchers, make_executor)
         if run.config.finetune.baseline:
-            _run_baseline(run, watchers)
+            _run_baseline(run, watchers, make_executor)
     return summary
 
 
@@ -120,7 +142,7 @@ def _is_over(run: Prepared) -> bool:
     return run.folder.is_finished and not (run.config.finetune.baseline and run.folder.baseline is None)
 
 
-def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
+def _run_baseline(run: Prepared, watch: RoundCallback, make_executor: ExecutorFactory) -> None:
     """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
     config, inner = read_config(run.folder.config_file), RunFolder(run.folder.baseline_folder)
     nested = _baseline(config, initial_model(run.built.task, seed=config.seed))
@@ -131,7 +153,7 @@ def _run_baseline(run: Prepared, watch: RoundCallback) -> None:
         raise RunFailed(f"The baseline cannot start from the pretrained model: {built.start}.")
     own = Prepared(nested, built, inner)
     with _journal(own) as journal:
-        _run(own, journal, labeled(watch, inner.path.name))
+        _run(own, journal, labeled(watch, inner.path.name), make_executor)
 
 
 def _journal(run: Prepared) -> FolderJournal:
@@ -151,7 +173,9 @@ def _frozen_in_file(built: Built) -> dict[str, str]:
     return {name: given for name, given in built.start.loaded.items() if name in frozen}
 
 
-def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary:
+def _run(
+    run: Prepared, journal: FolderJournal, watch: RoundCallback, make_executor: ExecutorFactory
+) -> Summary:
     built, seed, folder = run.built, run.config.seed, run.folder
     boards = (
         {"report.tensorboard": partial(TensorBoard, folder.path)} if run.config.report.tensorboard else {}
@@ -160,12 +184,7 @@ def _run(run: Prepared, journal: FolderJournal, watch: RoundCallback) -> Summary
     try:
         built.task.skipped.log_to(folder.skipped_file)
         write_costs(folder, built.task, built.personalization, built.plan, seed=seed)
-        with (
-            Watchers(boards, then=watch) as watchers,
-            local_executor(
-                built.task, built.personalization, built.plan, store, seed=seed, execution=built.execution
-            ) as executor,
-        ):
+        with Watchers(boards, then=watch) as watchers, make_executor(run, store) as executor:
             pipeline = Pipeline(
                 built.task, built.personalization, built.plan, seed=seed, executor=executor, journal=journal
             )

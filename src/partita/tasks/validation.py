@@ -28,7 +28,7 @@ def hold_out_validation(task: Task, share: float) -> Task:
     def load(device: DeviceId) -> _WithValidation:
         return _WithValidation(device, devices[device], share)
 
-    return task.with_devices(Devices(devices.ids, load, devices.largest))
+    return task.with_devices(Devices(devices.ids, load, devices.largest, devices.size))
 
 
 def without_validation(task: Task, devices: Iterable[DeviceId]) -> list[DeviceId]:

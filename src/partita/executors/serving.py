@@ -1,0 +1,202 @@
+"""The other ranks' side of a run: they visit the devices that rank 0 hands out, until it ends.
+
+The personal part of a device comes with its order and goes back with its answer, in the message and not in
+the order or the reply themselves: nothing of it stays here. Changes of the shared part are added up here, and
+only their sum is sent.
+"""
+
+import contextlib
+import io
+import logging
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any, NoReturn
+
+import torch
+
+from partita.device.store import Store
+from partita.device.visit import Visitor
+from partita.errors import ConfigError
+from partita.executors.codec import answer_values, order_of, totals_values
+from partita.executors.messages import Message, receive
+from partita.executors.output import Link, forward_output
+from partita.executors.parcel import Parcel
+from partita.executors.peers import end_process, why_gone
+from partita.executors.remote_errors import error_values
+from partita.params import Params, WeightedMean
+from partita.protocol import DeviceId, Failure, Reply, Start
+from partita.tasks.build import one_thread
+
+Build = Callable[[Message, Store], Visitor]
+"""Builds the run that a message describes, with a store, or raises a `ConfigError`."""
+
+_GRACE = 2
+"""Seconds after a signal in which rank 0, which may have got it too, can end this rank."""
+_INTERRUPTED = 130
+"""The exit code after a signal."""
+
+
+class Rank:
+    """A rank other than 0, connected to rank 0.
+
+    Args:
+        connection: the connection to rank 0.
+        build: builds the run.
+    """
+
+    def __init__(self, connection: socket.socket, build: Build) -> None:
+        self._link = Link(connection)
+        self._build = build
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._warnings: set[str] = set()
+
+    def serve(self) -> int:
+        """Do what rank 0 asks until it ends, and return its exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: _end_soon())
+        threading.Thread(target=self._watch, daemon=True).start()
+        forward_output(self._link)
+        while (message := self._inbox.get()).values["kind"] != "end":
+            self._handle(message)
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        return message.values["code"]
+
+    def _watch(self) -> None:
+        """Receive messages in a thread of its own, which ends the process if rank 0 fails or is gone."""
+        try:
+            while (message := receive(self._link.connection)) is not None:
+                if message.values.get("code"):
+                    end_process(message.values["code"], message.values["line"])
+                self._inbox.put(message)
+                if message.values["kind"] == "end":
+                    return
+        except Exception as error:
+            self._lose(error)
+        self._lose(None)
+
+    def _lose(self, error: Exception | None) -> NoReturn:
+        end_process(1, f"Rank 0 is gone: {why_gone(error)}.")
+
+    def _handle(self, message: Message) -> None:
+        match message.values["kind"]:
+            case "job":
+                self._begin(message)
+            case "round":
+                self._open(message)
+            case "order":
+                self._carry_out(message)
+            case _:
+                self._close()
+
+    def _begin(self, message: Message) -> None:
+        """Build a run, without a word, since rank 0 builds the same, and say whether that is possible."""
+        self._parcel = Parcel()
+        try:
+            with _silence():
+                self._visitor = self._build(message, self._parcel)
+        except ConfigError as error:
+            self._send({"kind": "refused", "line": str(error)})
+            return
+        self._visitor.warn = self._warn
+        self._starts: dict[str, Start] = {}
+        self._send({"kind": "ready", "instructions": torch.backends.cpu.get_cpu_capability()})
+
+    def _warn(self, warning: str, device: DeviceId) -> None:
+        """Keep a warning for the answer."""
+        self._warnings.add(warning)
+
+    def _open(self, message: Message) -> None:
+        """Begin a round: with a new shared part, and with starts that this rank does not have."""
+        values, tensors = message.values, message.tensors
+        if "shared" in tensors:
+            self._shared = tensors["shared"]
+        for key in values["starts"]:
+            personal, pretrained = tensors.get(f"personal {key}"), tensors.get(f"pretrained {key}")
+            self._starts[key] = Start(digest="", personal=personal, frozen="", pretrained=pretrained)
+        self._mean = WeightedMean(self._shared) if values["adds_up"] else None
+        self._summed: list[DeviceId] = []
+
+    def _carry_out(self, message: Message) -> None:
+        """Visit a device and send its answer, with everything else that rank 0 must know of the visit."""
+        order = order_of(message.values["order"], self._shared, self._starts[message.values["start"]])
+        self._parcel.fill(message.tensors.get("personal"))
+        self._warnings.clear()
+        skipped, begin = self._visitor.task.skipped, time.process_time()
+        known = len(skipped)
+        try:
+            with one_thread():
+                outcome = self._outcome(self._add(self._visitor(order)))
+        except BaseException as error:  # Also those that end a process: they are to end the run.
+            outcome = {"kind": "error", "error": error_values(error)}
+        news = {
+            "device": order.device,
+            "seconds": time.process_time() - begin,
+            "warnings": sorted(self._warnings),
+            "skipped": [asdict(row) for row in skipped[known:]] if len(skipped) > known else [],
+        }
+        saved = self._parcel.saved if outcome.get("saves") else None
+        self._send({**outcome, **news}, {} if saved is None else {"personal": saved})
+
+    def _outcome(self, answer: Reply | Failure) -> dict[str, Any]:
+        """Return an answer as values, and what rank 0 is to do with the device's personal part."""
+        saves = isinstance(answer, Reply) and self._parcel.saved is not None
+        values = {"kind": "answer", "answer": answer_values(answer)}
+        return {**values, "saves": saves, "preserves": saves and self._parcel.preserves}
+
+    def _add(self, answer: Reply | Failure) -> Reply | Failure:
+        """Add the change of a reply to the sum, in place, and return the answer without it."""
+        if isinstance(answer, Failure) or answer.change is None or self._mean is None:
+            return answer
+        try:
+            self._mean.add(answer.device, answer.change, answer.weight)
+        except ValueError as error:
+            return Failure(device=answer.device, reason=str(error))
+        self._summed.append(answer.device)
+        return replace(answer, change=None)
+
+    def _close(self) -> None:
+        """End a round: send the sums, if there are any."""
+        if self._mean is None or not self._summed:
+            self._send({"kind": "closed"})
+            return
+        values, tensors = totals_values(self._mean.totals())
+        self._send({"kind": "closed", "devices": self._summed, "totals": values}, tensors)
+        self._mean = None
+
+    def _send(self, values: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> None:
+        try:
+            self._link.send(values, tensors=tensors)
+        except OSError as error:
+            self._lose(error)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Drop all output of this process in this block."""
+    logging.disable()
+    try:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            warnings.catch_warnings(action="ignore"),
+        ):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _end_soon() -> None:
+    """End this process after a signal, unless rank 0 does so first: it may have got the same signal."""
+
+    def end() -> None:
+        threading.Event().wait(_GRACE)
+        end_process(_INTERRUPTED, "")
+
+    threading.Thread(target=end, daemon=True).start()

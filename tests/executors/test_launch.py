@@ -1,0 +1,65 @@
+from dataclasses import replace
+
+import pytest
+
+from partita.cli import main
+from partita.errors import ConfigError
+from partita.executors.launch import Launch, launched
+
+TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+WHERE = {"address": "node0", "port": 29500}
+SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+
+
+def test_slurms_names_stand_for_those_of_torchrun() -> None:
+    assert launched(TORCHRUN) == Launch(rank=2, ranks=4, address="node0", port=29500)
+    assert launched(SRUN) == launched(TORCHRUN)
+    local = launched({**SRUN, "SLURM_LOCALID": "1"})
+    assert (
+        local
+        == launched({**TORCHRUN, "LOCAL_RANK": "1"})
+        == replace(Launch(rank=2, ranks=4), **WHERE, local=1)
+    )
+    assert launched({**SRUN, "RANK": "0", "WORLD_SIZE": "3"}) == Launch(
+        rank=0, ranks=3, address="node0", port=29500
+    )
+
+
+def test_a_batch_script_or_a_single_task_of_slurm_is_no_launcher() -> None:
+    assert launched({}) is None
+    assert launched({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None
+    assert launched({**SRUN, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}) is None
+
+
+def test_one_rank_needs_no_address() -> None:
+    assert launched({"RANK": "0", "WORLD_SIZE": "1"}) == Launch(rank=0, ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"MASTER_ADDR": ""}, "4 ranks need the environment variable MASTER_ADDR, the host of rank 0."),
+        ({"RANK": "two"}, "The environment variable RANK must be a whole number, got 'two'."),
+        ({"RANK": "4"}, "A rank must be from 0 to below the number of ranks, got 4 of 4."),
+    ],
+)
+def test_a_wrong_environment_is_one_line(change: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        launched({**TORCHRUN, **change})
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("command", [["compare"], ["tune"], ["report", "runs/x"]])
+def test_other_commands_than_run_refuse_ranks(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+
+    assert main(command) == 2
+
+    error = capsys.readouterr().err
+    assert error.startswith(f"partita: `partita {command[0]}` is not for the 4 ranks of a launcher")
+    assert error.count("\n") == 1
+    assert "--resume DIR" in error
