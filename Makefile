@@ -48,11 +48,12 @@ reference: $(VENV)/.dev ## write the reference of config keys, commands and Pyth
 numbers: $(VENV)/.dev ## run the commands of README and docs, and write what they print into the pages
 	$(BIN)/python tests/update_outputs.py
 
-bench: $(VENV)/.package ## the overhead of the library over a plain loop
-	$(BIN)/python benchmarks/overhead.py
+# PARTITA_DATA=FOLDER, BEFORE=CHECKOUT and LONG=1 add rows; MODULES names some of them. See docs/benchmarks.md.
+bench: $(VENV)/.package ## the benchmark: against a plain loop, other frameworks, an older version
+	$(BIN)/python benchmarks/run.py $(MODULES)
 
 clean: ## remove everything that make has created
-	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache build dist site
+	rm -rf $(VENV) .bench .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache build dist site
 
 # torch comes first and pinned: a looser requirement downloads builds of several gigabytes.
 $(VENV)/.package: pyproject.toml constraints.txt

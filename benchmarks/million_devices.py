@@ -8,7 +8,6 @@ some devices.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import pyarrow as pa
 from partita.data.options import TableOptions
 from partita.data.table import DeviceTable
 from partita.data.writing import TableWriter, schema_of
+from process_memory import memory
 
 DEVICES = 1_000_000
 ROWS = 20
@@ -45,7 +45,7 @@ def write(path: Path) -> None:
 
 def open_table(path: Path) -> dict[str, float]:
     """Open the table, read 50 devices, and return how long each took and how much memory there was."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory("VmRSS")
     begin = time.perf_counter()
     table = DeviceTable(path, TableOptions(), ("text",))
     opened = time.perf_counter() - begin
@@ -53,8 +53,7 @@ def open_table(path: Path) -> dict[str, float]:
     for number in range(0, DEVICES, DEVICES // 50):
         assert len(table.rows_of(f"device-{number:07}")["train"]) == 16
     read = (time.perf_counter() - begin) / 50
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"open": opened, "read": read, "memory": (after - before) / 1000}
+    return {"open": opened, "read": read, "memory": (memory("VmHWM") - before) / 1e6}
 
 
 def main() -> None:

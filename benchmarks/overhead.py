@@ -1,130 +1,127 @@
-"""What the library costs: a round of FedAvg against the same round as a plain loop, in one run.
+"""A round of federated averaging: Partita against a plain loop, pfl-research and Flower's simulation.
 
-The two take turns on the same data, so that whatever else the machine does hits both; the figure is the
-ratio of their medians. Run it with `make bench`.
+All do the same work (`benchmarks/workload.py`), which is checked: after the first rounds, their models agree
+up to rounding. One thread per process, no evaluation, everything in memory.
 """
 
-import statistics
-import time
-from collections.abc import Callable
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from contest import Side, interleave
+from environments import python_of
+from row import Goal, Row
+from workload import Workload, agree
 
-from partita import Averaging, FedAvg, Partition, Personalization, Stage, Task, accuracy
-from partita.device.roles import Role
-from partita.device.store import MemoryStore
-from partita.executors.serial import SerialExecutor
-from partita.params import WeightedMean, cloned, digest_of
-from partita.protocol import Order, Start
-from partita.server.round import Server, ask
-
-DEVICES, EXAMPLES, LR, ROUNDS = 50, 10, 0.1, 15
+PFL, FLOWER = "pfl 0.6.0", "Flower 1.41.0 simulation"
+PLAIN = "plain loop with a float mean"
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+TITLES = {"linear": "linear model, 7,850 parameters", "cnn": "CNN, 1.6M parameters"}
 
 
-def linear() -> nn.Module:
-    """Return 7,850 parameters: what is measured is almost all overhead."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+@dataclass(frozen=True)
+class Contest:
+    """Some sides that take turns at one workload."""
 
+    workload: Workload
+    repeats: int
+    processes: int
+    """Processes of Partita."""
+    others: Mapping[str, tuple[Goal, float]]
+    """The target against each other side."""
 
-def network() -> nn.Module:
-    """Return a convolutional network of 1.6 million parameters."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(3136, 496), nn.ReLU(), nn.Linear(496, 10)),
-    )
-
-
-def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the mean loss of a batch."""
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
-def plain_round(model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> Callable[[], None]:
-    """Return a round with nothing but the arithmetic: copy u, step, add up the changes."""
-    now = list(model.parameters())
-    shared = [parameter.detach().clone() for parameter in now]
-
-    def run() -> None:
-        total = [torch.zeros_like(u) for u in shared]
-        with torch.no_grad():
-            for batch in data:
-                for parameter, u in zip(now, shared, strict=True):
-                    parameter.copy_(u)
-                with torch.enable_grad():
-                    gradients = torch.autograd.grad(cross_entropy(model, batch), now)
-                for parameter, gradient in zip(now, gradients, strict=True):
-                    parameter.add_(gradient, alpha=-LR)
-                for sums, parameter, u in zip(total, now, shared, strict=True):
-                    sums.add_(parameter - u, alpha=EXAMPLES)
-            for u, sums in zip(shared, total, strict=True):
-                u.add_(sums / (EXAMPLES * len(data)))
-
-    return run
-
-
-def library_round(model: Callable[[], nn.Module], data: list[tuple[Tensor, Tensor]]) -> Callable[[], None]:
-    """Return the same round as the library runs it."""
-    devices = {f"d{number:02}": {"train": batch} for number, batch in enumerate(data)}
-    task = Task(model=model, loss=cross_entropy, metrics={"accuracy": accuracy}, devices=devices)
-    partition = Partition(model())
-    method = FedAvg(shared_lr=LR, batch_size=EXAMPLES)
-    role = Role(personalization=Personalization(partition), method=method)
-    executor = SerialExecutor(task, {Stage.PRETRAINED: role}, MemoryStore(), seed=1)
-    server = Server(optimizer=Averaging())
-    start = Start(digest=digest_of({}), personal={}, frozen=digest_of({}))
-    state = server.begin(cloned(partition.of(model()).shared))
-
-    def run() -> None:
-        nonlocal state
-        orders = [
-            Order(
-                stage=Stage.PRETRAINED,
-                round=0,
-                device=device,
-                work=method.update,
-                shared=state.shared,
-                start=start,
-            )
-            for device in devices
-        ]
-        mean = WeightedMean(state.shared)
-        ask(orders, executor, mean)
-        state = server.step(state, mean.value())
-
-    return run
-
-
-def seconds(function: Callable[[], None]) -> float:
-    """Return how long a call takes."""
-    begin = time.perf_counter()
-    function()
-    return time.perf_counter() - begin
-
-
-def main() -> None:
-    """Print the ratio for a small and a larger model, and what the exact mean costs."""
-    torch.set_num_threads(1)
-    generator = torch.Generator().manual_seed(0)
-    data = [
-        (
-            torch.randn(EXAMPLES, 1, 28, 28, generator=generator),
-            torch.randint(10, (EXAMPLES,), generator=generator),
+    def rows(self) -> Iterator[Row]:
+        """Let the sides take turns and yield a row for each of the others."""
+        replies = interleave([ours(self), *(OTHERS[name](self) for name in self.others)], self.repeats)
+        check_agreement(replies)
+        best = {name: min(reply["seconds"] for reply in rest) for name, (_, *rest) in replies.items()}
+        work, flops = self.workload, self.workload.flops()
+        title = (
+            f"a round of {work.devices} devices x {work.steps} {'batch' if work.steps == 1 else 'batches'}"
         )
-        for _ in range(DEVICES)
-    ]
-    for name, model in (("linear, 7,850 parameters", linear), ("convolutional, 1.6M parameters", network)):
-        plain, library = plain_round(model(), data), library_round(model, data)
-        times = [(seconds(plain), seconds(library)) for _ in range(ROUNDS)][1:]
-        alone, ours = (statistics.median(column) for column in zip(*times, strict=True))
-        print(f"{name}: plain loop {alone:.3f} s a round, Partita {ours:.3f} s, ratio {ours / alone:.2f}")
+        for name, (goal, target) in self.others.items():
+            yield Row(
+                workload=f"{title} of 10, {TITLES[work.model]}, {_count(self.processes)}",
+                against=name,
+                goal=goal,
+                target=target,
+                ours=best["Partita"],
+                other=best[name],
+                flops=flops,
+                cores=self.processes,
+            )
 
-    change = {"u": torch.randn(1_600_000, generator=generator)}
-    mean = WeightedMean(change)
-    times = [seconds(lambda: mean.add("d", change, 3)) for _ in range(20)]
-    print(f"exact mean: {1000 * statistics.median(times):.1f} ms to count a change of 1.6M values")
+
+def arguments(contest: Contest) -> list[str]:
+    """Return a contestant's arguments."""
+    work = contest.workload
+    counts = {"steps": work.steps, "devices": work.devices, "processes": contest.processes}
+    return [work.model, *(f"--{name}={count}" for name, count in counts.items())]
 
 
-if __name__ == "__main__":
-    main()
+def ours(contest: Contest) -> Side:
+    """Return Partita."""
+    return Side("Partita", "ours", arguments(contest))
+
+
+def plain(contest: Contest) -> Side:
+    """Return the plain loop."""
+    return Side(PLAIN, "plain_loop", arguments(contest))
+
+
+def pfl(contest: Contest) -> Side:
+    """Return pfl, with an address for each of its processes if there are several."""
+    variables: Sequence[Mapping[str, str]] = ({},)
+    if contest.processes > 1:
+        addresses = ",".join(f"localhost:{port}" for port in free_ports(contest.processes))
+        variables = [
+            {"PFL_WORKER_ADDRESSES": addresses, "PFL_WORKER_RANK": str(rank)}
+            for rank in range(contest.processes)
+        ]
+    return Side(PFL, "pfl_research", arguments(contest), python_of("pfl"), (), variables)
+
+
+def flower(contest: Contest) -> Side:
+    """Return Flower's simulation with an actor per process."""
+    return Side(FLOWER, "flower", arguments(contest), python_of("flwr"), (), [QUIET])
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def check_agreement(replies: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Raise an error unless all models agree after the first rounds."""
+    checks = {name: facts["check"] for name, (facts, *_) in replies.items()}
+    first, *others = checks.values()
+    if not all(agree(first, other) for other in others):
+        raise RuntimeError(f"The contestants have not computed the same: {checks}.")
+
+
+def _count(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
+
+
+OTHERS = {PLAIN: plain, PFL: pfl, FLOWER: flower}
+LINEAR, CNN = Workload("linear"), Workload("cnn")
+CONTESTS = (
+    Contest(LINEAR, repeats=60, processes=1, others={PFL: ("faster", 1.5)}),
+    Contest(CNN, repeats=10, processes=1, others={PFL: ("faster", 1.25), PLAIN: ("slower", 1.35)}),
+    Contest(Workload("cnn", steps=5), repeats=6, processes=1, others={PLAIN: ("slower", 1.12)}),
+    Contest(LINEAR, repeats=60, processes=2, others={PFL: ("faster", 1.5)}),
+    Contest(CNN, repeats=10, processes=2, others={PFL: ("faster", 1.2)}),
+    Contest(LINEAR, repeats=20, processes=2, others={FLOWER: ("faster", 20.0)}),
+    Contest(CNN, repeats=10, processes=2, others={FLOWER: ("faster", 2.5)}),
+)
+
+
+def rows() -> Iterator[Row]:
+    """Yield the rows of all contests."""
+    for contest in CONTESTS:
+        yield from contest.rows()

@@ -75,6 +75,48 @@ def test_mean_spans_many_chunks() -> None:
     assert torch.equal(mean.value()["w"], (big["w"].double() * 2**36).round().div(2**36).float())
 
 
+def test_rounding_is_to_the_nearest_and_halves_to_even_up_to_the_largest_value() -> None:
+    # In units of 2^-36, with 2^51 units where the fast way of rounding ends, in steps that float32 has.
+    units = [0.5, 1.5, 2.5, -0.5, -1.5, 0.75, -0.75, 3.0, 2.0**50, 2.0**51, -(2.0**51), 2.0**52, 2.0**60]
+    expected = [0, 2, 2, 0, -2, 1, -1, 3, 2**50, 2**51, -(2**51), 2**52, 2**60]
+    for count in range(1, len(units) + 1):
+        change = {"w": torch.tensor(units[:count]) / 2**36}
+        mean = WeightedMean(change)
+
+        mean.add("a", change, weight=1)
+
+        assert mean.totals().limbs["w"].tolist() == [expected[:count]]
+
+
+def test_a_float64_change_of_a_float32_tensor_is_left_as_it_is() -> None:
+    change = {"w": torch.full((3,), 0.1, dtype=torch.float64)}
+    mean = WeightedMean({"w": torch.zeros(3)})
+
+    mean.add("a", change, weight=2)
+
+    assert torch.equal(change["w"], torch.full((3,), 0.1, dtype=torch.float64))
+    assert mean.value()["w"].tolist() == pytest.approx([0.1] * 3)
+
+
+def test_small_and_large_tensors_of_all_types_have_means_of_their_own() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"a": (3, 2), "large": (20_000,), "none": (0,), "b": (), "c": (5,), "d": (4,)}
+    types = dict.fromkeys(shapes, torch.float32) | {"c": torch.float64, "d": torch.bfloat16}
+    parts = [
+        ("one", {n: torch.randn(s, generator=generator).to(types[n]) for n, s in shapes.items()}, 2),
+        ("two", {n: torch.randn(s, generator=generator).to(types[n]) for n, s in shapes.items()}, 5),
+    ]
+
+    value = mean_of(parts).value()
+
+    for name, mean in value.items():
+        alone = mean_of([(device, {name: change[name]}, weight) for device, change, weight in parts])
+        assert mean.dtype == types[name]
+        assert mean.shape == shapes[name]
+        assert torch.equal(mean, alone.value()[name])
+        assert mean.untyped_storage().nbytes() == mean.nbytes
+
+
 def test_whole_numbers_come_from_the_lowest_device() -> None:
     like = {"seen": torch.tensor(0)}
     mean = WeightedMean(like)

@@ -32,3 +32,15 @@ def test_help_imports_nothing_heavy(arguments: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_a_run_imports_nothing_for_its_report_before_it_trains() -> None:
+    script = (
+        "import sys\nimport partita.progress.display, partita.studies.run, partita.tasks.digits\n"
+        "later = {'altair', 'jinja2', 'vl_convert', 'sklearn.metrics', 'tensorboard', 'PIL'} & set(sys.modules)\n"
+        "assert not later, later\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -1,18 +1,19 @@
 """Named tensors: copying, differences, digests, and the exact weighted mean.
 
-The mean is a sum of integers, so its bits do not depend on the order or grouping of replies: each change is
-rounded once to a multiple of 2^-36 (2^-100 in float64), multiplied by the device's integer weight and added
-up in int64. A sum that could overflow is carried in several int64 tensors.
+The mean is a sum of integers (`sums.py`), so its bits do not depend on the order or grouping of replies.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import json
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+
+from partita.sums import ExactSum, groups_of
 
 Params = Mapping[str, Tensor]
 """Tensors by name."""
@@ -21,21 +22,8 @@ Aggregation = Callable[[int, int], float]
 """Returns the factor by which the server scales the mean change of a tensor that a method sends, from the
 number of devices that replied and the number of all devices."""
 
-SCALE = 2.0**36
-"""A change is counted in steps of 1 / SCALE (about 1.5e-11)."""
-FLOAT64_SCALE = 2.0**100
-"""The same for float64: no change of 2^-48 (3.6e-15) or more is rounded, as it has 53 significant bits."""
 _LARGEST = torch.finfo(torch.float32).max
 """Largest absolute change, of any floating-point type."""
-_CHUNK = 65_536
-"""Elements rounded at a time: as many as fit in a core's cache."""
-_LIMB = 32
-"""Bits of each limb of a sum but the highest."""
-_BASE = 2**_LIMB
-_HIGHEST = 62
-"""Bits of the highest limb, so that one more term cannot overflow int64."""
-_DIGIT = 30
-"""Bits of a weight that are multiplied at a time: with a limb, they fit in int64."""
 
 
 def cloned(params: Params) -> dict[str, Tensor]:
@@ -52,6 +40,8 @@ def copy_into(target: Params, source: Params) -> None:
     """Copy the values of `source` into the tensors of `target`, in place and never aliased."""
     if target.keys() != source.keys():
         raise ValueError(f"The names differ: {_mismatch(target, source)}.")
+    if not target:
+        return
     with torch.no_grad():
         for name, tensor in target.items():
             if tensor.shape != source[name].shape:
@@ -95,6 +85,12 @@ def largest_of(tensor: Tensor) -> float:
     return max(-low.item(), high.item())
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether every value of a tensor is finite."""
+    # Sums are faster than maxima, and a value that is not finite makes a sum that is not; so may large ones.
+    return math.isfinite(tensor.detach().sum().item()) or math.isfinite(largest_of(tensor))
+
+
 def size_in_bytes(params: Params) -> int:
     """Return the size of the tensors in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
@@ -117,15 +113,25 @@ def digest_of(params: Params) -> str:
     return hashlib.sha256(to_bytes(params)).hexdigest()
 
 
-def to_bytes(params: Params, **about: str) -> bytes:
-    """Return the tensors in the safetensors format, with at most one metadata entry `about` them.
+def to_bytes(params: Params, **metadata: str) -> bytes:
+    """Return the tensors in the safetensors format, with at most one entry of `metadata`.
 
     Only one, because the format does not fix the order of several, and equal tensors must give equal bytes.
     """
-    if len(about) > 1:
-        raise ValueError(f"At most one metadata entry is allowed, got {sorted(about)!r}.")
+    if len(metadata) > 1:
+        raise ValueError(f"At most one metadata entry is allowed, got {sorted(metadata)!r}.")
     tensors = {name: tensor.detach().contiguous() for name, tensor in params.items()}
-    return safetensors.torch.save(tensors, metadata=about or None)
+    return safetensors.torch.save(tensors, metadata=metadata or None)
+
+
+def about(content: bytes) -> dict[str, str]:
+    """Return the metadata that `to_bytes` wrote.
+
+    >>> about(to_bytes({"u": torch.zeros(2)}, device="ann"))
+    {'device': 'ann'}
+    """
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + size]).get("__metadata__", {})
 
 
 def from_bytes(content: bytes) -> dict[str, Tensor]:
@@ -164,7 +170,10 @@ class WeightedMean:
     def __init__(self, like: Params) -> None:
         self.like = like
         self.weight = 0
-        self._sums = {name: _Sum(tensor) for name, tensor in like.items() if tensor.is_floating_point()}
+        self._shapes = shapes_of(like)
+        floats = {name: tensor for name, tensor in like.items() if tensor.is_floating_point()}
+        self._sums = [ExactSum(group) for group in groups_of(floats)]
+        self._integers = [name for name in like if name not in floats]
         self._lowest: str | None = None
         self._whole: Params = {}
 
@@ -174,18 +183,22 @@ class WeightedMean:
         Raises:
             ValueError: the change does not fit the shared part, is not finite or is too large for float32.
         """
-        largest = self._check(device, change, weight)
-        for name, total in self._sums.items():
-            total.add(change[name], weight, largest[name])
+        self._check(device, change, weight)
+        values = [total.flat(change) for total in self._sums]
+        largest = [largest_of(value) for value in values]
+        if not all(value <= _LARGEST for value in largest):
+            self._refuse(device, change)
+        for total, value, size in zip(self._sums, values, largest, strict=True):
+            total.add(value, weight, size)
         self.weight += weight
-        self._keep_lowest(device, {n: t for n, t in change.items() if n not in self._sums})
+        self._keep_lowest(device, {name: change[name] for name in self._integers})
 
     def totals(self) -> Totals:
         """Return the sums so far, as copies."""
         return Totals(
             weight=self.weight,
-            limbs={name: total.limbs() for name, total in self._sums.items()},
-            bounds={name: total.bound for name, total in self._sums.items()},
+            limbs={name: limbs for total in self._sums for name, limbs in total.limbs().items()},
+            bounds={name: total.bound for total in self._sums for name in total.names},
             lowest=self._lowest,
             whole=self._whole,
         )
@@ -197,8 +210,8 @@ class WeightedMean:
             ValueError: the sums do not fit the shared part.
         """
         self._check_totals(totals)
-        for name, total in self._sums.items():
-            total.merge(totals.limbs[name], totals.bounds[name])
+        for total in self._sums:
+            total.merge(totals.limbs, max(totals.bounds[name] for name in total.names))
         self.weight += totals.weight
         if totals.lowest is not None:
             self._keep_lowest(totals.lowest, totals.whole)
@@ -207,125 +220,45 @@ class WeightedMean:
         """Return the mean, in the dtypes of the shared part (integers as int64)."""
         if not self.weight:
             raise ValueError("The mean of no changes is undefined.")
-        return {
-            name: self._sums[name].over(self.weight, like) if name in self._sums else self._whole[name]
-            for name, like in self.like.items()
-        }
+        means = {name: mean for total in self._sums for name, mean in total.over(self.weight).items()}
+        return {name: means[name] if name in means else self._whole[name] for name in self.like}
 
     def _keep_lowest(self, device: str, whole: Params) -> None:
         if self._lowest is None or device < self._lowest:
             self._lowest, self._whole = device, cloned(whole)
 
     def _check_totals(self, totals: Totals) -> None:
-        own = {name: tensor.numel() for name, tensor in self.like.items() if name in self._sums}
+        own = {name: self.like[name].numel() for total in self._sums for name in total.names}
         given = {name: limbs.shape[-1] for name, limbs in totals.limbs.items()}
         if given != own or (totals.lowest is not None and totals.whole.keys() != self.like.keys() - own):
             raise ValueError("The sums must have the names and sizes of the shared part.")
 
-    def _check(self, device: str, change: Params, weight: int) -> dict[str, float]:
-        """Check that a change fits, and return the largest absolute value of each floating-point tensor."""
+    def _check(self, device: str, change: Params, weight: int) -> None:
+        """Check that a change has a weight, and the names and shapes of the shared part."""
         if weight < 1:
             raise ValueError(f"The weight of device {device!r} must be at least 1, got {weight}.")
+        if shapes_of(change) == self._shapes:
+            return
         if change.keys() != self.like.keys():
             raise ValueError(
                 f"The change of device {device!r} must have the names of the shared part: "
                 f"{_mismatch(self.like, change)}."
             )
-        for name, tensor in change.items():
-            if tensor.shape != self.like[name].shape:
-                raise ValueError(
-                    f"The change of `{name}` on device {device!r} must have the shape "
-                    f"{tuple(self.like[name].shape)}, got {tuple(tensor.shape)}."
-                )
-        largest = {name: largest_of(change[name]) for name in self._sums}
-        for name, value in largest.items():
+        name = next(name for name, tensor in change.items() if tensor.shape != self._shapes[name])
+        raise ValueError(
+            f"The change of `{name}` on device {device!r} must have the shape "
+            f"{tuple(self._shapes[name])}, got {tuple(change[name].shape)}."
+        )
+
+    def _refuse(self, device: str, change: Params) -> None:
+        """Raise for the first tensor that is not finite or too large."""
+        for name in self.like:
+            value = 0.0 if name in self._integers else largest_of(change[name])
             if not value <= _LARGEST:
                 raise ValueError(
                     f"The change of `{name}` on device {device!r} must be finite and at most "
                     f"{_LARGEST:.3g}, the largest float32, got {value:.3g}."
                 )
-        return largest
-
-
-class _Sum:
-    """The exact sum of weight x round(change x scale), an integer for each element of a tensor.
-
-    It is held in limbs, low ones first: limb k counts multiples of 2^(32 k), and all limbs but the highest
-    are from 0 to below 2^32. One limb is enough until the sum could reach 2^62.
-    """
-
-    def __init__(self, like: Tensor) -> None:
-        self._scale = FLOAT64_SCALE if like.dtype == torch.float64 else SCALE
-        self.bound = 0
-        self._limbs = [torch.zeros(like.numel(), dtype=torch.int64)]
-
-    def add(self, change: Tensor, weight: int, largest: float) -> None:
-        """Add a change with its weight, in place; `largest` is its largest absolute value."""
-        self._widen(weight * (int(largest * self._scale) + 1))
-        values = change.detach().reshape(-1).split(_CHUNK)
-        if len(self._limbs) == 1:
-            for limb, chunk in zip(self._limbs[0].split(_CHUNK), values, strict=True):
-                limb.add_(_rounded(chunk, self._scale).long(), alpha=weight)
-            return
-        for chunk, *limbs in zip(values, *(limb.split(_CHUNK) for limb in self._limbs), strict=True):
-            whole = _rounded(chunk, self._scale)
-            for digit, power in _digits(weight):
-                _add(limbs, whole * power, digit)
-
-    def limbs(self) -> Tensor:
-        """Return a copy of all limbs, a row for each."""
-        return torch.stack(self._limbs)
-
-    def merge(self, limbs: Tensor, bound: int) -> None:
-        """Add another sum, in place, given its limbs and its bound."""
-        self._widen(bound)
-        for own, limb in zip(self._limbs, limbs, strict=False):
-            own.add_(limb)
-        _carry(self._limbs)
-
-    def over(self, weight: int, like: Tensor) -> Tensor:
-        """Return the sum divided by a weight and by the scale, in the shape and type of `like`."""
-        total = self._limbs[-1].double()
-        for limb in reversed(self._limbs[:-1]):
-            total.mul_(_BASE).add_(limb)
-        mean = total.div_(weight * self._scale)
-        return (mean if like.dtype == torch.float64 else mean.float()).to(like.dtype).view(like.shape)
-
-    def _widen(self, further: int) -> None:
-        """Add as many limbs, in place, as it takes to add an integer of up to `further`."""
-        self.bound += further
-        while self.bound.bit_length() > _HIGHEST + _LIMB * (len(self._limbs) - 1):
-            self._limbs.append(torch.zeros_like(self._limbs[0]))
-            _carry(self._limbs)
-
-
-def _digits(weight: int) -> Iterator[tuple[int, float]]:
-    """Yield the digits of a weight with their powers of 2."""
-    for shift in range(0, weight.bit_length(), _DIGIT):
-        yield (weight >> shift) % 2**_DIGIT, 2.0**shift
-
-
-def _rounded(values: Tensor, scale: float) -> Tensor:
-    """Return the values times a scale, rounded to whole numbers, in float64."""
-    double = values.double()  # The values themselves where they are float64: these must stay as they are.
-    return (double * scale if double is values else double.mul_(scale)).round_()
-
-
-def _add(limbs: list[Tensor], whole: Tensor, weight: int) -> None:
-    """Add a weight times whole numbers, given as float64, to a sum in place. No step rounds."""
-    for limb in limbs[:-1]:
-        above = whole.div(_BASE).floor_()
-        limb.add_((whole - above * _BASE).long(), alpha=weight)
-        whole = above
-    limbs[-1].add_(whole.long(), alpha=weight)
-    _carry(limbs)
-
-
-def _carry(limbs: list[Tensor]) -> None:
-    """Bring all limbs but the highest to 0 up to below 2^32, in place, without a change of their sum."""
-    for low, high in pairwise(limbs):
-        high.add_(low >> _LIMB)
-        low.bitwise_and_(_BASE - 1)
 
 
 def _mismatch(expected: Params, given: Params) -> str:

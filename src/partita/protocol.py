@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from types import TracebackType
 from typing import Literal, Protocol, Self, runtime_checkable
 
@@ -213,6 +214,7 @@ def label_of(stage: Stage, round: int) -> str:
     return f"{stage}-{round}"
 
 
+@lru_cache(maxsize=16, typed=True)  # A visit needs its seed twice.
 def derive_seed(seed: int, *path: str | int) -> int:
     """Return the seed for one use of randomness, derived from the run's seed and its purpose.
 

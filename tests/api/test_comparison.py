@@ -75,6 +75,26 @@ def test_a_comparison_from_python_has_the_bits_of_the_command(
     ]
 
 
+def test_a_comparison_runs_in_processes_and_is_resumed_with_other_workers(
+    mine: partita.ComparisonResult, tmp_path: Path
+) -> None:
+    own, built = task(), list[int]()
+
+    def build() -> Any:  # A closure: no other process could import it.
+        built.append(1)
+        return own.model()
+
+    closure = own.with_model(build)
+
+    result = compared(tmp_path / "mine", closure, seeds=2, workers=2)
+
+    assert tables(result.folder) == tables(mine.folder)
+    again = compared(tmp_path / "mine", own, seeds=2, resume=True, workers=1)
+    assert again.runs.keys() == mine.runs.keys()
+    with pytest.raises(ConfigError, match="`workers` is not a setting: use the argument `workers`"):
+        compared(tmp_path / "other", settings={**SETTINGS, "workers": 2})
+
+
 def test_tables_and_rows_by_device_are_those_in_the_folder(mine: partita.ComparisonResult) -> None:
     written = table(mine.folder)
     for row, record in zip(written, mine.tables["methods"].records, strict=True):
@@ -118,11 +138,11 @@ def test_an_interrupted_comparison_is_resumed_with_its_task(
 ) -> None:
     real, begun = runner.finish, list[Any]()
 
-    def stop_in_the_third(prepared: Any, watch: Any) -> Any:
+    def stop_in_the_third(prepared: Any, *arguments: Any) -> Any:
         begun.append(prepared)
         if len(begun) == 3:
             raise KeyboardInterrupt
-        return real(prepared, watch)
+        return real(prepared, *arguments)
 
     monkeypatch.setattr(runner, "finish", stop_in_the_third)
     with pytest.raises(KeyboardInterrupt):

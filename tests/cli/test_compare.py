@@ -1,7 +1,9 @@
 """`partita compare`, as a user types it."""
 
+import contextlib
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -143,14 +145,14 @@ def test_a_failed_run_is_reported_and_the_command_fails(
 def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(here)
 
-    assert main(["compare", "mine.toml", "--dry-run", "partitions=input,output", "tune=2"]) == 0
+    assert main(["compare", "mine.toml", "--dry-run", "partitions=input,output", "tune=2", "workers=3"]) == 0
 
     out = capsys.readouterr().out
     kinds = ("start", "local", "fedavg", "fedalt-input", "fedalt-output", "fedper")
     assert all(f"  {kind}-{seed} " in out for kind in kinds for seed in (5, 6))
     title = " ".join(out.split("run  ")[0].split())
     assert title.startswith("12 runs: about ")
-    assert title.endswith("for 2 trials per method in one process")
+    assert title.endswith("for 2 trials per method with 3 workers")
     assert contents(here) == before
 
 
@@ -197,8 +199,13 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.
         (["--dry-run", "partitions=adapter"], "FedAlt adapter: [partition] Net names no part 'adapter'."),
         (
             ["--resume", "taken"],
-            "A resumed comparison takes its config from its folder: give no other argument.",
+            "A resumed comparison takes its config from its folder: give no other argument than `workers=N`.",
         ),
+        (
+            ["compare.settings.fedalt.workers=2"],
+            "`compare.settings.fedalt` cannot set `workers`: all methods share them.",
+        ),
+        (["workers=-1"], "`workers` must be 0 (one for each core) or above, got -1."),
     ],
 )
 def test_a_bad_request_is_one_line_and_writes_nothing(
@@ -226,8 +233,21 @@ def test_a_folder_without_a_comparison_is_an_error_in_one_line(
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*COMMAND, "compare", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*COMMAND, "compare", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE if "workers=3" in arguments else subprocess.DEVNULL,
+        start_new_session=True,
     )
+
+
+def running_in(session: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, own, *_ = path.read_text().rpartition(")")[2].split()
+            found += [int(path.parent.name)] if int(own) == session and state != "Z" else []
+    return found
 
 
 def rounds_in(folder: Path) -> dict[str, int]:
@@ -249,10 +269,29 @@ def test_a_killed_comparison_resumes_to_the_same_tables(here: Path) -> None:
             time.sleep(0.002)
         process.kill()
         assert process.wait() == -signal.SIGKILL
+        while running_in(process.pid):  # Nothing is left running.
+            time.sleep(0.01)
         arguments = ["--resume", "killed"]
     assert start("--resume", "killed").wait() == 0
 
     assert tables(here / "killed") == tables(here / "whole")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_cells_at_once_and_the_comparison_is_resumed_with_other_workers(here: Path) -> None:
+    process = start("mine.toml", "out=grid", "workers=3")
+    while len(rounds_in(here / "grid")) < 3:
+        assert process.poll() is None, "The comparison ended before it was interrupted."
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGINT)
+
+    _, error = process.communicate()
+
+    assert process.returncode == 130
+    assert error.decode().endswith("partita: Interrupted. Resume with `partita compare --resume grid`.\n")
+    assert not running_in(process.pid)
+    assert not list((here / "grid/cells").glob("*.failed"))
+    assert start("--resume", "grid", "workers=1").wait() == 0
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from partita.partition import Partition
-from partita.partition.tensors import scratch_of, set_training, stop_gradients, tensors_of
+from partita.partition.tensors import look_inside, tensors_of
 
 
 class Layers(nn.Module):
@@ -59,6 +59,8 @@ def test_tensors_are_those_of_the_state_after_any_replacement() -> None:
         lambda: model.add_module("more", nn.Linear(1, 1)),
         lambda: model.register_buffer("further", torch.zeros(1)),
         lambda: delattr(model, "norm"),
+        lambda: model.register_module("later", None),
+        lambda: setattr(model, "later", nn.Linear(1, 1)),
         lambda: setattr(model.layer, "_parameters", dict(model.again._parameters)),
         lambda: setattr(model.layer, "bias", None),
     )
@@ -71,12 +73,12 @@ def test_tensors_are_those_of_the_state_after_any_replacement() -> None:
 
 def test_a_replaced_buffer_that_is_not_in_the_state_is_seen() -> None:
     model = Layers()
-    assert scratch_of(model)["mask"] is model.mask
+    assert look_inside(model).scratch["mask"] is model.mask
 
     model.mask = torch.zeros(2)
 
-    assert list(scratch_of(model)) == ["mask"]
-    assert scratch_of(model)["mask"] is model.mask
+    assert list(look_inside(model).scratch) == ["mask"]
+    assert look_inside(model).scratch["mask"] is model.mask
 
 
 def test_a_state_that_modules_do_not_hold_is_asked_for_each_time() -> None:
@@ -105,17 +107,17 @@ def test_modes_are_set_as_by_the_model_itself() -> None:
     model = nn.Sequential(nn.Dropout(), AlwaysEval(1, 1), nn.Sequential(nn.Dropout()))
     model.eval()
 
-    set_training(model, training=True)
+    look_inside(model).set_training(training=True)
     assert [module.training for module in model.modules()] == [True, True, False, True, True]
 
-    set_training(model, training=False)
+    look_inside(model).set_training(training=False)
     assert not any(module.training for module in model.modules())
 
 
 def test_no_parameter_takes_a_gradient_where_none_is_wanted() -> None:
     model = Layers()
 
-    stop_gradients(model)
+    look_inside(model).stop_gradients()
 
     assert not any(parameter.requires_grad for parameter in model.parameters())
 

@@ -212,7 +212,7 @@ def test_a_cell_that_another_process_runs_is_left_to_it(
         while_held.update(path.name for path in (tmp_path / "grid/cells").iterdir() if path.is_dir())
         lock.__exit__(None, None, None)
 
-    monkeypatch.setattr("partita.studies.compare.time.sleep", other_process_ends)
+    monkeypatch.setattr("partita.studies.jobs.time.sleep", other_process_ends)
 
     assert finish(comparison, quiet) == {}
 

@@ -503,7 +503,10 @@ def test_an_interrupted_search_says_how_to_resume_it_and_resumes(
     ("arguments", "words"),
     [
         (["conf"], "`conf` is not the folder of a search: it has no `search.json`."),
-        (["conf", "seed=2"], "A resumed search takes its config from its folder: give no other argument."),
+        (
+            ["conf", "seed=2"],
+            "A resumed search takes its config from its folder: give no other argument than `workers=N`.",
+        ),
         (["conf", "--trials", "2"], "A resumed search takes its config from its folder"),
     ],
 )
@@ -524,6 +527,7 @@ def test_a_search_that_cannot_be_resumed_is_an_error_of_one_line(
         ([f"{KEY}=0.1,x"], "`finetune.personal_lr` must be a number, got 'x'."),
         (["finetune.lr=0.1,0.2"], "Unknown key `finetune.lr`."),
         (["seed=1,2"], "`seed` cannot be searched: it must be the same in all trials."),
+        (["workers=1,2"], "`workers` cannot be searched: it must be the same in all trials."),
         (
             ["personalize.method=finetune", "personalize.rounds=1,2"],
             "`personalize.rounds` cannot be searched: the method `finetune` sets it to 0.",

@@ -20,7 +20,7 @@ from partita import (
     pipeline,
 )
 from partita.api.result import Result
-from partita.training.failures import TrainingFailures, failures_by_stage
+from partita.training.failures import failures_by_stage
 from small import Both, affine_devices, affine_task, point_task
 
 NAN = float("nan")
@@ -91,12 +91,11 @@ def test_a_later_visit_that_succeeds_makes_up_for_one_that_failed() -> None:
 
 
 def test_fine_tuning_counts_each_block_of_devices() -> None:
-    found = TrainingFailures()
+    line = {"stage": "finetuned", "work": "finetune", "failed": {}}
 
-    for block in (["a", "b"], ["c"]):
-        found.add({"work": "finetune", "asked": block, "heard": block, "failed": {}})
+    found = failures_by_stage({**line, "asked": block, "heard": block} for block in (["a", "b"], ["c"]))
 
-    assert found.asked == 3
+    assert found["finetuned"].asked == 3
 
 
 def test_a_device_that_was_never_asked_is_scored_with_the_start() -> None:

@@ -128,6 +128,7 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    workers: int = 1,
     progress: bool | None = None,
 ) -> ComparisonResult:
     """Compare methods and personal parts on a task, as `partita compare` does, and return the result.
@@ -144,6 +145,8 @@ def compare(
             defaults.
         out: the comparison's folder; by default the next free `runs/python-compare-N`.
         resume: continue the comparison in `out`, if it was started there; runs that failed are run again.
+        workers: number of runs at a time, each in a process of its own; 1: one after the other in this
+            process; 0: one for each core.
         progress: whether progress is shown; by default in a terminal or a notebook.
 
     Raises:
@@ -155,15 +158,17 @@ def compare(
         "compare.methods": None if methods is None else [_name_of(m) for m in as_list("methods", methods)],
         "compare.partitions": None if partitions is None else as_list("partitions", partitions),
         "compare.seeds": seeds,
+        "workers": workers,
     }
     values = values_of(settings or {}, changes, out)
-    with given_task(task), study_progress(progress) as on_progress:
+    with given_task(task):
         if begun is None:
             comparison = begin(values, Path())
         else:
             check_same(values, begun)
-            comparison = comparing.resume(begun, given=True)
-        failed = comparing.finish(comparison, on_progress)
+            comparison = comparing.resume(begun, workers=workers, given=True)
+        with comparing.runner_for(comparison) as runner, study_progress(progress) as on_progress:
+            failed = comparing.finish(comparison, on_progress, runner=runner)
     for name, reason in failed.items():
         logger.warning("%s failed: %s", name, reason)
     result = ComparisonResult(comparison, write_comparison_tables(comparison, failed), task)

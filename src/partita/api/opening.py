@@ -12,6 +12,7 @@ from partita.errors import ConfigError
 from partita.partition import Partition, Personalization, personalization_of
 from partita.runs.folder import RunFolder
 from partita.studies.folders import is_comparison
+from partita.tasks.build import initial_model
 from partita.tasks.derived import differing
 from partita.tasks.task import Task
 
@@ -69,7 +70,7 @@ def _origin_of(
         return Origin(built.task, built.personalization, config.seed)
     assert task is not None
     if partition is None:
-        partition = recorded_partition(values, task.model())
+        partition = recorded_partition(values, initial_model(task, seed=values["seed"]))
     return Origin(task, personalization_of(partition), values["seed"])
 
 

@@ -15,7 +15,7 @@ from partita.config.recording import PYTHON
 from partita.errors import ConfigError
 from partita.studies.cells import base_of
 
-_ARGUMENTS = {"task.kind": "task", "out": "out"}
+_ARGUMENTS = {"task.kind": "task", "out": "out", "workers": "workers"}
 """Keys that are no settings, and the arguments that are for them."""
 
 
@@ -79,13 +79,13 @@ def to_resume(
 
 
 def check_same(given: Values, folder: Path) -> None:
-    """Raise if what is to be resumed in a folder was started with other settings.
+    """Raise if what is to be resumed in a folder was started with other settings than `workers`.
 
     Paths of files are from the current folder in `given`, and from its own in what is recorded.
     """
     files = relative_to(folder, find_files(base_of(given), Path()))
-    now = dotted(with_values(given, {**files, "out": None}))
-    then = dotted(with_values(read_values(folder / "config.toml"), {"made_with": None}))
+    now = dotted(with_values(given, {**files, "out": None, "workers": None}))
+    then = dotted(with_values(read_values(folder / "config.toml"), {"made_with": None, "workers": None}))
     for key in {**then, **now}:
         if now.get(key) != then.get(key):
             raise ConfigError(

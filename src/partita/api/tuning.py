@@ -16,6 +16,7 @@ from partita.report.tables.table import Table, write_tables
 from partita.studies import tuning
 from partita.studies.folders import is_search
 from partita.studies.trials import SearchSpace, Trial, Tuned
+from partita.studies.tune import runner_for
 from partita.studies.tune import tune as run_search
 from partita.tasks.task import Task
 
@@ -64,6 +65,7 @@ def tune(
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    workers: int = 1,
     progress: bool | None = None,
 ) -> TuningResult:
     """Search for settings on validation rows, as `partita tune` does, and return the best.
@@ -78,6 +80,8 @@ def tune(
         settings: values of other config keys; the rest have their defaults.
         out: the folder of the search; by default the next free `runs/python-tune-N`.
         resume: continue the search in `out`, if it was started there.
+        workers: number of trials at a time, each in a process of its own; 1: one after the other in this
+            process; 0: one for each core.
         progress: whether progress is shown; by default in a terminal or a notebook.
 
     Raises:
@@ -86,30 +90,30 @@ def tune(
     """
     begun = to_resume(out, resume=resume, kind="search", is_kind=is_search)
     own = {key: as_list(key, choices) for key, choices in space.items()}
-    values = values_of(settings or {}, {}, out)
-    with given_task(task), study_progress(progress) as on_progress:
+    values = values_of(settings or {}, {"workers": workers}, out)
+    with given_task(task):
         if begun is None:
             search = tuning.begin(values, Path(), own, trials)
         else:
             check_same(values, begun)
-            search = _reopened(begun, own, trials)
-        tuned = run_search(search, on_progress=on_progress)
+            search = _reopened(tuning.reopen(begun, workers=workers), own, trials)
+        with runner_for(search) as runner, study_progress(progress) as on_progress:
+            tuned = run_search(search, on_progress=on_progress, runner=runner)
     for warning in tuned.warnings:
         logger.warning(warning)
     write_tables([trials_table(tuned)], search.folder)
     return TuningResult(tuned, search.folder)
 
 
-def _reopened(folder: Path, space: SearchSpace, trials: int) -> tuning.Tuning:
-    """Return the search in a folder, to resume it.
+def _reopened(search: tuning.Tuning, space: SearchSpace, trials: int) -> tuning.Tuning:
+    """Return a search that is to be resumed.
 
     Raises:
         ConfigError: it was started with another search space or number of trials.
     """
-    search = tuning.reopen(folder)
     if (dict(search.space), search.trials) != (dict(space), trials):
         raise ConfigError(
-            f"The search in `{folder}` was started with {search.trials} trials of {dict(search.space)}, got "
-            f"{trials} trials of {dict(space)}."
+            f"The search in `{search.folder}` was started with {search.trials} trials of "
+            f"{dict(search.space)}, got {trials} trials of {dict(space)}."
         )
     return search

@@ -111,14 +111,14 @@ def compare(options: argparse.Namespace) -> int:
     from partita.config.reading import read_values
     from partita.studies.begin import begin
     from partita.studies.compare import resume
+    from partita.studies.resume import resumed_workers
     from partita.studies.variants import in_full
 
     if options.resume is not None:
-        if options.arguments or options.dry_run:
-            raise ConfigError(
-                "A resumed comparison takes its config from its folder: give no other argument."
-            )
-        return _finish_comparison(options, resume(options.resume))
+        given = [*options.arguments, *(["--dry-run"] if options.dry_run else [])]
+        return _finish_comparison(
+            options, resume(options.resume, workers=resumed_workers(given, "comparison"))
+        )
     path, overrides = _config_of(options.arguments)
     values = read_values(path, in_full(overrides))
     if options.dry_run:
@@ -147,12 +147,12 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
     from partita.progress.watchers import ignore
     from partita.report.tables.comparison import write_comparison_tables
     from partita.report.tables.table import to_terminal, to_values
-    from partita.studies.compare import finish
+    from partita.studies.compare import finish, runner_for
 
     _log(options, f"Comparing in {comparison.folder}")
     try:
-        with ProgressBar(_console(options)) as progress:
-            failed = finish(comparison, progress.update, _json_printer(options) or ignore)
+        with runner_for(comparison) as runner, ProgressBar(_console(options)) as progress:
+            failed = finish(comparison, progress.update, _json_printer(options) or ignore, runner)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Resume with `partita compare --resume {comparison.folder}`.") from None
     tables = write_comparison_tables(comparison, failed)
@@ -177,15 +177,15 @@ def tune(options: argparse.Namespace) -> int:
     from partita.progress.watchers import ignore
     from partita.report.tables.commands import trials_table
     from partita.report.tables.table import to_terminal, write_tables
-    from partita.studies.tune import tune
+    from partita.studies.tune import runner_for, tune
     from partita.studies.tuning import final_run, write_tuned
 
     tuning = _tuning(options)
     _log(options, f"Tuning in {tuning.folder}")
     try:
-        with ProgressBar(_console(options)) as progress:
+        with runner_for(tuning) as runner, ProgressBar(_console(options)) as progress:
             on_round = _json_printer(options) or ignore
-            tuned = tune(tuning, on_progress=progress.update, on_round=on_round)
+            tuned = tune(tuning, on_progress=progress.update, on_round=on_round, runner=runner)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Resume with `partita tune --resume {tuning.folder}`.") from None
     table, config = trials_table(tuned), write_tuned(tuned, tuning)
@@ -202,13 +202,13 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
     """Return the search that is asked for, or the one to resume."""
     from partita.config.overrides import located
     from partita.config.reading import read_values
+    from partita.studies.resume import resumed_workers
     from partita.studies.trials import split_arguments
     from partita.studies.tuning import begin, reopen
 
     if options.resume is not None:
-        if options.arguments or options.trials:
-            raise ConfigError("A resumed search takes its config from its folder: give no other argument.")
-        return reopen(options.resume)
+        given = [*options.arguments, *(["--trials"] if options.trials else [])]
+        return reopen(options.resume, workers=resumed_workers(given, "search"))
     path, arguments = _config_of(options.arguments)
     overrides, space = split_arguments(arguments)
     space = {key: [located(key, choice) for choice in choices] for key, choices in space.items()}

@@ -42,7 +42,7 @@ from partita.protocol import Stage
 from partita.server import registry as servers
 from partita.server.optimizers import ServerOptimizer
 from partita.server.schedules import Exponential, Linear, Schedule, constant
-from partita.tasks.build import build_model, split_by_stage
+from partita.tasks.build import build_model, initial_model, split_by_stage
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
 from partita.training.plan import Plan, Training
@@ -80,7 +80,7 @@ def build(config: Config, folder: Path) -> Built:
     execution = build_execution(config)
     task, start = build_task(config, folder)
     with own_code("The model"):
-        model = build_model(task, seed=config.seed)
+        model = initial_model(task, seed=config.seed)
     follows = registry.find(config.personalize.method).follows
     own = build_partition(config.partition, model, follows=follows)
     plan = build_plan(config)

@@ -12,7 +12,7 @@ from pathlib import Path
 from partita.config.loading import TASKS
 from partita.config.overrides import KEYS, START, TABLE
 from partita.config.schema import Config
-from partita.data.digests import describe_file, describe_table
+from partita.data.digests import describe_file, describe_table, places_of
 from partita.errors import ConfigError
 
 
@@ -24,17 +24,10 @@ def named_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]
     given = {f"task.{name}": value for name, value in options.items()} | {START: config.model.start}
     names = {key: given.get(key) for key in KEYS}
     return {
-        key: (name, _places(name, folder, is_recorded=key in config.made_with))
+        key: (name, places_of(name, folder, is_recorded=key in config.made_with))
         for key, name in names.items()
         if isinstance(name, str) and name
     }
-
-
-def _places(name: str, folder: Path, *, is_recorded: bool) -> list[Path]:
-    """Return the paths where a file may be, in the order in which they are tried."""
-    folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
-    names = [name, Path(name).name] if is_recorded else [name]
-    return [place / each for each in names for place in folders]
 
 
 def find_files(config: Config, folder: Path) -> dict[str, Path]:

@@ -70,6 +70,18 @@ def call(key: str, function: Callable[..., Any], options: Mapping[str, Any], *, 
     Raises:
         ConfigError: the keys do not match the arguments, or the function fails.
     """
+    with own_code(check_call(key, function, options, prefix=prefix)):
+        return function(**options)
+
+
+def check_call(
+    key: str, function: Callable[..., Any], options: Mapping[str, Any], *, prefix: str = ""
+) -> str:
+    """Check the keys of a section against the arguments of a function, and return a name for its errors.
+
+    Raises:
+        ConfigError: the keys do not match the arguments.
+    """
     if not callable(function):
         raise ConfigError(f"[{key}] needs a function, got {function!r}.")
     name = getattr(function, "__name__", key)
@@ -78,8 +90,7 @@ def call(key: str, function: Callable[..., Any], options: Mapping[str, Any], *, 
     except ValueError:  # Some built-in functions have no signature.
         signature = inspect.Signature([inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)])
     _check_options(key, name, signature, options, prefix)
-    with own_code(f"[{key}] {name}"):
-        return function(**options)
+    return f"[{key}] {name}"
 
 
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError
 from torch import nn
 
 from partita.config.files import find_files
-from partita.config.loading import MODELS, TASKS, call, load, own_code, taken, takes
+from partita.config.loading import MODELS, TASKS, call, check_call, load, own_code, taken, takes
 from partita.config.overrides import DERIVED, START
 from partita.config.reading import check_type
 from partita.config.recording import PYTHON
@@ -19,10 +18,10 @@ from partita.config.sections import in_section
 from partita.data.options import UNSEEN
 from partita.errors import ConfigError
 from partita.models.start import LoadReport, load_start
-from partita.params import Params, from_bytes
+from partita.params import Params
 from partita.protocol import derive_seed
 from partita.runs.folder import RunFolder
-from partita.tasks.build import seeded
+from partita.tasks.build import initial_model, seeded
 from partita.tasks.derived import differing
 from partita.tasks.task import Task
 from partita.tasks.validation import hold_out_validation
@@ -69,9 +68,12 @@ def build_task(config: Config, folder: Path) -> tuple[Task, LoadReport | None]:
     task = _with_model(_build_task(config, files), config.model)
     if START in files:
         _check_derived(task, files[START])
-        return _with_start(task, _read_tensors(files[START]), config.model.start_names)
+        tensors = _read_tensors(files[START])
+        return _with_start(task, tensors, config.model.start_names, seed=config.seed)
     if config.model.start_names:
         raise ConfigError("`model.start_names` needs a file with initial weights, `model.start`.")
+    with own_code("The model"):
+        initial_model(task, seed=config.seed)
     return task, None
 
 
@@ -106,10 +108,16 @@ def _with_model(task: Task, config: ModelConfig) -> Task:
     for name, value in task.model_options.items():
         if isinstance(value, int) and isinstance(options.get(name), int) and options[name] < value:
             raise ConfigError(f"`model.{name}` must be at least {value} for this task, got {options[name]}.")
-    model = call("model", function, options)
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"`model.name` = {config.name!r} must return a module, got {model!r}.")
-    return task.with_model(partial(function, **options))
+    what = check_call("model", function, options)
+
+    def build_model() -> nn.Module:
+        with own_code(what):
+            model = function(**options)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"`model.name` = {config.name!r} must return a module, got {model!r}.")
+        return model
+
+    return task.with_model(build_model)
 
 
 def _check_unseen(files: Mapping[str, Path], share: float) -> None:
@@ -141,21 +149,25 @@ def _check_derived(task: Task, start: Path) -> None:
 
 def _read_tensors(path: Path) -> Params:
     try:
-        return from_bytes(path.read_bytes())
+        return RunFolder.tensors_in(path)
     except OSError as error:
         raise ConfigError(f"Cannot read `model.start`, `{path}`: {error.strerror}.") from None
     except SafetensorError as error:
         raise ConfigError(f"`model.start`, `{path}`, is not a safetensors file: {error}.") from None
 
 
-def _with_start(task: Task, tensors: Params, names: Mapping[str, str]) -> tuple[Task, LoadReport]:
+def _with_start(
+    task: Task, tensors: Params, names: Mapping[str, str], *, seed: int
+) -> tuple[Task, LoadReport]:
     """Return the task with a model that starts from a file's tensors, and a report on them."""
+    reports: list[LoadReport] = []
 
     def build_model() -> nn.Module:
         model = task.model()
-        load_start(model, tensors, names)
+        reports.append(load_start(model, tensors, names))
         return model
 
+    started = task.with_model(build_model)
     with own_code("`model.start`"):
-        report = load_start(task.model(), tensors, names)
-    return task.with_model(build_model), report
+        initial_model(started, seed=seed)
+    return started, reports[0]

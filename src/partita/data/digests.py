@@ -7,6 +7,7 @@ file's size or times.
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,19 @@ def describe_table(path: Path) -> str:
     """Return a text that identifies the content of a table, a file or a folder, with its number of rows."""
     table = open_files(path)
     return f"{_SHA256}{_cached_digest(path, table.paths)}, {table.rows} rows"
+
+
+def places_of(name: str, folder: Path, *, is_recorded: bool) -> list[Path]:
+    """Return the paths where a file may be, in the order in which they are tried.
+
+    Args:
+        name: the name of the file, as a config has it.
+        folder: the folder of the config; $PARTITA_DATA is the other one.
+        is_recorded: whether a run has recorded the file, which is then looked for by its name alone too.
+    """
+    folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
+    names = [name, Path(name).name] if is_recorded else [name]
+    return [place / each for each in names for place in folders]
 
 
 def is_digest(text: str) -> bool:

@@ -9,6 +9,8 @@ from numpy import ndarray
 from torch import Tensor
 from torch.utils.data import default_collate
 
+_ARRAYS = (Tensor, ndarray)
+
 Batch = Any
 """The batch that a task's loss receives: a tuple of tensors by default, else whatever the data returns."""
 
@@ -38,11 +40,11 @@ class TensorExamples:
             raise ValueError(f"All tensors of a split must have the same number of rows, got {lengths}.")
 
     def __len__(self) -> int:
-        return len(self.tensors[0])
+        return self.tensors[0].shape[0]
 
     def batch_at(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the rows at `positions` of every tensor."""
-        return tuple(tensor[positions] for tensor in self.tensors)
+        return tuple(_rows(tensor, positions) for tensor in self.tensors)
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,15 @@ class NamedExamples:
         return {name: field[positions] for name, field in self.fields.items()}
 
 
+def _rows(tensor: Tensor, positions: Tensor) -> Tensor:
+    # `index_select` is faster and gives the same rows, but not always in the same layout.
+    return tensor.index_select(0, positions) if tensor.is_contiguous() else tensor[positions]
+
+
 def examples_of(split: Any) -> Examples:
     """Return a split's data, of any kind that `Task` accepts, as examples."""
-    if isinstance(split, tuple) and split and all(isinstance(field, Tensor | ndarray) for field in split):
-        return TensorExamples(tuple(torch.as_tensor(field) for field in split))
+    if isinstance(split, tuple) and split and all(isinstance(field, _ARRAYS) for field in split):
+        return TensorExamples(tuple(map(torch.as_tensor, split)))
     if isinstance(split, Mapping) and split:
         fields = {name: torch.as_tensor(field) for name, field in split.items()}
         TensorExamples(tuple(fields.values()))
@@ -113,7 +120,8 @@ class Shuffled:
     def __iter__(self) -> Iterator[Batch]:
         while True:
             permutation = torch.randperm(len(self.examples), generator=self.generator)
-            batches = permutation.split(self.batch_size)
+            is_one = len(permutation) <= self.batch_size
+            batches = (permutation,) if is_one else permutation.split(self.batch_size)
             if len(batches[-1]) == 1 and self.leaves_out_one():
                 batches = batches[:-1]
             for positions in batches:

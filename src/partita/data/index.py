@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from partita.data.cache import cache_paths, file_states, write_to_first
@@ -18,27 +19,31 @@ from partita.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 3
+_FORMAT = 4
 """The version of the file format: an index with another one is rebuilt."""
+_COUNT = np.int32
+"""The type of a number of rows of one device."""
 _SETTINGS = ("device", "split", "test", "validation")
 """The options that an index depends on."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Where each device's rows are, sorted by device id."""
+    """Where each device's rows are, sorted by device id: 24 bytes a device besides the ids."""
 
     ids: pa.Array
     """The device ids."""
     starts: np.ndarray
-    """The number of each device's first row."""
+    """The number of each device's first row, int64."""
     counts: np.ndarray
-    """The number of rows of each device (row) in each split (column), in the order of `SPLITS`."""
+    """The number of rows of each device (row) in each split (column), in the order of `SPLITS`, int32."""
     held_out: np.ndarray
-    """The number of each device's validation rows that were held out from its training rows."""
+    """The number of each device's validation rows that were held out from its training rows, int32."""
 
     def select(self, mask: np.ndarray) -> "Index":
         """Return the index of the devices where `mask` is true."""
+        if mask.all():
+            return self
         return Index(
             self.ids.filter(pa.array(mask)), self.starts[mask], self.counts[mask], self.held_out[mask]
         )
@@ -71,14 +76,14 @@ def build_index(batches: Iterable[Batch], rule: SplitRule) -> Index:
             assigned = hold_out_by_device(splits, order, begins, rule.options.validation)
         ids.append(names.take(pa.array(begins)))
         starts.append(begins + first)
-        counts.append(np.add.reduceat(assigned[:, None] == np.arange(len(SPLITS)), begins, dtype=np.int64))
-        drawn.append(np.add.reduceat(assigned != splits, begins, dtype=np.int64))
+        counts.append(np.add.reduceat(assigned[:, None] == np.arange(len(SPLITS)), begins, dtype=_COUNT))
+        drawn.append(np.add.reduceat(assigned != splits, begins, dtype=_COUNT))
         first += len(names)
     held_out = np.concatenate(drawn)
     found = np.concatenate(counts)
     if rule.by_time:
         by_age = [rule.assign_by_age(int(rows)) for rows in found[:, 0]]
-        found = np.array([np.bincount(splits, minlength=len(SPLITS)) for splits in by_age])
+        found = np.array([np.bincount(splits, minlength=len(SPLITS)) for splits in by_age], _COUNT)
         held_out = found[:, SPLITS.index("validation")]
     return Index(pa.concat_arrays(ids), np.concatenate(starts), found, held_out)
 
@@ -103,11 +108,9 @@ def _joined(first: Batch, second: Batch) -> Batch:
 
 def sort_index(index: Index) -> Index:
     """Return an index sorted by device id."""
-    positions = pa.table({"id": index.ids, "position": np.arange(len(index.ids))}).sort_by("id")["position"]
-    order = positions.to_numpy()
-    return Index(
-        index.ids.take(pa.array(order)), index.starts[order], index.counts[order], index.held_out[order]
-    )
+    order = pc.call_function("array_sort_indices", [index.ids])
+    places = order.to_numpy()
+    return Index(index.ids.take(order), index.starts[places], index.counts[places], index.held_out[places])
 
 
 def _run_starts(names: pa.Array) -> np.ndarray:
@@ -138,14 +141,12 @@ class IndexCache:
 
     def _load(self, path: Path) -> Index | None:
         try:
-            table = pq.read_table(path)
+            with pq.ParquetFile(path, pre_buffer=False) as file:
+                if (file.schema_arrow.metadata or {}).get(b"about") != self._about:
+                    return None
+                return _read_index(file)
         except (OSError, pa.ArrowInvalid):
             return None
-        if (table.schema.metadata or {}).get(b"about") != self._about:
-            return None
-        counts = np.stack([table[split].to_numpy() for split in SPLITS], axis=1)
-        starts, held_out = table["start"].to_numpy(), table["held_out"].to_numpy()
-        return Index(table["device"].combine_chunks(), starts, counts, held_out)
 
     def save(self, index: Index) -> None:
         """Write the index to the first place that can be written."""
@@ -158,6 +159,30 @@ class IndexCache:
         table = pa.table(columns).replace_schema_metadata({"about": self._about})
         if not write_to_first(self._paths, lambda path: pq.write_table(table, path, compression="zstd")):
             logger.warning("The index `%s` cannot be written: it is built again each time.", self._paths[0])
+
+
+def _read_index(file: pq.ParquetFile) -> Index:
+    """Read an index, one column at a time: all of them together take twice the memory."""
+    rows = file.metadata.num_rows
+    ids = pa.concat_arrays(list(_blocks(file, "device")))
+    starts, counts, held_out = (
+        np.empty(rows, int),
+        np.empty((rows, len(SPLITS)), _COUNT),
+        np.empty(rows, _COUNT),
+    )
+    columns = {"start": starts, "held_out": held_out, **dict(zip(SPLITS, counts.T, strict=True))}
+    for name, column in columns.items():
+        first = 0
+        for block in _blocks(file, name):
+            column[first : first + len(block)] = block.to_numpy()
+            first += len(block)
+    return Index(ids, starts, counts, held_out)
+
+
+def _blocks(file: pq.ParquetFile, column: str) -> Iterator[pa.Array]:
+    """Yield the values of a column, some at a time, and give the memory that it took to read them back."""
+    yield from (batch[column] for batch in file.iter_batches(columns=[column]))
+    pa.default_memory_pool().release_unused()
 
 
 def select_devices(

@@ -4,7 +4,6 @@ The personal part comes from the device's own store and goes back there. The rep
 the shared part, a weight and metrics; it has no field in which v could leave.
 """
 
-import math
 from collections.abc import Mapping
 from statistics import fmean
 
@@ -23,7 +22,7 @@ from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
-from partita.params import Params, change_of, cloned, copy_into, largest_of, shapes_of
+from partita.params import Params, change_of, cloned, copy_into, is_finite, shapes_of
 from partita.partition import Part, Partition, Personalization
 from partita.protocol import Evaluate, Failure, Finetune, Measures, Order, Reply, Stage, Update, derive_seed
 from partita.tasks.build import seed_everything
@@ -105,10 +104,11 @@ class Visitor:
         expected = bench.partition.shapes("personal") | shapes_of(carried.kept)
         losses = update(bench.model, bench.partition, batches, self._loss(bench, order))
         parts = bench.parts
-        change = change_of(self._place.back({**parts.shared, **carried.sent}), order.shared)
-        _check_finite("change of the shared part", change)
+        # Writing v takes twice its memory, so it comes before the change of u is made.
         if method.stateful:
             self._save({**parts.personal, **carried.kept}, order, expected)
+        change = change_of(self._place.back({**parts.shared, **carried.sent}), order.shared)
+        _check_finite("change of the shared part", change)
         weight = len(examples) if method.weights == "examples" else 1
         return _reply(order, weight, _training_measures(examples, losses), change)
 
@@ -131,7 +131,7 @@ class Visitor:
         return Reply(device=order.device, weight=1, change=None, metrics=metrics)
 
     def _load(self, bench: Workbench, order: Order) -> Params:
-        """Load every part of the visit's model, in place, and return what the device has kept."""
+        """Load every part of the visit's model, in place, and return what else the device has kept."""
         parts = bench.parts
         copy_into(parts.shared, {name: order.shared[name] for name in parts.shared})
         kept = self._kept(order, bench.partition)
@@ -142,7 +142,7 @@ class Visitor:
                 f"The personal part of device {order.device!r} does not fit its model: {error}"
             ) from error
         bench.restore_scratch()
-        return kept
+        return {name: tensor for name, tensor in kept.items() if name not in parts.personal}
 
     def _kept(self, order: Order, partition: Partition) -> Params:
         if order.start.personal is not None:
@@ -163,7 +163,10 @@ class Visitor:
 
     def _carried(self, bench: Workbench, order: Order, kept: Params) -> Carried:
         """Return the tensors that the stage's method declares besides the model."""
-        local, parts = self.roles[order.stage].method.local, bench.parts
+        local = self.roles[order.stage].method.local
+        if not carries(local):
+            return Carried(kept={}, sent={})
+        parts = bench.parts
         declared = kept_by(local, bench.partition, parts)
         sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
@@ -212,11 +215,11 @@ class Visitor:
             to=self._place.to,
         )
 
-    def _workbench(self, order: Order) -> Workbench:
-        return self._workbenches.find(order, self.roles[order.stage].personalization.on(order.device))
-
     def _seed(self, order: Order) -> int:
         return derive_seed(self.seed, order.stage, order.round, order.device)
+
+    def _workbench(self, order: Order) -> Workbench:
+        return self._workbenches.find(order, self.roles[order.stage].personalization.on(order.device))
 
 
 def _reply(order: Order, weight: int, measures: Measures, change: Params | None = None) -> Reply:
@@ -231,5 +234,5 @@ def _training_measures(examples: Examples, losses: list[float]) -> Measures:
 
 def _check_finite(what: str, params: Params) -> None:
     for name, tensor in params.items():
-        if not math.isfinite(largest_of(tensor)):
+        if not is_finite(tensor):
             raise CannotDo(f"The {what} is not finite in `{name}`.")

@@ -12,11 +12,11 @@ An update with either of them is created with a further argument `carried`, a `C
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from partita.methods.descent import LocalUpdate, Steps
+from partita.methods.descent import LocalUpdate, Phases, Steps
 from partita.params import Aggregation, Params
 from partita.partition import Partition, Parts
 from partita.partition.selection import Part
@@ -54,7 +54,6 @@ class Carried:
     """Received with the shared part; the change of each goes back with the change of the shared part."""
 
 
-@runtime_checkable
 class Keeps(Protocol):
     """A kind of update that declares tensors for the device to keep."""
 
@@ -64,7 +63,6 @@ class Keeps(Protocol):
         ...
 
 
-@runtime_checkable
 class Sends(Protocol):
     """A kind of update that declares tensors to send with the shared part."""
 
@@ -72,6 +70,13 @@ class Sends(Protocol):
     def sends(shared: Params) -> Mapping[str, Sent]:
         """Return the sent tensors of the first round, for the trained shared parameters."""
         ...
+
+
+@runtime_checkable
+class HasPhases(Protocol):
+    """A kind of update that declares which parts move together: fewer gradients are held at a time."""
+
+    phases: Phases
 
 
 LocalFn = Callable[..., LocalUpdate]
@@ -88,7 +93,13 @@ def make_update(local: LocalFn, *, personal: Steps, shared: Steps, carried: Carr
 
 def carries(local: LocalFn) -> bool:
     """Return whether a kind of update declares tensors besides the model's."""
-    return isinstance(_kind(local), Keeps | Sends)
+    return _keeps(local) is not None or _sends(local) is not None
+
+
+def phases_of(local: LocalFn) -> Phases:
+    """Return the parts that move together in each phase of an update: both, unless it declares `phases`."""
+    kind = _kind(local)
+    return kind.phases if isinstance(kind, HasPhases) else (("personal", "shared"),)
 
 
 def kept_by(local: LocalFn, partition: Partition, parts: Parts) -> dict[str, Tensor]:
@@ -97,11 +108,11 @@ def kept_by(local: LocalFn, partition: Partition, parts: Parts) -> dict[str, Ten
     Raises:
         ValueError: a name is also a tensor of the model.
     """
-    kind = _kind(local)
-    if not isinstance(kind, Keeps):
+    keeps = _keeps(local)
+    if keeps is None:
         return {}
     trained = [_trained(partition, "shared", parts.shared), _trained(partition, "personal", parts.personal)]
-    return _checked(dict(kind.keeps(*trained)), partition)
+    return _checked(dict(keeps(*trained)), partition)
 
 
 def sent_by(local: LocalFn, partition: Partition, shared: Params) -> dict[str, Sent]:
@@ -110,10 +121,10 @@ def sent_by(local: LocalFn, partition: Partition, shared: Params) -> dict[str, S
     Raises:
         ValueError: a name is also a tensor of the model, or a tensor has no floating-point values.
     """
-    kind = _kind(local)
-    if not isinstance(kind, Sends):
+    sends = _sends(local)
+    if sends is None:
         return {}
-    declared = _checked(dict(kind.sends(_trained(partition, "shared", shared))), partition)
+    declared = _checked(dict(sends(_trained(partition, "shared", shared))), partition)
     for name, sent in declared.items():
         if not sent.tensor.is_floating_point():
             raise ValueError(
@@ -125,6 +136,15 @@ def sent_by(local: LocalFn, partition: Partition, shared: Params) -> dict[str, S
 def _kind(local: LocalFn) -> LocalFn:
     """Return the class or function of an update without its settings."""
     return local.func if isinstance(local, partial) else local
+
+
+# A check of a protocol would cost as much as a step of a small model, in every visit.
+def _keeps(local: LocalFn) -> Callable[[Params, Params], Params] | None:
+    return getattr(_kind(local), Keeps.keeps.__name__, None)
+
+
+def _sends(local: LocalFn) -> Callable[[Params], Mapping[str, Sent]] | None:
+    return getattr(_kind(local), Sends.sends.__name__, None)
 
 
 def _trained(partition: Partition, part: Part, params: Params) -> Params:

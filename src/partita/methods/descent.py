@@ -1,7 +1,7 @@
 """The one local loop: gradient steps on some parts of a model while the other parts are fixed."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -15,6 +15,10 @@ from partita.partition.selection import Part
 
 Batch = Any
 LossFn = Callable[[nn.Module, Batch], Tensor]
+
+
+Phases = Sequence[Sequence[Part]]
+"""The parts that move together in each phase of an update, one phase after the other."""
 
 
 class Optimizer(Protocol):
@@ -110,6 +114,8 @@ def descend(
             raise Diverged(f"The loss became {losses[-1]} in step {len(losses)}.")
         if optimizer and value.requires_grad:
             _step(optimizer, moving, value, steps.max_grad_norm)
+    for tensor in moving:
+        tensor.grad = None  # Not needed any more, and as large as what has moved.
     return losses
 
 

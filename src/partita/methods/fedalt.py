@@ -7,11 +7,12 @@ Federated Learning with Partial Model Personalization
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
 from partita.methods.carried import LocalFn
-from partita.methods.descent import Batch, LossFn, Steps, descend
+from partita.methods.descent import Batch, LossFn, Phases, Steps, descend
 from partita.methods.method import Method
 from partita.methods.named import Citation, NamedMethod
 from partita.partition import Partition
@@ -20,6 +21,8 @@ from partita.partition import Partition
 @dataclass(frozen=True, kw_only=True)
 class LocalAlt:
     """Update v with u held still, then u with the new v held still."""
+
+    phases: ClassVar[Phases] = (("personal",), ("shared",))
 
     personal: Steps
     """Steps on v, the personal part."""

@@ -7,11 +7,12 @@ Communication-Efficient Learning of Deep Networks from Decentralized Data
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
 from partita.methods.carried import LocalFn
-from partita.methods.descent import Batch, LossFn, Steps, descend
+from partita.methods.descent import Batch, LossFn, Phases, Steps, descend
 from partita.methods.method import Method
 from partita.methods.named import SHARED_RATE, Citation, NamedMethod
 from partita.partition import Partition
@@ -20,6 +21,8 @@ from partita.partition import Partition
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD:
     """Update u; a personal part, where there is one, does not move."""
+
+    phases: ClassVar[Phases] = (("shared",),)
 
     personal: Steps
     """Not used: every update is given steps for both parts."""

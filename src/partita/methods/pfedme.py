@@ -13,11 +13,12 @@ w - lr lambda (w - theta), whatever optimizer moves theta. `max_grad_norm` clips
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import repeat
+from typing import ClassVar
 
 import torch
 from torch import nn
 
-from partita.methods.descent import Batch, LossFn, Steps, descend
+from partita.methods.descent import Batch, LossFn, Phases, Steps, descend
 from partita.methods.named import LAMBDAS, Citation, NamedMethod
 from partita.partition import Partition
 
@@ -25,6 +26,8 @@ from partita.partition import Partition
 @dataclass(frozen=True, kw_only=True)
 class LocalMoreau:
     """On each batch, many steps on theta toward the batch's proximal point, then one on w."""
+
+    phases: ClassVar[Phases] = (("personal",), ("shared",))
 
     personal: Steps
     """Steps on theta for each batch."""

@@ -10,12 +10,13 @@ are declared here; no other module knows of them.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from partita.methods.carried import Carried, Sent, mean_over_all_devices
-from partita.methods.descent import Batch, LossFn, Steps, descend
+from partita.methods.descent import Batch, LossFn, Phases, Steps, descend
 from partita.methods.fedavg import NO_PERSONAL_STEPS
 from partita.methods.named import SHARED_RATE, Citation, NamedMethod
 from partita.params import Params, cloned
@@ -27,6 +28,8 @@ _CONTROL = "control/"
 @dataclass(frozen=True, kw_only=True)
 class LocalScaffold:
     """Steps on u along g - c_i + c, then c_i becomes the visit's mean gradient (the paper's option II)."""
+
+    phases: ClassVar[Phases] = (("shared",),)
 
     personal: Steps
     """Not used: every update is given steps for both parts."""

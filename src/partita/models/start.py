@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -37,6 +37,8 @@ class LoadReport:
     """The model's tensors that keep their initial values, and why."""
     unused: Mapping[str, str]
     """The tensors of the file that were not loaded, and why."""
+    converted: Sequence[str] = ()
+    """The loaded tensors whose type is not that of the file."""
 
     def lines(self) -> list[str]:
         """Return three lines: about the loaded, the new and the unused tensors."""
@@ -77,7 +79,8 @@ def load_start(model: nn.Module, tensors: Params, names: Mapping[str, str] | Non
         else:
             loaded.setdefault(first, given)
     new = {name: mismatches.get(name, "not in the file") for name in own if first_of[name] == name}
-    report = LoadReport(loaded, {n: why for n, why in new.items() if n not in loaded}, unused)
+    converted = [name for name, given in loaded.items() if tensors[given].dtype != own[name].dtype]
+    report = LoadReport(loaded, {n: why for n, why in new.items() if n not in loaded}, unused, converted)
     if not loaded:
         raise ValueError(f"No tensor of the file matches {type(model).__name__}: {report}.")
     with torch.no_grad():

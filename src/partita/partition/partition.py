@@ -25,7 +25,7 @@ from partita.partition.selection import (
     is_rest,
     select,
 )
-from partita.partition.tensors import set_training, tensors_of
+from partita.partition.tensors import look_inside, tensors_of
 from partita.partition.ties import find_ties, is_same_memory, owner_of
 
 
@@ -210,7 +210,11 @@ class Partition:
 
     def of(self, model: nn.Module) -> Parts:
         """Return the parts of a prepared model as views: writing to them changes the model."""
-        state, known = tensors_of(model), self._parts.get(model)
+        return self._parts_of(model, tensors_of(model))
+
+    def _parts_of(self, model: nn.Module, state: Params) -> Parts:
+        """Return the parts of a model's state, the same ones for as long as it has the same tensors."""
+        known = self._parts.get(model)
         if known is None or known[0] is not state:
             known = self._parts[model] = state, self.split(state)
         return known[1]
@@ -221,8 +225,9 @@ class Partition:
         The other parts take no gradient, and modules that own one of their buffers are put in eval mode,
         so that a BatchNorm held still keeps its statistics.
         """
-        set_training(model, training=True)
-        own = self.of(model)
+        inside = look_inside(model)
+        inside.set_training(training=True)
+        own = self._parts_of(model, inside.state)
         for part, names in self._moving.items():
             moves, tensors = part in parts, getattr(own, part)
             for name in names:

@@ -5,7 +5,7 @@ So what the last walk over a model has found is kept, and compared each time wit
 model may replace the tensor of a buffer, or a whole layer.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -14,41 +14,8 @@ from torch import Tensor, nn
 
 Slots = dict[str, Any]
 """A module's own dict of parameters or of buffers, by their short names."""
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The tensors that a walk over a model has found, and what they are known by."""
-
-    state: Mapping[str, Tensor]
-    scratch: Mapping[str, Tensor]
-    parameters: tuple[nn.Parameter, ...]
-    modules: tuple[ReferenceType[nn.Module], ...]
-    slots: tuple[tuple[Slots, Slots, int], ...]
-    """The parameters and buffers of each module, and how many of them and of its children there are."""
-    tensors: tuple[tuple[Slots, str, Tensor | None], ...]
-    children: tuple[tuple[ReferenceType[nn.Module], str, ReferenceType[nn.Module]], ...]
-    is_plain: bool
-    """Whether the state is just what the modules hold."""
-    has_own_mode: bool
-    """Whether a module has its own way of being put in train or eval mode."""
-
-    def holds(self) -> bool:
-        """Return whether the modules still hold these very tensors."""
-        for own, (parameters, buffers, size) in zip(self.modules, self.slots, strict=True):
-            module = own()
-            if module is None or module._parameters is not parameters or module._buffers is not buffers:  # noqa: SLF001
-                return False
-            if len(parameters) + len(buffers) + len(module._modules) != size:  # noqa: SLF001
-                return False
-        for slots, name, tensor in self.tensors:
-            if slots.get(name) is not tensor:
-                return False
-        for parent, name, child in self.children:
-            module = parent()
-            if module is None or module._modules.get(name) is not child():  # noqa: SLF001
-                return False
-        return True
+Child = Callable[[], nn.Module | None]
+"""Returns a child of a module, as long as it is alive."""
 
 
 @dataclass(frozen=True)
@@ -63,69 +30,106 @@ class Marks:
     """The tensors: as long as they are alive, no other has the identity of one."""
 
 
-_FOUND: WeakKeyDictionary[nn.Module, _Found] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class Inside:
+    """The tensors and modules inside a model."""
+
+    state: Mapping[str, Tensor]
+    """The model's tensors under all their names, in `state_dict` order."""
+    scratch: Mapping[str, Tensor]
+    """The buffers that are not in the model's state."""
+    parameters: tuple[nn.Parameter, ...]
+    references: tuple[ReferenceType[nn.Module], ...]
+    """The model and all modules inside it; references, so that nothing here keeps a model alive."""
+    slots: tuple[tuple[Slots, Slots, int], ...]
+    """The parameters and buffers of each module, and how many of them and of its children there are."""
+    tensors: tuple[tuple[Slots, str, Tensor | None], ...]
+    children: tuple[tuple[ReferenceType[nn.Module], str, Child], ...]
+    is_plain: bool
+    """Whether the state is just what the modules hold."""
+    has_own_mode: bool
+    """Whether a module has its own way of being put in train or eval mode."""
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The model, which comes first, and all modules inside it."""
+        return [module for reference in self.references if (module := reference()) is not None]
+
+    @property
+    def marks(self) -> Marks:
+        """The marks by which a change of the model is seen."""
+        tensors = (*self.state.values(), *self.scratch.values())
+        versions = [(id(tensor), tensor._version) for tensor in tensors]  # noqa: SLF001
+        return Marks([module.training for module in self.modules], versions, tensors)
+
+    def set_training(self, *, training: bool) -> None:
+        """Put the model in train mode or in eval mode, in place, as `model.train(training)` does."""
+        modules = self.modules
+        if self.has_own_mode:
+            modules[0].train(training)
+            return
+        for module in modules:
+            if module.training is not training:
+                module.training = training
+
+    def stop_gradients(self) -> None:
+        """Let no parameter of the model take a gradient, in place."""
+        for parameter in self.parameters:
+            if parameter.requires_grad:
+                parameter.requires_grad_(False)
+
+    def is_current(self) -> bool:
+        """Return whether the modules still hold these very tensors."""
+        for reference, (parameters, buffers, size) in zip(self.references, self.slots, strict=True):
+            module = reference()
+            if module is None or module._parameters is not parameters or module._buffers is not buffers:  # noqa: SLF001
+                return False
+            if len(parameters) + len(buffers) + len(module._modules) != size:  # noqa: SLF001
+                return False
+        for slots, name, tensor in self.tensors:
+            if slots.get(name) is not tensor:
+                return False
+        for parent, name, child in self.children:
+            module = parent()
+            if module is None or module._modules.get(name) is not child():  # noqa: SLF001
+                return False
+        return True
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, Inside] = WeakKeyDictionary()
+
+
+def look_inside(model: nn.Module) -> Inside:
+    """Return the tensors and modules inside a model."""
+    inside = _KNOWN.get(model)
+    if inside is None or not inside.is_current():
+        inside = _walk(model)
+        if inside.is_plain:
+            _KNOWN[model] = inside
+    return inside
 
 
 def tensors_of(model: nn.Module) -> Mapping[str, Tensor]:
     """Return the model's tensors under all their names, in `state_dict` order."""
-    return _find(model).state
+    return look_inside(model).state
 
 
 def scratch_of(model: nn.Module) -> Mapping[str, Tensor]:
     """Return the buffers that are not in the model's state."""
-    return _find(model).scratch
+    return look_inside(model).scratch
 
 
-def marks_of(model: nn.Module) -> Marks:
-    """Return the marks by which a change of the model is seen."""
-    found = _find(model)
-    modes = [module.training for own in found.modules if (module := own()) is not None]
-    tensors = (*found.state.values(), *found.scratch.values())
-    return Marks(modes, [(id(tensor), tensor._version) for tensor in tensors], tensors)  # noqa: SLF001
-
-
-def modules_of(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the model and all modules inside it."""
-    return (module for own in _find(model).modules if (module := own()) is not None)
-
-
-def set_training(model: nn.Module, *, training: bool) -> None:
-    """Put a model in train mode or in eval mode, in place, as `model.train(training)` does."""
-    if _find(model).has_own_mode:
-        model.train(training)
-        return
-    for module in modules_of(model):
-        if module.training is not training:
-            module.training = training
-
-
-def stop_gradients(model: nn.Module) -> None:
-    """Let no parameter of a model take a gradient, in place."""
-    for parameter in _find(model).parameters:
-        if parameter.requires_grad:
-            parameter.requires_grad_(False)
-
-
-def _find(model: nn.Module) -> _Found:
-    found = _FOUND.get(model)
-    if found is None or not found.holds():
-        found = _walk(model)
-        if found.is_plain:
-            _FOUND[model] = found
-    return found
-
-
-def _walk(model: nn.Module) -> _Found:
+def _walk(model: nn.Module) -> Inside:
     state = {k: v for k, v in model.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
     modules = list(model.modules())
-    return _Found(
+    return Inside(
         state=state,
         scratch={name: buffer for name, buffer in model.named_buffers() if name not in state},
         parameters=tuple(model.parameters()),
-        modules=tuple(map(ref, modules)),
+        references=tuple(map(ref, modules)),
         slots=tuple((*_slots(m), _size(m)) for m in modules),
         tensors=tuple((slots, name, slots[name]) for m in modules for slots in _slots(m) for name in slots),
-        children=tuple((ref(m), name, ref(child)) for m in modules for name, child in _children(m)),
+        children=tuple((ref(m), name, child) for m in modules for name, child in _children(m)),
         is_plain=_is_plain(model, state),
         has_own_mode=any(map(_has_own_mode, modules)),
     )
@@ -155,8 +159,13 @@ def _slots(module: nn.Module) -> tuple[Slots, Slots]:
     return module._parameters, module._buffers  # noqa: SLF001
 
 
-def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    return ((name, child) for name, child in module._modules.items() if child is not None)  # noqa: SLF001
+def _children(module: nn.Module) -> Iterator[tuple[str, Child]]:
+    for name, child in module._modules.items():  # noqa: SLF001
+        yield name, _no_module if child is None else ref(child)
+
+
+def _no_module() -> None:
+    """Return None, for a child that is None."""
 
 
 def _size(module: nn.Module) -> int:

@@ -7,6 +7,7 @@ from typing import Self
 
 from rich import progress as rich_progress
 from rich.console import Console
+from rich.table import Column
 
 from partita.progress.notebook import notebook_bar
 
@@ -14,6 +15,7 @@ OnProgress = Callable[[float, int, str], None]
 """A callback for progress: how much is done, the total, and a description of the current step."""
 _INTERVAL = 5.0
 """Seconds between plain lines."""
+_BAR_WIDTH = 30
 
 
 class PeriodicPrinter:
@@ -40,14 +42,17 @@ class ProgressBar:
         self._is_live = console.is_terminal and not console.is_jupyter and not console.quiet
         self._plain = PeriodicPrinter(console)
         self._cell = notebook_bar(console)
+        text = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         self._bar = rich_progress.Progress(
-            rich_progress.TextColumn("{task.description}", markup=False),
-            rich_progress.BarColumn(),
+            rich_progress.BarColumn(_BAR_WIDTH),
             rich_progress.MofNCompleteColumn(),
             rich_progress.TimeRemainingColumn(),
+            # Last, and cut where the terminal is too narrow: the text may name several runs.
+            rich_progress.TextColumn("{task.description}", markup=False, table_column=text),
             console=console,
             disable=not self._is_live,
             transient=True,
+            expand=True,
         )
         self._task = self._bar.add_task("starting", total=None)
 

@@ -18,6 +18,7 @@ from partita.device.store import DiskStore
 from partita.errors import ConfigError
 from partita.params import from_bytes
 from partita.protocol import DeviceId
+from partita.runs.frozen import frozen_in, start_file
 from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import RoundRow
 
@@ -207,8 +208,27 @@ class RunFolder:
         return rows_where(self.measurements, "seen", value=False)
 
     def shared(self, name: str) -> dict[str, Tensor]:
-        """Return the tensors in `shared/NAME.safetensors`."""
-        return from_bytes(self.shared_file(name).read_bytes())
+        """Return the tensors in `shared/NAME.safetensors`, all of them."""
+        return self.tensors_in(self.shared_file(name))
+
+    @staticmethod
+    def tensors_in(file: Path) -> dict[str, Tensor]:
+        """Return the tensors in a file, and those that the run which wrote it has by name alone.
+
+        Raises:
+            ConfigError: the file that has these is gone or has changed, or is not known.
+        """
+        content = file.read_bytes()
+        tensors, frozen = from_bytes(content), frozen_in(content)
+        if not frozen:
+            return tensors
+        if (run := RunFolder.of_file(file)) is None:
+            raise ConfigError(
+                f"`{file}` is a copy of a file of a run, and the frozen part of its model is not in it: give "
+                "the file in the run's folder."
+            )
+        started = RunFolder.tensors_in(start_file(run.path, run.values))
+        return {**tensors, **{name: started[given] for name, given in frozen.items()}}
 
     def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Return all tensors that a device keeps, v_i and what its method declares, None where none."""

@@ -31,7 +31,9 @@ from partita.durable import (
 )
 from partita.errors import ConfigError, InUse
 from partita.params import Params, from_bytes, to_bytes
+from partita.protocol import Stage
 from partita.runs.folder import RunFolder
+from partita.runs.frozen import bytes_without
 from partita.server.round import State
 from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import Commit, RoundRow
@@ -47,14 +49,23 @@ class FolderJournal:
     Args:
         folder: the run's folder.
         fingerprint: the settings that must not change on resume, by name.
+        frozen: the frozen tensors of the pretrained model that came unchanged from a file, with their names
+            there.
 
     Raises:
         InUse: another process is writing the run.
         ConfigError: the folder is not a run's, or is damaged, or was started with another fingerprint.
     """
 
-    def __init__(self, folder: RunFolder, fingerprint: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        fingerprint: Mapping[str, str] | None = None,
+        *,
+        frozen: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
+        self._frozen = frozen or {}
         self._fingerprint = dict(fingerprint or {})
         self._state: State | None = None
         make_folder(folder.path, exist_ok=True)
@@ -120,11 +131,12 @@ class FolderJournal:
 
     def save_shared(self, name: str, params: Params) -> None:
         """Write `shared/NAME.safetensors`."""
-        replace_file(self.folder.shared_file(name), to_bytes(params))
+        frozen = self._frozen if name == Stage.PRETRAINED else {}
+        replace_file(self.folder.shared_file(name), bytes_without(params, frozen))
 
     def shared(self, name: str) -> dict[str, Tensor]:
-        """Read `shared/NAME.safetensors`."""
-        return self.folder.shared(name)
+        """Read `shared/NAME.safetensors`, without the frozen tensors of a file: the task's model has them."""
+        return from_bytes(self.folder.shared_file(name).read_bytes())
 
     def rounds(self) -> Iterator[RoundRow]:
         """Yield the lines of all committed rounds but those of unseen devices, none in a new run."""

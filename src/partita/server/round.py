@@ -1,8 +1,9 @@
 """A round: orders out, replies into the exact mean as they arrive, one step of the server."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -107,7 +108,7 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
         ValueError: the executor's own sums do not fit, or do not match the replies.
     """
     outcome = Outcome(asked=[order.device for order in orders])
-    outcome.bytes_down = sum(size_in_bytes(order.shared) for order in orders)
+    outcome.bytes_down = _bytes_down(orders)
     counted: list[DeviceId] = []
     for answer in executor.ask(orders):
         if isinstance(answer, Tally):
@@ -121,13 +122,22 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
         except ValueError as error:
             outcome.failed[answer.device] = str(error)
         else:
-            outcome.replies[answer.device] = replace(answer, change=None)
+            outcome.replies[answer.device] = Reply(
+                device=answer.device, weight=answer.weight, change=None, metrics=answer.metrics
+            )
     if mean is not None:
         _check_counted(outcome, counted)
         outcome.bytes_up = len(outcome.replies) * change_in_bytes(mean.like)
     places = {device: place for place, device in enumerate(outcome.asked)}
     outcome.failed = dict(sorted(outcome.failed.items(), key=lambda failure: places[failure[0]]))
     return outcome
+
+
+def _bytes_down(orders: Sequence[Order]) -> int:
+    """Return the size of all that is sent; most orders have the same tensors, which are looked at once."""
+    sent = Counter(id(order.shared) for order in orders)
+    tensors = {id(order.shared): order.shared for order in orders}
+    return sum(count * size_in_bytes(tensors[key]) for key, count in sent.items())
 
 
 def _merge(tally: Tally, mean: WeightedMean | None) -> Sequence[DeviceId]:

@@ -1,107 +1,178 @@
 """Running a comparison: each cell is a run with its own folder, from the model of another cell of its seed.
 
-Several processes may share one comparison. The process that runs a cell holds its lock file, and the others
-leave that cell to it. An interrupted comparison is resumed cell by cell and round by round.
+Several processes may share one comparison. The process that runs a cell, or has it run by another, holds its
+lock file, and the others leave that cell to it. An interrupted comparison is resumed cell by cell and round
+by round.
 """
 
-import json
 import shutil
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from partita.config.changes import with_values
 from partita.config.files import check_unchanged
 from partita.config.provenance import find_own_code
 from partita.config.tasks import check_given
-from partita.durable import locked, make_folder, replace_file
+from partita.durable import locked
 from partita.errors import InUse
 from partita.progress.bar import OnProgress
-from partita.progress.display import RunProgress
-from partita.progress.watchers import ignore, labeled
+from partita.progress.watchers import ignore
 from partita.studies import run as runner
-from partita.studies.cells import START, Cell, base_of
-from partita.studies.comparison import Comparison, final_model, first_seed, reopen
+from partita.studies.cells import Cell, base_of
+from partita.studies.comparison import Comparison, reopen
+from partita.studies.cores import Cores, executor_with
+from partita.studies.job_pool import runner_of
+from partita.studies.jobs import CallbackFailed, Callbacks, InThisProcess, Job, Runner, Values
 from partita.studies.same_task import check_same_task
-from partita.studies.search import space_of
-from partita.studies.tune import pretrain, tune
-from partita.studies.tuning import Tuning
+from partita.studies.searches import Searches, carry_out_in_search
 from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
 
-_PAUSE = 1.0
-"""Seconds to wait while other processes run all cells that are left."""
-
 
 def finish(
-    comparison: Comparison, on_progress: OnProgress, on_round: RoundCallback = ignore
+    comparison: Comparison,
+    on_progress: OnProgress,
+    on_round: RoundCallback = ignore,
+    runner: Runner | None = None,
 ) -> dict[str, str]:
     """Run all cells that are left, together with other processes, and return why cells failed, by name.
 
     Args:
         comparison: the comparison.
         on_progress: called with the progress of the comparison.
-        on_round: called with every round that this process runs, labeled with its cell.
+        on_round: called with every round that this process runs, or has others run, labeled with its cell.
+        runner: runs the cells; by default one after the other in this process.
     """
     find_own_code(comparison.values, comparison.folder)
-    progress = _Progress(comparison, _ending_all(on_progress), _ending_all(on_round))
-    try:
-        while left := [cell for cell in comparison.cells if not comparison.is_done(cell)]:
-            if comparison.trials:
-                _tune_all(comparison, progress)
-            if not sum(_run_cell(comparison, cell, progress) for cell in left):
-                time.sleep(_PAUSE)
-    except _CallbackFailed as failure:
-        raise failure.error from None
+    own = runner or InThisProcess(partial(carry_out, comparison))
+    with ExitStack() as held:
+        try:
+            own.carry_out(Cells(comparison, held), Callbacks(on_progress, on_round))
+        except CallbackFailed as failure:
+            raise failure.error from None
     return comparison.failed()
 
 
-class _CallbackFailed(BaseException):
-    """A callback of the caller's failed: that ends the comparison, where any other exception ends a cell."""
+def runner_for(comparison: Comparison) -> AbstractContextManager[Runner]:
+    """Return what runs the cells of a comparison, as many at a time as it has workers.
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-def _ending_all(callback: Callable[..., None]) -> Callable[..., None]:
-    """Return a callback whose exceptions no cell catches."""
-
-    def call(*arguments: Any) -> None:
-        try:
-            callback(*arguments)
-        except Exception as error:
-            raise _CallbackFailed(error) from error
-
-    return call
-
-
-def _run_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
-    """Run a cell unless its start is not finished or another process has it; return whether it was run.
-
-    An exception, of a method by import path for example, ends the cell and not the comparison.
+    It must be entered before threads are started, such as that of a progress display.
     """
-    start = comparison.start_of(cell)
-    if start is not None and not comparison.run_of(start).is_finished:
-        return False
-    with locked(comparison.lock_file(cell)) as is_ours:
-        if not is_ours or comparison.is_done(cell) or not comparison.is_tuned(cell):
+    return runner_of(comparison.execution, partial(carry_out, comparison))
+
+
+def carry_out(comparison: Comparison, values: Values, watch: RoundCallback, cores: Cores) -> Values:
+    """Do one job of a comparison: run a cell, or what is left of it, or a trial of a method's search."""
+    if "cell" not in values:
+        return carry_out_in_search(comparison, values, watch, cores)
+    cell = next(cell for cell in comparison.cells if cell.name == values["cell"])
+    runner.finish(comparison.prepare(cell), watch, executor_with(cores))
+    return {}
+
+
+class Cells:
+    """The cells of a comparison as jobs, after the trials that tune their methods.
+
+    Args:
+        comparison: the comparison.
+        held: holds the locks of what is running.
+    """
+
+    def __init__(self, comparison: Comparison, held: ExitStack) -> None:
+        self._comparison = comparison
+        self._searches = Searches(comparison, held)
+        self._held = held
+        self._running: dict[str, tuple[Job, ExitStack]] = {}
+        self._over = self._count()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every cell is finished or has failed."""
+        return not self._running and all(map(self._comparison.is_done, self._comparison.cells))
+
+    @property
+    def progress(self) -> tuple[float, int]:
+        """How many cells are done and methods tuned, the shares of those that are running included."""
+        shares = sum(job.share for job, _ in self._running.values()) + self._searches.shares
+        return self._over + shares, len(self._comparison.cells) + len(self._searches.cells)
+
+    def next(self) -> Job | None:
+        """Return a trial of a search, or a cell; None if all that are left wait for others."""
+        job = self._searches.next() or self._next_cell()
+        self._over = self._count()
+        return job
+
+    def _count(self) -> int:
+        """Return how many cells are done and methods tuned."""
+        done = [
+            c for c in self._comparison.cells if c.name not in self._running and self._comparison.is_done(c)
+        ]
+        return len(done) + self._searches.ended
+
+    def _next_cell(self) -> Job | None:
+        for cell in self._comparison.cells:
+            if cell.name not in self._running and self._is_ready(cell):
+                with ExitStack() as stack:
+                    is_ours = stack.enter_context(locked(self._comparison.lock_file(cell)))
+                    if is_ours and self._is_free(cell) and not self._comparison.is_done(cell):
+                        return self._job_of(cell, stack.pop_all())
+        return None
+
+    def _is_ready(self, cell: Cell) -> bool:
+        """Return whether a cell is left, and its method is tuned and its start finished."""
+        if self._comparison.is_done(cell) or not self._comparison.is_tuned(cell):
             return False
-        try:
-            runner.finish(comparison.prepare(cell), progress.watcher(cell))
-        except InUse:
-            raise
-        except Exception as error:
-            comparison.record_failure(cell, error)
-        return True
+        start = self._comparison.start_of(cell)
+        return start is None or self._comparison.run_of(start).is_finished
+
+    def _is_free(self, cell: Cell) -> bool:
+        """Return whether nothing is writing a cell's run, such as a process whose parent was just killed."""
+        folder = self._comparison.folder_of(cell)
+        if not folder.exists():
+            return True
+        with locked(folder) as is_free:
+            return is_free
+
+    def _job_of(self, cell: Cell, lock: ExitStack) -> Job:
+        folder = self._comparison.folder_of(cell).relative_to(self._comparison.folder)
+        job = Job(cell.name, str(folder), {"cell": cell.name}, self)
+        self._held.push(lock)
+        self._running[cell.name] = job, lock
+        return job
+
+    def begin(self, job: Job) -> None:
+        """Do nothing: a run goes on by itself."""
+
+    def note(self, job: Job, line: RoundRow) -> None:
+        """Do nothing: no round of a cell decides anything."""
+
+    def end(self, job: Job, result: Values) -> None:
+        """Release a cell that is finished."""
+        _, lock = self._running.pop(job.name)
+        lock.close()
+        self._over = self._count()
+
+    def fail(self, job: Job, error: Exception) -> None:
+        """Record why a cell failed; the comparison goes on without it.
+
+        Raises:
+            InUse: another process is writing its run.
+        """
+        if isinstance(error, InUse):
+            raise error
+        cell = next(cell for cell in self._comparison.cells if cell.name == job.name)
+        self._comparison.record_failure(cell, error)
+        self.end(job, {})
 
 
-def resume(folder: Path, *, given: bool = False) -> Comparison:
+def resume(folder: Path, *, workers: int | None = None, given: bool = False) -> Comparison:
     """Return the comparison in a folder to finish it, with cells that failed to be run again.
 
     Args:
         folder: the folder.
+        workers: the number of cells at a time in this process's part of it; None: the comparison's own.
         given: whether a task from Python is given, which must be the comparison's even if no run is left.
 
     Raises:
@@ -115,7 +186,9 @@ def resume(folder: Path, *, given: bool = False) -> Comparison:
         find_own_code(comparison.values, folder)
         check_same_task(base, folder, comparison.fingerprint)
     _retry_failed(comparison)
-    return comparison
+    if workers is None:
+        return comparison
+    return replace(comparison, values=with_values(comparison.values, {"workers": workers}))
 
 
 def _retry_failed(comparison: Comparison) -> None:
@@ -131,115 +204,3 @@ def _retry_failed(comparison: Comparison) -> None:
                 shutil.rmtree(comparison.trials_folder(cell), ignore_errors=True)
                 comparison.tuned_file(cell).unlink(missing_ok=True)
             comparison.failure_file(cell).unlink(missing_ok=True)
-
-
-def _tune_all(comparison: Comparison, progress: "_Progress") -> None:
-    """Tune every method on the first seed, each with the same number of trials."""
-    make_folder(comparison.tuned_folder, exist_ok=True)
-    while left := [cell for cell in progress.tuned if not _has_ended(comparison, cell)]:
-        if not sum(_tune_cell(comparison, cell, progress) for cell in left):
-            time.sleep(_PAUSE)
-
-
-def _has_ended(comparison: Comparison, cell: Cell) -> bool:
-    """Return whether a cell's method is tuned, or cannot be because its start has failed."""
-    return comparison.tuned_file(cell).exists() or bool(comparison.why_failed(cell))
-
-
-def _tune_cell(comparison: Comparison, cell: Cell, progress: "_Progress") -> bool:
-    """Tune the method of a cell unless another process does; return whether it was tuned.
-
-    A method that begins from the reference's model waits until the reference is tuned.
-    """
-    path, start = comparison.tuned_file(cell), comparison.start_of(cell)
-    if start is not None and not comparison.is_tuned(start):
-        return False
-    with locked(path.with_suffix(".lock")) as is_ours:
-        if not is_ours or _has_ended(comparison, cell):
-            return False
-        best: Mapping[str, Any] = {}
-        try:
-            best = _best(comparison, cell, progress)
-        except Exception as error:
-            for other in comparison.cells:
-                if other.row == cell.row:
-                    comparison.record_failure(other, error, during="Tuning: ")
-        replace_file(path, json.dumps(dict(best), indent=1).encode())
-        return True
-
-
-def _best(comparison: Comparison, cell: Cell, progress: "_Progress") -> Mapping[str, Any]:
-    """Run the trials of a method, write all of them to its folder, and return the best values."""
-    folder = comparison.trials_folder(cell)
-    folder.mkdir(exist_ok=True)
-    on_progress = progress.part(f"tuning {cell.kind}")
-    start = _start_of_trials(comparison, cell, on_progress, progress.on_round)
-    tuned = tune(
-        Tuning(
-            values=cell.values,
-            beside=comparison.folder,
-            folder=folder,
-            space=space_of(cell.config(out=folder), comparison.trials),
-            trials=comparison.trials,
-            start=start,
-        ),
-        on_progress=on_progress,
-        on_round=labeled(progress.on_round, str(folder.relative_to(comparison.folder))),
-    )
-    replace_file(comparison.trials_file(cell), json.dumps(asdict(tuned), indent=1).encode())
-    return tuned.best.choice
-
-
-def _start_of_trials(
-    comparison: Comparison, cell: Cell, on_progress: OnProgress, on_round: RoundCallback
-) -> Path | None:
-    """Return the model that a method's trials begin from, trained without the validation rows.
-
-    It is the pretrained model of all methods' trials, or that of the best trial of the reference.
-    """
-    folder, start = comparison.tuned_folder, comparison.start_of(cell)
-    if start is None:
-        return None
-    with locked(folder / "start.lock", wait=True):
-        if start.method != START:
-            return final_model(comparison.best_trial(start))
-        tuning = Tuning(values=start.values, beside=comparison.folder, folder=folder, space={})
-        return pretrain(tuning, on_progress, labeled(on_round, folder.name))
-
-
-@dataclass(frozen=True)
-class _Progress:
-    """The progress of a whole comparison, from the progress of its cells and trials."""
-
-    comparison: Comparison
-    on_progress: OnProgress
-    on_round: RoundCallback
-
-    @cached_property
-    def tuned(self) -> list[Cell]:
-        """The cells whose methods are tuned first."""
-        cells = first_seed(self.comparison.cells) if self.comparison.trials else []
-        return [cell for cell in cells if cell.method != START]
-
-    def part(self, name: str) -> OnProgress:
-        """Return a callback for the progress of one cell, or of the tuning of one method."""
-        tuned = sum(self.comparison.tuned_file(cell).exists() for cell in self.tuned)
-        over = tuned + sum(self.comparison.is_done(cell) for cell in self.comparison.cells)
-        whole = len(self.tuned) + len(self.comparison.cells)
-        return lambda done, total, text: self.on_progress(over + done / total, whole, f"{name}, {text}")
-
-    def watcher(self, cell: Cell) -> RoundCallback:
-        """Return a callback for the rounds of one cell."""
-        folder = self.comparison.folder_of(cell).relative_to(self.comparison.folder)
-        on_progress, on_round = self.part(cell.name), labeled(self.on_round, str(folder))
-        progress = RunProgress()
-
-        def watch(line: RoundRow, done: int, total: int) -> None:
-            nonlocal progress
-            progress = progress.after(line)
-            on_round(line, done, total)
-            on_progress(
-                done, total, ", ".join(filter(None, (f"{100 * done // total} %", progress.evaluation)))
-            )
-
-        return watch

@@ -8,15 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from partita.config.building import build_execution
 from partita.config.changes import with_values
 from partita.config.reading import did_you_mean, read_values
 from partita.durable import locked, replace_file
 from partita.errors import ConfigError, RunFailed, described
+from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.methods.named import Citation
-from partita.params import to_bytes
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
+from partita.runs.frozen import bytes_without, frozen_in
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.columns import chosen
@@ -81,6 +83,11 @@ class Comparison:
     def trials(self) -> int:
         """Number of trials with which each method is tuned first."""
         return base_of(self.values).compare.tune
+
+    @property
+    def execution(self) -> Execution:
+        """How many of its runs are carried out at a time."""
+        return build_execution(base_of(self.values))
 
     @property
     def tuned_folder(self) -> Path:
@@ -232,5 +239,5 @@ def final_model(run: RunFolder) -> Path:
         return pretrained.resolve()
     if not whole.exists():
         tensors = {**run.shared(Stage.PRETRAINED), **run.shared(Stage.PERSONALIZED)}
-        replace_file(whole, to_bytes(tensors))
+        replace_file(whole, bytes_without(tensors, frozen_in(pretrained.read_bytes())))
     return whole.resolve()

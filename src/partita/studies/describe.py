@@ -17,8 +17,9 @@ from partita.errors import ConfigError
 from partita.methods import registry
 from partita.models.parts import partition_names
 from partita.models.start import LoadReport
-from partita.tasks.build import build_model
+from partita.tasks.build import initial_model
 from partita.training.costs import CostModel, Costs, cost_model_of
+from partita.training.visit_memory import visit_of_one_example
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Description:
     start: LoadReport | None
     """How the file to start from was loaded, where there is one."""
     partitions: Mapping[str, Costs]
-    """Costs of every named partition and the config's own; an `error` where one does not fit this model."""
+    """Costs of every named partition and the config's own; an `error` where one does not fit this model. The
+    config's own has the peak memory of a visit too, which depends on the method."""
     notes: Sequence[str] = ()
     """Missing files, and the placeholders used for them."""
 
@@ -55,7 +57,7 @@ def describe(config: Config, beside: Path) -> Description:
 def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description:
     task, start = build_task(config, beside)
     with own_code("The model"):
-        build_model(task, seed=config.seed)
+        initial_model(task, seed=config.seed)
     with own_code("The task"):
         costs = cost_model_of(task, seed=config.seed)
     own = build_partition(config.partition, costs.model)
@@ -66,7 +68,7 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
     with own_code("`partition.adapter_width`"):
         own.kinds(task.devices.ids)
     with own_code("`personalize.method`"):
-        own_costs = costs.costs(own, local)
+        own_costs = {**costs.costs(own, local), **visit_of_one_example(costs, own, local)}
     frozen = frozen_patterns(config.partition, costs.model)
     others = replace(config.partition, shared="rest", frozen=frozen, untie=True)
     partitions = {

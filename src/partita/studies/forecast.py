@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partita.config.building import check_machine
+from partita.config.building import build_execution, check_machine
 from partita.device.store import MemoryStore
 from partita.errors import RunFailed, described
 from partita.protocol import Stage
@@ -29,7 +29,7 @@ class Expected:
 
     cell: Cell
     seconds: float | None
-    """None if the visits failed."""
+    """Its processor time; None if the visits failed."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,17 @@ class Forecast:
     """The methods' names in tables."""
     notes: Sequence[str]
     """The personal parts that are left out or the same as others."""
+    workers: int = 1
+    """Number of cells at a time."""
 
     @property
     def seconds(self) -> float:
-        """Seconds of all cells."""
+        """Processor time of all cells."""
         return sum(each.seconds or 0.0 for each in self.cells)
 
     @property
     def tuning(self) -> float:
-        """Seconds of all trials and of their pretraining."""
+        """Processor time of all trials and of their pretraining."""
         first = [each for each in self.cells if each.cell.seed == self.cells[0].cell.seed]
         rounds = [(each.seconds or 0.0) * (self.trials if each.cell.method != START else 1) for each in first]
         return sum(rounds) if self.trials else 0.0
@@ -64,7 +66,9 @@ def forecast(values: Mapping[str, Any], beside: Path) -> Forecast:
     times = {cell.row: _seconds_of(check_cell(cell, beside), cell) for cell in first_seed(cells)}
     titles = {name: method.title for name, method in methods_of(cells).items()}
     expected = [Expected(cell, times[cell.row]) for cell in cells]
-    return Forecast(expected, base_of(values).compare.tune, titles, notes)
+    base = base_of(values)
+    workers = build_execution(base).processes
+    return Forecast(expected, base.compare.tune, titles, notes, workers)
 
 
 def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:

@@ -1,13 +1,14 @@
-"""The config of a run to resume: what may change, and whether its files still have the same content."""
+"""Configs of runs and studies to resume: what may change, and whether files still have the same content."""
 
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from partita.config.changes import value_at
+from partita.config.building import build_execution
+from partita.config.changes import parse_overrides, value_at
 from partita.config.files import changed_files, find_files
 from partita.config.overrides import KEYS, START, relative_to
-from partita.config.reading import changed, read_config, to_values
+from partita.config.reading import changed, config_of, read_config, to_values
 from partita.config.recording import is_from_python
 from partita.config.schema import Config
 from partita.data.digests import is_digest, rows_in
@@ -106,3 +107,20 @@ def _continuation(config: Config, folder: RunFolder, files: Mapping[str, Path]) 
         arguments.append(f"{START}={folder.model_file}")
         arguments += ["model.start_names={}"] if config.model.start_names else []
     return shlex.join(["partita", "run", str(folder.config_file), *arguments])
+
+
+def resumed_workers(arguments: Sequence[str], kind: str) -> int | None:
+    """Return the number of workers that a comparison or a search is resumed with, None for its own.
+
+    Args:
+        arguments: what was given besides the folder.
+        kind: "comparison" or "search".
+
+    Raises:
+        ConfigError: something else was given, or no number of workers.
+    """
+    if any(_key(argument) != "workers" for argument in arguments):
+        raise ConfigError(
+            f"A resumed {kind} takes its config from its folder: give no other argument than `workers=N`."
+        )
+    return build_execution(config_of(parse_overrides(arguments))).workers if arguments else None

@@ -34,7 +34,7 @@ from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.studies.local import local_executor, write_costs, write_derived
 from partita.studies.resume import resumed_config
-from partita.tasks.build import build_model
+from partita.tasks.build import initial_model
 from partita.tasks.task import Task
 from partita.training.evaluation import Summary
 from partita.training.pipeline import Pipeline, RoundCallback
@@ -85,6 +85,7 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
     if overrides:
         with FolderJournal(folder):
             _save(replace(config, made_with=still_made_with(config, path)), folder)
+        run = replace(run, folder=RunFolder(path))  # It reads the paths that are in its config now.
     return run
 
 
@@ -144,7 +145,7 @@ def _is_over(run: Prepared) -> bool:
 def _run_baseline(run: Prepared, watch: RoundCallback, make_executor: ExecutorFactory) -> None:
     """Run the Finetune baseline from the run's pretrained model, in a folder inside the run's own."""
     config, inner = read_config(run.folder.config_file), RunFolder(run.folder.baseline_folder)
-    nested = _baseline(config, build_model(run.built.task, seed=config.seed))
+    nested = _baseline(config, initial_model(run.built.task, seed=config.seed))
     built = build(nested, run.folder.path)
     make_folder(inner.path, exist_ok=True)
     _write_config(nested, run.folder.path, inner, built.task)
@@ -161,7 +162,15 @@ def _journal(run: Prepared) -> FolderJournal:
     fingerprint = fingerprint_of(
         built.task, built.personalization, built.plan, seed=seed, computing=computing
     )
-    return FolderJournal(run.folder, fingerprint)
+    return FolderJournal(run.folder, fingerprint, frozen=_frozen_in_file(built))
+
+
+def _frozen_in_file(built: Built) -> dict[str, str]:
+    """Return the frozen tensors that came unchanged from `model.start`, with their names in that file."""
+    if built.start is None:
+        return {}
+    frozen = built.personalization.partition.frozen_before.always - set(built.start.converted)
+    return {name: given for name, given in built.start.loaded.items() if name in frozen}
 
 
 def _run(

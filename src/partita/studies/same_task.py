@@ -10,7 +10,7 @@ from partita.config.schema import Config
 from partita.config.tasks import build_task
 from partita.errors import ConfigError
 from partita.runs.fingerprint import task_fingerprint
-from partita.tasks.build import build_model
+from partita.tasks.build import initial_model
 from partita.tasks.task import Task
 
 
@@ -18,7 +18,7 @@ def task_and_model(config: Config, beside: Path) -> tuple[Task, nn.Module]:
     """Return the task of a config, whose files are found `beside` it, and its model."""
     task, _ = build_task(config, beside)
     with own_code("The model"):
-        return task, build_model(task, seed=config.seed)
+        return task, initial_model(task, seed=config.seed)
 
 
 def fingerprint_in(config: Config, beside: Path) -> dict[str, str]:

@@ -2,22 +2,19 @@
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from partita.config.changes import parse_value
 from partita.errors import ConfigError, needed
-from partita.progress.bar import OnProgress
-from partita.progress.watchers import ignore
 from partita.protocol import Stage
 from partita.training.evaluation import combined_mean
 from partita.training.journal import RoundRow
-from partita.training.pipeline import RoundCallback
 
 SearchSpace = Mapping[str, Sequence[Any]]
 """The values to try, by dotted key of the config."""
-_NOT_SEARCHED = ("seed", "evaluate.", "task.validation", "out", "name", "compare.")
+_NOT_SEARCHED = ("seed", "evaluate.", "task.validation", "out", "name", "compare.", "workers")
 """Keys that must be the same in all trials."""
 _KEPT = 67.0
 """Percentage of trials that continue at each check; the others are stopped."""
@@ -27,6 +24,8 @@ _MAX_ROUNDS = 10**9
 """More than the rounds of any stage."""
 _FULL_TRIALS = 3
 """Number of trials that run to the end before any is stopped."""
+_RANDOM_TRIALS = 10
+"""Number of trials whose values are random; those of later ones depend on all results before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +147,14 @@ class Sampler:
         self.trials = min(trials or len(self._left), len(self._left))
         self._in_order = self.trials == len(self._left)
         self._own_first = False
+        self._chosen, self._recorded = 0, 0
         if not self._in_order:
             random.Random(seed).shuffle(self._left)
             self._left.sort(key=lambda choice: choice != own)
             self._own_first = self._left[0] == own
         self._study = optuna.create_study(
             direction={"up": "maximize", "down": "minimize"}[direction],
-            sampler=optuna.samplers.TPESampler(seed=seed),
+            sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM_TRIALS),
             pruner=optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_FULL_TRIALS),
         )
 
@@ -163,8 +163,17 @@ class Sampler:
         """Whether there are enough trials to stop the worst of them early."""
         return self.trials > _FULL_TRIALS
 
+    @property
+    def can_choose(self) -> bool:
+        """Whether a trial is left whose values can be chosen now.
+
+        Most are the same whatever the trials before it result in. The others have to wait for these results.
+        """
+        is_free = self._in_order or self._chosen < _RANDOM_TRIALS
+        return self._chosen < self.trials and (is_free or self._recorded == self._chosen)
+
     def next(self) -> tuple[Any, dict[str, Any]]:
-        """Return the next trial of Optuna's and its values."""
+        """Return the next trial of Optuna's and its values; `can_choose` must be true."""
         if self._in_order or self._own_first:
             self._study.enqueue_trial(self._left[0])
             self._own_first = False
@@ -174,10 +183,12 @@ class Sampler:
             self._study.enqueue_trial(self._left[0])
             trial, choice = self._ask()
         self._left.remove(choice)
+        self._chosen += 1
         return trial, choice
 
     def record(self, trial: Any, value: float | None) -> None:
-        """Record the metric of a trial, None if it has none."""
+        """Record the metric of a trial, None if it has none; trials must be recorded in their order."""
+        self._recorded += 1
         state = self._states.PRUNED if value is None else self._states.COMPLETE
         self._study.tell(trial, value, state=state)
 
@@ -187,51 +198,22 @@ class Sampler:
         return trial, {key: trial.suggest_categorical(key, list(values)) for key, values in choices}
 
 
-class Stopped(Exception):
-    """A trial is stopped early."""
+class Judge:
+    """Decides from the rounds of one trial whether it is among the worst, and is stopped.
 
+    Args:
+        trial: Optuna's trial.
+    """
 
-@dataclass
-class TrialWatcher:
-    """A callback for the rounds of one trial: shows its progress and stops it if it is among the worst."""
+    def __init__(self, trial: Any) -> None:
+        self._trial = trial
+        self._evaluated: list[tuple[float, float]] = []
+        self._step = -1
+        self._rounds = 0
 
-    trial: Any
-    """Optuna's trial."""
-    number: int
-    trials: int
-    """Number of all trials."""
-    on_progress: OnProgress
-    checks: int = 0
-    """Number of evaluations during training, after each of which the trial may be stopped."""
-    on_round: RoundCallback = ignore
-    """Called with every round too."""
-    stage: str = ""
-    """Stage of the last round."""
-    _evaluated: list[tuple[float, float]] = field(default_factory=list)
-    _step: int = -1
-
-    def __call__(self, line: RoundRow, done: int, total: int) -> None:
-        """Take note of a round.
-
-        Raises:
-            Stopped: the trial is among the worst.
-        """
-        self.on_round(line, done, total)
-        progress = f"trial {self.number}, {100 * done // total} %"
-        self.on_progress(self.number + done / total, self.trials, progress)
-        self._take_note(line, done)
-
-    def replay(self, lines: Iterable[RoundRow]) -> None:
-        """Take note of the rounds that an interrupted search has run already, from the first one on.
-
-        Raises:
-            Stopped: the trial is among the worst.
-        """
-        for done, line in enumerate(lines, start=1):
-            self._take_note(line, done)
-
-    def _take_note(self, line: RoundRow, done: int) -> None:
-        self.stage = line["stage"]
+    def note(self, line: RoundRow) -> str:
+        """Take note of the next round in place, and return the status of a trial that is stopped after it."""
+        self._rounds += 1
         if line["work"] == "evaluate":
             if (step := _step_of(line)) != self._step:  # Not a further block of the last evaluation.
                 self._step = step
@@ -239,9 +221,10 @@ class TrialWatcher:
             self._evaluated += [(line["metric"], line["weight"])] if "metric" in line else []
         elif (measured := combined_mean(self._evaluated)) is not None:
             self._evaluated.clear()
-            self.trial.report(measured[0], self._step)
-            if self.trial.should_prune():
-                raise Stopped(f"{_STOPPED} {done} rounds")
+            self._trial.report(measured[0], self._step)
+            if self._trial.should_prune():
+                return f"{_STOPPED} {self._rounds} rounds"
+        return ""
 
 
 def _step_of(line: RoundRow) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from partita.config.building import build, build_plan, check_machine
+from partita.config.building import build, build_execution, build_plan, check_machine
 from partita.config.changes import value_at, with_values
 from partita.config.files import contents_of, find_files
 from partita.config.overrides import relative_to
@@ -17,6 +17,7 @@ from partita.config.reading import config_of, read_values, warn_replaced
 from partita.config.schema import Config
 from partita.durable import replace_file
 from partita.errors import ConfigError, needed
+from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.studies import run as runner
 from partita.studies.folders import SEARCH_FILE, is_search
@@ -47,6 +48,11 @@ class Tuning:
     fingerprint: Mapping[str, str] = field(default_factory=dict)
     """The parts of the task that must not change on resume; empty in a comparison, which checks its own."""
 
+    @property
+    def execution(self) -> Execution:
+        """How many of its trials are carried out at a time."""
+        return build_execution(config_of(self.values))
+
 
 def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: int) -> Tuning:
     """Return a tuning in a new folder, after checking that every value of the search space can be tried."""
@@ -70,8 +76,12 @@ def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: i
     return reopen(folder)
 
 
-def reopen(folder: Path) -> Tuning:
+def reopen(folder: Path, *, workers: int | None = None) -> Tuning:
     """Return the tuning in a folder, to begin or to resume it.
+
+    Args:
+        folder: the folder.
+        workers: the number of trials at a time; None: the search's own.
 
     Raises:
         ConfigError: there is none, or its files are damaged.
@@ -79,6 +89,8 @@ def reopen(folder: Path) -> Tuning:
     if not is_search(folder):
         raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{SEARCH_FILE}`.")
     values = read_values(folder / "config.toml")
+    if workers is not None:
+        values = with_values(values, {"workers": workers})
     try:
         search = json.loads((folder / SEARCH_FILE).read_bytes())
         return Tuning(values=values, beside=folder, folder=folder, **search)

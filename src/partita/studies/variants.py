@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 
 from partita.config.changes import dotted, value_at
 from partita.config.reading import did_you_mean, unknown_key
@@ -20,15 +20,15 @@ CONTINUED = "-continued"
 _LISTED = {"personalize.method": "methods", "seed": "seeds"}
 """Keys that the settings of one method must not have, and the lists of a comparison that are for them."""
 _SHORT = tuple(field.name for field in fields(CompareConfig))
-_PLAIN = tuple(field.name for field in fields(Config) if field.type in (int, str))
+_PLAIN = tuple(f.name for f in fields(Config) if not is_dataclass(f.type) and f.name != "made_with")
 """Keys of a config outside of its sections."""
 
 
 def in_full(overrides: Sequence[str]) -> list[str]:
     """Return overrides with the short names of `compare` spelled out, and lists as TOML lists.
 
-    >>> in_full(["methods=fedalt,fedsim", "seeds=2", "evaluate.devices=5"])
-    ['compare.methods=["fedalt", "fedsim"]', 'compare.seeds=2', 'evaluate.devices=5']
+    >>> in_full(["methods=fedalt,fedsim", "seeds=2", "evaluate.devices=5", "reuse=false"])
+    ['compare.methods=["fedalt", "fedsim"]', 'compare.seeds=2', 'evaluate.devices=5', 'reuse=false']
     """
     return [_in_full(*override.partition("=")) for override in overrides]
 
@@ -132,6 +132,8 @@ def check(base: Config) -> None:
 def _check_settings(method: str, settings: object) -> None:
     if not isinstance(settings, Mapping):
         raise ConfigError(f"`compare.settings.{method}` must be a section, got {settings!r}.")
+    if "workers" in settings:
+        raise ConfigError(f"`compare.settings.{method}` cannot set `workers`: all methods share them.")
     for key, name in _LISTED.items():
         if value_at(settings, key) is not None:
             raise ConfigError(f"`compare.settings.{method}` cannot set `{key}`: use `compare.{name}` for it.")

@@ -4,6 +4,7 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -16,23 +17,41 @@ from partita.partition.tensors import tensors_of
 from partita.protocol import Stage, derive_seed
 from partita.tasks.task import Task
 
+_INITIAL: WeakKeyDictionary[Task, dict[int, nn.Module]] = WeakKeyDictionary()
+"""The initial models of tasks by seed, as long as the task is alive."""
+
+
+def initial_model(task: Task, *, seed: int) -> nn.Module:
+    """Return the task's model as its function builds it, to read from: nothing may change it.
+
+    A process calls the function once for each task and seed: it may load or download weights.
+    """
+    models = _INITIAL.setdefault(task, {})
+    if seed not in models:
+        with one_thread(), seeded(derive_seed(seed, "model")):
+            models[seed] = task.model()
+    return models[seed]
+
 
 def build_model(
     task: Task, personalization: Personalization | None = None, *, seed: int, state: Params | None = None
 ) -> nn.Module:
-    """Return the task's model, with the values of `state` where given, prepared for personalization.
-
-    The model is a copy: a task whose function returns the same model again is not changed by training.
-    """
+    """Return a copy of the initial model, with the values of `state` where given, prepared to personalize."""
     with one_thread():
-        with seeded(derive_seed(seed, "model")):
-            model = copy.deepcopy(task.model())
+        model = copy.deepcopy(initial_model(task, seed=seed))
         if state is not None:
-            copy_into(Partition(model, shared="*").of(model).shared, state)
+            copy_into(_without_frozen(model, personalization, state), state)
         if personalization is not None:
             with seeded(derive_seed(seed, "prepare")):
                 model = personalization.prepare(model)
     return model
+
+
+def _without_frozen(model: nn.Module, own: Personalization | None, state: Params) -> Params:
+    """Return the tensors of a plain model, without frozen ones that `state` lacks: these are as they were."""
+    frozen = own.partition.frozen_before.always if own else frozenset[str]()
+    tensors = Partition(model, shared="*").of(model).shared
+    return {name: tensor for name, tensor in tensors.items() if name in state or name not in frozen}
 
 
 def split_by_stage(
@@ -51,7 +70,7 @@ def split_by_stage(
             f"`{min(before.unknown)}` is frozen and does not exist before `prepare`: pretraining would "
             "change it."
         )
-    model = build_model(task, seed=seed)
+    model = initial_model(task, seed=seed)
     state = tensors_of(model)
     whole = Partition(model, shared=exactly(state.keys() - before.always), frozen=exactly(before.always))
     if pretrains and not whole.trained("shared"):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from partita.data.examples import Examples, in_order
 from partita.data.moving import CPU, moved
-from partita.partition.tensors import set_training, stop_gradients
+from partita.partition.tensors import look_inside
 from partita.protocol import Measures
 from partita.tasks.metrics import Metric, Undefined
 from partita.tasks.one_pass import one_pass_of
@@ -27,8 +27,9 @@ def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
     Parameters require no gradient, but autograd stays enabled: a loss may compute gradients of its own. An
     undefined value is None, and `reason` gives the reason; where the loss is not finite, all values are None.
     """
-    set_training(model, training=False)
-    stop_gradients(model)
+    inside = look_inside(model)
+    inside.set_training(training=False)
+    inside.stop_gradients()
     one_pass = one_pass_of(model)
     losses: list[float] = []
     predictions: list[Any] = []

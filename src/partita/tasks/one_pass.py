@@ -18,7 +18,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 import torch
 from torch import nn
 
-from partita.partition.tensors import marks_of
+from partita.partition.tensors import look_inside
 from partita.tasks.leaves import NotPlain, detached, have_same_bits, leaves_of, versions_of
 
 Compute = Callable[[], Any]
@@ -152,7 +152,7 @@ def _call_of(model: nn.Module, inputs: Any) -> _Call:
 def _conditions(model: nn.Module) -> tuple[Any, ...]:
     """Return what the output of a model depends on besides its inputs: its tensors and its modes."""
     casts = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-    return marks_of(model), casts
+    return look_inside(model).marks, casts
 
 
 def _have_same_leaves(noted: Any, output: Any) -> bool:

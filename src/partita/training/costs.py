@@ -92,6 +92,16 @@ class CostModel:
 
     def saved_bytes(self, own: Personalization, model: nn.Module, batch: Batch, moves: Sequence[Part]) -> int:
         """Return the bytes that a step on some parts keeps for its backward pass, without the model's own."""
+        return self.backward_bytes(own, model, batch, moves)[0]
+
+    def backward_bytes(
+        self, own: Personalization, model: nn.Module, batch: Batch, moves: Sequence[Part]
+    ) -> tuple[int, int]:
+        """Return the bytes that a step on some parts keeps for its backward pass, and those to add gradients.
+
+        The second are for a tensor that has several gradients, such as a tied one, or one of the loss and one
+        of a penalty: two of them exist beside their sum. The largest such tensor counts.
+        """
         own.partition.let_move(model, *moves)
         tensors = {_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
         saved: dict[int, int] = {}
@@ -105,9 +115,24 @@ class CostModel:
             loss = self.task.loss(model, batch)
             if own.penalty is not None:
                 loss = loss + own.penalty(model)
+        added = 2 * max((tensor.nbytes for tensor in _with_several_gradients(loss)), default=0)
         # The loss keeps the saved tensors alive up to here, so no two of them had one address.
         del loss
-        return sum(saved.values())
+        return sum(saved.values()), added
+
+
+def _with_several_gradients(loss: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors to which more than one path of the backward pass leads."""
+    left: list[Any] = [loss.grad_fn]
+    seen = {None, *left}
+    while left:
+        node = left.pop()
+        for child, _ in node.next_functions if node else ():
+            if child not in seen:
+                seen.add(child)
+                left.append(child)
+            elif (variable := getattr(child, "variable", None)) is not None:  # The end of a path.
+                yield variable
 
 
 def cost_model_of(task: Task, *, seed: int) -> CostModel:

@@ -14,22 +14,14 @@ class TrainingFailures:
 
     reasons: dict[DeviceId, str] = field(default_factory=dict)
     """The reason of each device whose last visit failed."""
-    _sampled: set[DeviceId] = field(default_factory=set)
-    _in_blocks: int = 0
-
-    @property
-    def asked(self) -> int:
-        """The number of devices that were asked to train."""
-        return len(self._sampled) + self._in_blocks
+    asked: int = 0
+    """The number of devices that were asked to train, counted by `failures_by_stage` alone: the ids of all
+    of a million devices are not kept while they train."""
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a round, in place, given its line of `rounds.jsonl`; an evaluation trains nothing."""
         if line["work"] == "evaluate":
             return
-        if line["work"] == "update":
-            self._sampled.update(line["asked"])
-        else:  # Fine-tuning visits each device once: the ids of a million devices are not kept.
-            self._in_blocks += len(line["asked"])
         for device in line["heard"]:
             self.reasons.pop(device, None)
         self.reasons |= line["failed"]
@@ -45,8 +37,17 @@ def failures_by_stage(
         best: the round that a stage has gone back to: what came after it has no effect on its model.
     """
     found: dict[str, TrainingFailures] = {}
+    sampled: dict[str, set[DeviceId]] = {}
     for line in lines:
-        undone = best and line["work"] == "update" and line["round"] >= best.get(line["stage"], math.inf)
-        if not undone:
-            found.setdefault(line["stage"], TrainingFailures()).add(line)
+        stage, work = line["stage"], line["work"]
+        if best and work == "update" and line["round"] >= best.get(stage, math.inf):
+            continue
+        own = found.setdefault(stage, TrainingFailures())
+        own.add(line)
+        if work == "update":
+            sampled.setdefault(stage, set()).update(line["asked"])
+        elif work == "finetune":  # It visits each device once.
+            own.asked += len(line["asked"])
+    for stage, devices in sampled.items():
+        found[stage].asked += len(devices)
     return found

@@ -7,7 +7,7 @@ from functools import cache
 from torch import Tensor
 
 from partita.methods.carried import sent_by
-from partita.params import Params, cloned, digest_of
+from partita.params import Params, digest_of
 from partita.partition import Parts, Personalization
 from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update, label_of
 from partita.server.optimizers import Averaging
@@ -134,7 +134,7 @@ class Stages:
         """Return the parts of the initial model; after the first stage, of the pretrained one."""
         pretrained = None if stage is Stage.PRETRAINED else self.journal.shared(Stage.PRETRAINED)
         parts = own.partition.of(build_model(self.task, own, seed=self.seed, state=pretrained))
-        return Parts(cloned(parts.shared), cloned(parts.personal), cloned(parts.frozen))
+        return Parts(_detached(parts.shared), _detached(parts.personal), _detached(parts.frozen))
 
     def _start_of(self, stage: Stage, own: Personalization) -> Start:
         """Return the common start of all devices with the same model; random values are drawn only once."""
@@ -146,6 +146,11 @@ class Stages:
             frozen=digest_of(parts.frozen),
             pretrained={name: parts.frozen[name] for name in later},
         )
+
+
+def _detached(part: Params) -> dict[str, Tensor]:
+    """Return the tensors of a model that is not needed any more."""
+    return {name: tensor.detach() for name, tensor in part.items()}
 
 
 @dataclass(frozen=True)

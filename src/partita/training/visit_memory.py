@@ -1,29 +1,29 @@
 """The peak memory of a visit, counted: the same on every machine.
 
-For a stage in which devices train it is the sum of
+For a stage in which devices train it is the sum of the model (u, v and the frozen part), u as it was
+received, the tensors that the method keeps and sends besides, and the largest of
 
-- the model: u, v and the frozen part;
-- u as it was received, for the change that is sent back;
-- the gradients of the parts that move: u and v in training rounds, v alone in fine-tuning;
-- the state of the optimizer after a step on them;
-- the tensors that the method keeps and sends besides the model, the sent ones also as they were received;
-- what backpropagation keeps for the largest batch, as autograd saves it.
+- a step: the gradients of the parts that move in it, the state of their optimizer, and what backpropagation
+  needs for the largest batch, as autograd saves it;
+- writing what the device keeps: twice its size, as it is and as a file;
+- the change of what is sent.
 
-The largest stage of a run counts. With plain SGD and one example, a training round needs what the paper's
-formula says.
+The largest stage of a run counts. The paper's formula has the gradients of both parts, also where they move
+one after the other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from partita.data.examples import Batch
 from partita.errors import CannotDo
-from partita.methods.carried import kept_by, sent_by
+from partita.methods.carried import LocalFn, kept_by, phases_of, sent_by
 from partita.methods.descent import OptimizerFn
 from partita.methods.method import Finetuning, Method
-from partita.params import size_in_bytes
+from partita.params import change_in_bytes, size_in_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import Stage
 from partita.tasks.build import split_by_stage
@@ -72,21 +72,57 @@ def _largest_batch(costs: CostModel, batch_size: int) -> int:
     return min(batch_size, largest()) if largest else batch_size
 
 
+def visit_of_one_example(
+    costs: CostModel, personalization: Personalization, local: LocalFn
+) -> dict[str, Any]:
+    """Return the peak memory of a visit with one example, by plain SGD, as `visit_bytes`.
+
+    Where personal parts differ in size it is the largest; it is None where it cannot be counted.
+    """
+    settings = Method(local=local, batch_size=1)
+    try:
+        with same_gradients(costs.model):
+            kinds = personalization.kinds(costs.task.devices.ids)
+            largest = max(_visit_bytes(costs, own, settings, 1) for own, _, _ in kinds)
+    except Exception:  # `reason` in the costs says why.
+        return {"visit_bytes": None, "visit_examples": None}
+    return {"visit_bytes": largest, "visit_examples": 1}
+
+
 def _visit_bytes(costs: CostModel, own: Personalization, settings: Method | Finetuning, examples: int) -> int:
     """Return the memory of one visit with a batch of some size."""
     model, partition = costs.prepare(own), own.partition
-    moves: tuple[Part, ...] = ("personal", "shared") if isinstance(settings, Method) else ("personal",)
-    saved = costs.saved_bytes(own, model, costs.batch(examples), moves)
     parts = partition.of(model)
-    moving = [tensor for part in moves for tensor in getattr(parts, part).values() if tensor.requires_grad]
-    carried = 0
+    own_kept, own_sent, written = dict[str, Tensor](), dict[str, Tensor](), dict(parts.personal)
+    phases: Sequence[Sequence[Part]] = [("personal",)]
     if isinstance(settings, Method):
-        sent = {name: each.tensor for name, each in sent_by(settings.local, partition, parts.shared).items()}
-        carried = size_in_bytes(kept_by(settings.local, partition, parts)) + 2 * size_in_bytes(sent)
-    received = size_in_bytes(parts.shared)
-    whole = received + size_in_bytes(parts.personal) + size_in_bytes(parts.frozen)
-    gradients = sum(tensor.nbytes for tensor in moving)
-    return whole + received + gradients + state_bytes(settings.optimizer, moving) + carried + saved
+        phases = phases_of(settings.local)
+        own_kept = kept_by(settings.local, partition, parts)
+        own_sent = {
+            name: each.tensor for name, each in sent_by(settings.local, partition, parts.shared).items()
+        }
+        written = {**written, **own_kept} if settings.stateful else {}
+    batch = costs.batch(examples)
+    steps = [_step_bytes(costs, own, model, batch, moves, settings.optimizer) for moves in phases]
+    change = change_in_bytes({**parts.shared, **own_sent}) if isinstance(settings, Method) else 0
+    whole = sum(map(size_in_bytes, (parts.shared, parts.personal, parts.frozen)))
+    besides = size_in_bytes(parts.shared) + size_in_bytes(own_kept) + 2 * size_in_bytes(own_sent)
+    return whole + besides + max(*steps, 2 * size_in_bytes(written), change)
+
+
+def _step_bytes(
+    costs: CostModel,
+    own: Personalization,
+    model: nn.Module,
+    batch: Batch,
+    moves: Sequence[Part],
+    optimizer: OptimizerFn,
+) -> int:
+    """Return what a step on some parts needs besides the model."""
+    backward = sum(costs.backward_bytes(own, model, batch, moves))
+    parts = own.partition.of(model)
+    moving = [tensor for part in moves for tensor in getattr(parts, part).values() if tensor.requires_grad]
+    return sum(tensor.nbytes for tensor in moving) + state_bytes(optimizer, moving) + backward
 
 
 def state_bytes(optimizer: OptimizerFn, parameters: list[Tensor]) -> int:

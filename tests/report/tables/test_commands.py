@@ -1,5 +1,7 @@
 """The tables that commands print."""
 
+from dataclasses import replace
+
 from partita.report.tables.commands import forecast_table, trials_table
 from partita.report.tables.entries import MeanStd
 from partita.studies.cells import Cell
@@ -34,6 +36,12 @@ def test_a_forecast_has_the_time_of_runs_and_of_tuning() -> None:
     assert expected.title == "6 runs: about 6 minutes and 9 minutes for 4 trials per method in one process"
     assert expected.notes == ["Why."]
     assert [row[1] for row in expected.rows[:3]] == ["pretraining", "Local only", "FedAdam, continued"]
+    two = forecast_table(replace(forecast, workers=2))
+    assert two.title == "6 runs: about 3 minutes and 4 minutes for 4 trials per method with 2 workers"
+    assert two.notes == [
+        "Why.",
+        "Seconds are processor time, which 2 workers share: each has a core of its own.",
+    ]
     unknown = forecast_table(Forecast([Expected(cells[0], None)], trials=0, titles={}, notes=[]))
     assert unknown.title == "1 run: about 0 seconds in one process"
     assert unknown.notes == ["No time: all devices failed in the short trial."]

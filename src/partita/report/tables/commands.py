@@ -97,14 +97,19 @@ def forecast_table(forecast: Forecast) -> Table:
         for each in forecast.cells
     ]
     runs = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
-    tuning = f" and {_time(forecast.tuning)} for {counted(forecast.trials, 'trial')} per method"
+    workers = forecast.workers
+    time = _time(forecast.seconds / workers)
+    tuning = f" and {_time(forecast.tuning / workers)} for {counted(forecast.trials, 'trial')} per method"
+    how = "in one process" if workers == 1 else f"with {workers} workers"
+    shared = f"Seconds are processor time, which {workers} workers share: each has a core of its own."
     return Table(
         name="forecast",
-        title=f"{runs}: about {_time(forecast.seconds)}{tuning if forecast.trials else ''} in one process",
+        title=f"{runs}: about {time}{tuning if forecast.trials else ''} {how}",
         columns=["run", "method", "personal part", "seconds"],
         rows=rows,
         notes=[
             *forecast.notes,
+            *([shared] if workers > 1 else []),
             *([] if all(row[-1] for row in rows) else ["No time: all devices failed in the short trial."]),
         ],
     )
