@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,10 @@ from partita.studies.local import local_executor
 from ranks import content_of, end_of, free_port, start_ranks, write_task
 from small import affine_task
 
-slow = pytest.mark.slow
+
+def slow(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that starts real ranks."""
+    return pytest.mark.timeout(300)(pytest.mark.slow(test))
 
 
 @pytest.fixture(scope="module")

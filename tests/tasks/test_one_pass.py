@@ -174,7 +174,8 @@ def changes_data(model: nn.Module, batch: Any) -> Tensor:
 
 def replaces_a_tensor(model: nn.Module, batch: Any) -> Tensor:
     loss = cross_entropy(model, batch)
-    model.layer.weight = nn.Parameter(model.layer.weight + 0.01, requires_grad=False)
+    weight = model.get_parameter("layer.weight")
+    model.layer.weight = nn.Parameter(weight + 0.01, requires_grad=False)
     return loss
 
 

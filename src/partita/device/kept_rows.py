@@ -7,10 +7,10 @@ result: it is computed again.
 import hashlib
 from collections import OrderedDict
 from pathlib import Path
-from typing import ClassVar
 
 from safetensors import SafetensorError
 
+from partita.data.cache import ExampleCache
 from partita.device.kept import Kept
 from partita.device.store import key_of
 from partita.durable import make_folder, replace_file
@@ -28,9 +28,6 @@ class KeptRows:
         folder: the folder for those of all devices, None to keep them in memory alone.
         max_bytes: the memory for them.
     """
-
-    processes: ClassVar[int] = 1
-    """The number of processes that keep rows, and share the memory for them."""
 
     def __init__(self, folder: Path | None = None, max_bytes: int = KEPT_BYTES) -> None:
         self.folder = folder
@@ -65,7 +62,7 @@ class KeptRows:
         kept.is_new = False
         self._kept[frozen, device] = kept
         self._bytes += kept.nbytes
-        while self._bytes > self.max_bytes // self.processes:
+        while self._bytes > self.max_bytes // ExampleCache.processes:
             self._bytes -= self._kept.popitem(last=False)[1].nbytes
 
     @staticmethod

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 from partita.data.cache import ExampleCache
-from partita.device.kept_rows import KeptRows
 from partita.device.visit import Visitor
 from partita.executors.codec import Values, answer_values, order_of, totals_values
 from partita.executors.messages import receive
@@ -59,7 +58,7 @@ class Worker:
                 case {"tensors": name, "layout": layout}:
                     self._given[name] = SharedTensors(receive_descriptor(self._link.connection), layout)
                 case {"processes": processes}:
-                    ExampleCache.processes = KeptRows.processes = processes
+                    ExampleCache.processes = processes
                 case _:
                     self._send_totals()
 
