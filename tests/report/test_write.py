@@ -26,7 +26,7 @@ BUILDERS = (
     "partita.config.provenance.find_own_code",
     "partita.config.tasks.build_task",
     "partita.studies.begin.build",
-    "partita.studies.same_task.build_model",
+    "partita.studies.same_task.initial_model",
     "partita.studies.same_task.build_task",
     "partita.studies.begin.find_own_code",
     "partita.studies.compare.find_own_code",
