@@ -320,9 +320,11 @@ def test_a_run_has_the_same_files_with_reuse(tmp_path: Path) -> None:
 
     for reuse in (True, False, "disk"):
         pipeline(task, partition, plan, out=tmp_path / str(reuse), reuse=reuse)
+    pipeline(task, partition, plan, out=tmp_path / "workers", reuse="disk", workers=2)
 
     expected = _contents(tmp_path / "False")
     assert expected == _contents(tmp_path / "True") == _contents(tmp_path / "disk")
+    assert expected == _contents(tmp_path / "workers")
     assert not (tmp_path / "disk" / "reuse").exists()
 
 
