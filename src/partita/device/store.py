@@ -108,6 +108,8 @@ class DiskStore:
 
     def __init__(self, folder: Path, *, is_temporary: bool = False) -> None:
         self.folder = folder
+        self.rows_folder = folder.parent / "reuse"
+        """The folder for rows that devices compute only once in a run, see `device.kept_rows`."""
         self._is_temporary = is_temporary
         if is_temporary:
             weakref.finalize(self, _remove, folder, owner=os.getpid())
