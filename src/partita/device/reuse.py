@@ -79,7 +79,7 @@ class Reusing:
         partition = self.visited.partition
         parts = partition.of(self.visited.model)
         trained: tuple[Part, ...] = ("personal", "shared")
-        self._first = {
+        self._first: dict[Part, Tensor] = {
             part: getattr(parts, part)[names[0]] for part in trained if (names := partition.trained(part))
         }
         self._kind = next(iter(self._first.values())).device.type
@@ -129,7 +129,7 @@ class Reusing:
 
     def _enter_phase(self) -> None:
         """Look which parts move now, and put off the modules of the plan for them, in place."""
-        moving = frozenset(part for part, tensor in self._first.items() if tensor.requires_grad)
+        moving: Moving = frozenset(part for part, tensor in self._first.items() if tensor.requires_grad)
         if moving == self._moving:
             return
         self.end()
