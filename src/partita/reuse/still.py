@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from partita.device.call import Call
-from partita.device.lazy import NotPutOff, realized
+from partita.reuse.call import Call
+from partita.reuse.lazy import NotPutOff, realized
 
 _INTERNAL = vars(nn.Module()).keys() - {"training"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
-from partita.device.lazy import Arguments, Deviated, Lazy, Node, NotPutOff, realized
-from partita.device.rowwise import IN_PLACE, PLAIN, RULES, is_view, sizes_of, tensors_in
-from partita.device.values import COUNT, Count, Slot, Values, autocast_of
+from partita.reuse.lazy import Arguments, Deviated, Lazy, Node, NotPutOff, realized
+from partita.reuse.rowwise import IN_PLACE, PLAIN, RULES, is_view, sizes_of, tensors_in
+from partita.reuse.values import COUNT, Count, Slot, Values, autocast_of
 
 
 @dataclass(eq=False)
