@@ -1,1 +1,1 @@
-"""What does not move, computed only once."""
+"""Computations without moving parameters, made only once."""
