@@ -69,6 +69,8 @@ class Call:
     def operation(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Put an operation off where each row is treated by itself; otherwise make it."""
         try:
+            if not args:  # The rules look for the tensor in the first place.
+                return self._make(func, args, options)
             if func in IN_PLACE or (func in RULES and options.pop("inplace", False)):
                 return self._change(IN_PLACE.get(func, func), args, options)
             return self._put_off(func, args, options)
