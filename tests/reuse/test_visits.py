@@ -17,6 +17,7 @@ from partita.device.store import DiskStore, MemoryStore
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
 from partita.methods.carried import sent_by
+from partita.methods.descent import descend
 from partita.methods.fedalt import LocalAlt
 from partita.methods.fedavg import LocalSGD
 from partita.methods.fedsim import LocalSim
@@ -347,3 +348,113 @@ def _contents(folder: Path) -> dict[str, bytes]:
         for file in sorted(folder.rglob("*"))
         if file.suffix in (".safetensors", ".parquet") or file.name == "summary.json"
     }
+
+
+@dataclass(frozen=True)
+class ChangedByData(LocalAlt):
+    """An update of one's own: while v moves, u is changed by way of `data`, which torch does not count."""
+
+    def __call__(self, model: Any, partition: Any, batches: Any, loss: Any) -> list[float]:
+        partition.let_move(model, "personal")
+        losses: list[float] = []
+        for _, batch in zip(range(9), batches, strict=False):
+            losses.append(loss(model, batch).item())
+            for parameter in model.stem.parameters():
+                parameter.data.mul_(0.9)
+        return losses
+
+
+def test_an_update_that_changes_a_layer_by_way_of_data_is_seen() -> None:
+    method = Method(local=ChangedByData, batch_size=BATCH, personal_epochs=EPOCHS)
+    trap = Trap(Deep, partition={"personal": "head.*"})
+    on, off = (Stand(trap, reuse=reuse, method=method) for reuse in (True, False))
+
+    assert same(on.visit(UPDATE), off.visit(UPDATE))
+
+
+class Scaled(nn.Module):
+    """A layer that divides by the largest value of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = self.layer(inputs)
+        return outputs / outputs.abs().amax()
+
+
+class OverBatch(nn.Module):
+    """A model whose stem mixes the examples of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = Scaled()
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.stem(inputs))
+
+
+def test_a_layer_that_mixes_examples_is_seen_on_a_small_first_device() -> None:
+    trap = Trap(OverBatch, partition={"personal": "head.*"})
+    sizes = {"a": 5, "b": SIZE}
+    on, off = (Stand(trap, reuse=reuse, sizes=sizes) for reuse in (True, False))
+
+    assert same(on.visit(device="b"), off.visit(device="b"))
+
+
+class Sharpened(nn.Module):
+    """A frozen layer with a setting that is no part of its state or of its description."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 16)
+        self.power = 1
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.tanh(self.layer(inputs)) ** self.power
+
+
+class WithSetting(nn.Module):
+    """A model with such a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.middle, self.head = Sharpened(), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(torch.relu(self.middle(self.stem(inputs))))
+
+
+@dataclass(frozen=True)
+class SquareForTheHead(LocalAlt):
+    """An update of one's own, with another setting of the frozen layer while the head moves."""
+
+    def __call__(self, model: Any, partition: Any, batches: Any, loss: Any) -> list[float]:
+        model.stem.power = 2
+        losses = descend({"personal": self.personal}, model, partition, batches, loss)
+        model.stem.power = 1
+        return losses + descend({"shared": self.shared}, model, partition, batches, loss)
+
+
+def test_rows_kept_with_another_setting_of_a_frozen_layer_are_not_taken() -> None:
+    trap = Trap(WithSetting, partition={"personal": "head.*", "frozen": "stem.*"})
+    method = Method(local=SquareForTheHead, batch_size=BATCH, personal_epochs=EPOCHS, shared_epochs=2)
+    on, off = (Stand(trap, reuse=reuse, method=method) for reuse in (True, False))
+
+    assert same(on.visit(UPDATE), off.visit(UPDATE))
+
+
+def by_keyword(model: Any, batch: Any) -> Tensor:
+    """Compute the loss with operations that are given their tensor by name."""
+    outputs = model.head(torch.relu(input=model.stem(batch[0])))
+    return nn.functional.cross_entropy(outputs, batch[1])
+
+
+def test_operations_that_are_given_their_tensor_by_name_leave_reuse_on() -> None:
+    trap = Trap(Deep, loss=by_keyword, partition={"personal": "head.*"})
+    on, off = (Stand(trap, reuse=reuse) for reuse in (True, False))
+
+    assert same(on.visit(), off.visit())
+    assert on.rows(number=1) == SIZE

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
 from partita.reuse.call import Call
-from partita.reuse.lazy import NotPutOff, realized
+from partita.reuse.lazy import Deviated, NotPutOff, realized
+from partita.reuse.rowwise import PLAIN
 
 _INTERNAL = vars(nn.Module()).keys() - {"training"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -48,6 +50,25 @@ class State:
 def _size(module: nn.Module) -> int:
     """Return how many attributes a module has."""
     return len(vars(module)) - ("forward" in vars(module))
+
+
+def _settings_of(module: nn.Module) -> str:
+    """Return the numbers and texts among the attributes of a module and those inside it."""
+    return repr(
+        [
+            (name, value)
+            for each in module.modules()
+            for name, value in vars(each).items()
+            if type(value) in PLAIN and name not in _INTERNAL
+        ]
+    )
+
+
+def _sums_of(module: nn.Module) -> list[float]:
+    """Return the sum of each tensor of a module and those inside it."""
+    tensors = [*module.parameters(), *module.buffers()]
+    sums = [tensor.detach().sum(dtype=torch.double) for tensor in tensors if tensor.is_floating_point()]
+    return torch.stack(sums).tolist() if sums else []
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -114,10 +135,20 @@ class Forward:
     def __init__(self, module: nn.Module, name: str, scope: Scope, *, is_constant: bool) -> None:
         modes = "".join("01"[each.training] for each in module.modules())
         self.module = module
-        self.label = " ".join([name, modes, repr(module)])
+        self.label = " ".join([name, modes, repr(module), _settings_of(module)])
         self.scope = scope
         self.is_constant = is_constant
         self.state = State(module)
+        self.sums = [] if is_constant else _sums_of(module)
+
+    def check(self) -> None:
+        """Raise where the module's tensors were changed by way of `data`, which leaves no mark on them.
+
+        Raises:
+            Deviated: they were, so that kept rows may have been the wrong ones.
+        """
+        if self.sums and self.state.holds() and _sums_of(self.module) != self.sums:
+            raise Deviated("a tensor is changed by way of `data`")
 
     @property
     def plain(self) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ positions. What precedes the first parameter that is not frozen is kept for late
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from partita.reuse.kept import Kept
 from partita.reuse.kept_rows import KeptRows
 from partita.reuse.lazy import realized
 from partita.reuse.plan import MOVING, Moving, Plan, Settling, replaced
-from partita.reuse.still import Scope
+from partita.reuse.still import Forward, Scope
 from partita.reuse.values import MIN_ROWS, Values
 from partita.tasks.task import LossFn, Task
 
@@ -73,6 +73,7 @@ class Reusing:
     _plan: Plan | None = None
     _refused: set[str] = field(default_factory=set)
     _patches: ExitStack = field(default_factory=ExitStack)
+    _forwards: Sequence[Forward] = ()
 
     def __post_init__(self) -> None:
         partition = self.visited.partition
@@ -119,7 +120,12 @@ class Reusing:
     def end(self) -> None:
         """Give the model's modules back their own `forward`."""
         self._patches.close()
-        self._plan = None
+        self._plan, self._forwards = None, ()
+
+    def check(self) -> None:
+        """Raise `Deviated` where something that was put off has changed without a mark."""
+        for forward in self._forwards:
+            forward.check()
 
     def _positions_of(self, model: nn.Module, batch: Batch) -> Tensor | None:
         if self._batch is None or batch is not self._batch[0] or model is not self.visited.model:
@@ -131,6 +137,7 @@ class Reusing:
         moving: Moving = frozenset(part for part, tensor in self._first.items() if tensor.requires_grad)
         if moving == self._moving:
             return
+        self.check()
         self.end()
         self.kept.forget()
         self._moving = moving
@@ -139,7 +146,7 @@ class Reusing:
             return
         several = self.visited.has_several_passes(moving)
         if forwards := plan.forwards(self.visited.model, self._scope, several=several):
-            self._plan = plan
+            self._plan, self._forwards = plan, list(forwards.values())
             self._refused |= plan.refused
             self._patches.enter_context(replaced(forwards))
 
@@ -235,6 +242,7 @@ class Reuses:
         reusing = Reusing(visited, plans, kept)
         try:
             yield reusing
+            reusing.check()
         finally:
             reusing.end()
         self._rows.put(visited.frozen, visited.device, kept)
