@@ -113,16 +113,18 @@ class Kept:
         return tensors | {f"whole.{name}": tensor for name, (tensor, _) in self.whole.items()}
 
     @staticmethod
-    def of(tensors: Mapping[str, Tensor]) -> "Kept":
-        """Return what `tensors` was made of."""
+    def of(tensors: Mapping[str, Tensor], accelerator: torch.device) -> "Kept":
+        """Return what `tensors` was made of, with values on an accelerator."""
         kept = Kept(int(tensors["size"]))
         for key, tensor in tensors.items():
             kind, _, name = key.partition(".")
             if kind == "rows":
                 strides = tuple(tensors[f"strides.{name}"].tolist()) or None
-                kept.rows[name] = _Rows(tensor, tensors[f"known.{name}"], strides, is_constant=True)
+                kept.rows[name] = _Rows(
+                    tensor.to(accelerator), tensors[f"known.{name}"], strides, is_constant=True
+                )
             elif kind == "whole":
-                kept.whole[name] = tensor, True
+                kept.whole[name] = tensor.to(accelerator), True
         return kept
 
     def forget(self) -> None:

@@ -8,9 +8,11 @@ import hashlib
 from collections import OrderedDict
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 
 from partita.data.cache import ExampleCache
+from partita.data.moving import CPU
 from partita.durable import make_folder, replace_file
 from partita.params import from_bytes, to_bytes
 from partita.protocol import DeviceId, key_of
@@ -34,19 +36,20 @@ class KeptRows:
         self._bytes = 0
         self._kept: OrderedDict[tuple[str, DeviceId], Kept] = OrderedDict()
 
-    def take(self, frozen: str, device: DeviceId, size: int) -> Kept:
+    def take(self, frozen: str, device: DeviceId, size: int, accelerator: torch.device = CPU) -> Kept:
         """Return what is kept of a device's examples with a frozen part, and let go of it.
 
         Args:
             frozen: the digest of the frozen part.
             device: the device.
             size: the number of its examples.
+            accelerator: where the visit computes.
         """
         kept = self._kept.pop((frozen, device), None)
         if kept is not None:
             self._bytes -= kept.nbytes
         elif self.folder is not None:
-            kept = _read(self._file(self.folder, frozen, device))
+            kept = _read(self._file(self.folder, frozen, device), accelerator)
         return kept if kept is not None and kept.size == size else Kept(size)
 
     def put(self, frozen: str, device: DeviceId, kept: Kept) -> None:
@@ -69,14 +72,14 @@ class KeptRows:
         return folder / f"{key_of(device)}.{frozen[:16]}.rows"
 
 
-def _read(file: Path) -> Kept | None:
+def _read(file: Path, accelerator: torch.device) -> Kept | None:
     """Return the rows in a file; None where there is none, or it is damaged."""
     try:
         content = file.read_bytes()
         length = len(_digest(b""))
         if content[:length] != _digest(content[length:]):
             return None
-        return Kept.of(from_bytes(content[length:]))
+        return Kept.of(from_bytes(content[length:]), accelerator)
     except (FileNotFoundError, SafetensorError):
         return None
 

@@ -67,7 +67,7 @@ def _settings_of(module: nn.Module) -> str:
 def _sums_of(module: nn.Module) -> list[float]:
     """Return the sum of each tensor of a module and those inside it."""
     tensors = [*module.parameters(), *module.buffers()]
-    sums = [tensor.detach().sum(dtype=torch.double) for tensor in tensors if tensor.is_floating_point()]
+    sums = [tensor.detach().sum().double() for tensor in tensors if tensor.is_floating_point()]
     return torch.stack(sums).tolist() if sums else []
 
 

@@ -238,7 +238,8 @@ class Reuses:
         ):
             yield Plainly()
             return
-        kept = self._rows.take(visited.frozen, visited.device, visited.size)
+        accelerator = next(visited.model.parameters()).device
+        kept = self._rows.take(visited.frozen, visited.device, visited.size, accelerator)
         reusing = Reusing(visited, plans, kept)
         try:
             yield reusing
