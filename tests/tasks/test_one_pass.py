@@ -1,10 +1,12 @@
 """One forward pass for loss and predictions: fewer calls, and the numbers of two passes."""
 
 import copy
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -282,6 +284,28 @@ class GradMode(Net):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs) + (1 if torch.is_grad_enabled() else 0)
+
+
+class Skipping(Net):
+    """A model that draws a number of Python's, which changes its output only now and then."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * (2 if self.draws.random() < 0.3 else 1)
+
+    draws: Any = random
+
+
+@pytest.mark.parametrize("draws", [random, np.random])
+def test_random_numbers_that_seldom_change_the_output_are_drawn_twice(draws: Any) -> None:
+    model, twin = Skipping(), Skipping()
+    model.draws = twin.draws = draws
+    draws.seed(6)  # The first two numbers change nothing, later ones do.
+    expected = two_passes(task_of(), twin)
+    draws.seed(6)
+
+    measures = measure(task_of(), model, TensorRows())
+
+    assert {name: measures[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("kind", [Noisy, Alternating, Counting, InPlace, GradMode])

@@ -5,13 +5,11 @@ changes a tensor or an attribute, lets a value escape to Python, returns anythin
 example, or computes a row with other bits in another batch.
 """
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -19,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from partita.reuse.rowwise import FACTS, tensors_in
 from partita.reuse.still import State
+from partita.tasks.build import random_state
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Trial:
         return result
 
     def _watch(self, run: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        entered, state, draws = tensors_in((args, options)), State(self.module), _random_state()
+        entered, state, draws = tensors_in((args, options)), State(self.module), random_state()
         versions = [tensor._version for tensor in entered]  # noqa: SLF001
         escapes, counter = _Escapes(), FlopCounterMode(display=False)
         with escapes, counter:
@@ -94,7 +93,7 @@ class Trial:
         memory = {tensor.untyped_storage().data_ptr() for tensor in entered}
         returned = tensors_in(result)
         reasons = {
-            "draws random numbers": _random_state() != draws,
+            "draws random numbers": random_state() != draws,
             "changes its tensors or attributes": not state.holds(),
             "changes its inputs": versions != [t._version for t in entered],  # noqa: SLF001
             "lets values escape to Python": escapes.found,
@@ -142,12 +141,6 @@ def _has_rows(result: Any, rows: int) -> bool:
         type(value) is Tensor and value.dim() > 0 and len(value) == rows and not value.requires_grad
         for value in tensors
     )
-
-
-def _random_state() -> tuple[Any, ...]:
-    cuda = [state.tolist() for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_initialized() else []
-    kind, keys, *others = np.random.get_state()
-    return (torch.default_generator.get_state().tolist(), cuda, random.getstate(), kind, list(keys), *others)
 
 
 def same_rows(first: Sequence[Rows], positions: Tensor, second: Sequence[Rows], others: Tensor) -> str:

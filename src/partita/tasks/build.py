@@ -4,6 +4,7 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -100,6 +101,14 @@ def seed_everything(seed: int, accelerator: torch.device | None = None) -> None:
         torch.mps.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def random_state() -> tuple[Any, ...]:
+    """Return the state of all random numbers, by which it is seen whether some were drawn."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    states = [state.numpy().tobytes() for state in (torch.default_generator.get_state(), *cuda)]
+    kind, keys, *others = np.random.get_state()
+    return (*states, random.getstate(), kind, np.asarray(keys).tobytes(), *others)
 
 
 @contextmanager

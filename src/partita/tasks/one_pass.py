@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from partita.partition.tensors import look_inside
+from partita.tasks.build import random_state
 from partita.tasks.leaves import NotPlain, detached, have_same_bits, leaves_of, versions_of
 
 Compute = Callable[[], Any]
@@ -118,10 +119,9 @@ class OnePass:
         return forward
 
     def _note(self, model: nn.Module, call: _Call, compute: Compute) -> Any:
-        random = torch.default_generator.get_state()
+        before = random_state()
         output = compute()
-        draws = not torch.equal(random, torch.default_generator.get_state())
-        if not draws and _conditions(model) == call.conditions:
+        if random_state() == before and _conditions(model) == call.conditions:
             with suppress(NotPlain, RuntimeError):
                 self._notes.append(_Note(call, detached(output), versions_of(leaves_of(output))))
         return output
