@@ -39,7 +39,8 @@ from partita.protocol import (
     derive_seed,
 )
 from partita.reuse.lazy import Deviated
-from partita.reuse.visits import Plainly, Reuses, Reusing, Visited
+from partita.reuse.visit import Plainly, Reusing, Visited
+from partita.reuse.visits import Reuses
 from partita.tasks.build import seed_everything
 from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task

@@ -86,6 +86,10 @@ class Plan:
         }
 
 
+NOTHING = Plan()
+"""Nothing is put off."""
+
+
 @dataclass(frozen=True)
 class Settling:
     """Settles the plans of one model."""

@@ -28,7 +28,8 @@ from partita.methods.method import Finetuning, Method
 from partita.params import change_in_bytes, size_in_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import Stage
-from partita.reuse.visits import MAX_VISIT_BYTES, wanted_plans
+from partita.reuse.visit import MAX_VISIT_BYTES
+from partita.reuse.visits import wanted_plans
 from partita.tasks.build import split_by_stage
 from partita.training.costs import CostModel, same_gradients
 from partita.training.plan import Plan
