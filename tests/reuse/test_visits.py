@@ -28,7 +28,7 @@ from partita.models.full import full
 from partita.params import cloned, digest_of
 from partita.partition import Partition, Personalization, Regularization
 from partita.protocol import Finetune, Order, Pace, Reply, Stage, Start, Update
-from partita.reuse import plan as reuse_plan
+from partita.reuse import settling
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
 from reuse_traps import HOARD, ROWS, TRAPS, Counted, Net, Trap, cross_entropy
@@ -42,7 +42,7 @@ UPDATE = Update(personal=Pace(lr=0.1, epochs=EPOCHS), shared=Pace(lr=0.1, epochs
 @pytest.fixture(autouse=True)
 def _small_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let small models count as large, and count anew."""
-    monkeypatch.setattr(reuse_plan, "MIN_OPERATIONS", 0)
+    monkeypatch.setattr(settling, "MIN_OPERATIONS", 0)
     ROWS.clear()
     HOARD.clear()
     yield

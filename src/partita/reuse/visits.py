@@ -17,7 +17,8 @@ from partita.methods.method import Finetuning, Method
 from partita.partition import Partition, Personalization
 from partita.protocol import DeviceId
 from partita.reuse.kept_rows import KeptRows
-from partita.reuse.plan import MOVING, NOTHING, Moving, Plan, Settling
+from partita.reuse.plan import MOVING, NOTHING, Moving, Plan
+from partita.reuse.settling import Settling
 from partita.reuse.values import MIN_ROWS
 from partita.reuse.visit import Plainly, Reusing, Visited
 from partita.tasks.task import Task

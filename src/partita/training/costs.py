@@ -20,7 +20,8 @@ from partita.methods.carried import LocalFn, kept_by, sent_by
 from partita.params import change_in_bytes, size_in_bytes, to_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import DeviceId, derive_seed
-from partita.reuse.plan import Moving, Plan, Settling
+from partita.reuse.plan import Moving, Plan
+from partita.reuse.settling import Settling
 from partita.reuse.values import MIN_ROWS
 from partita.tasks.build import build_model, one_thread, seeded
 from partita.tasks.task import Task
