@@ -95,6 +95,7 @@ def test_an_exception_in_a_visit_is_raised_as_in_a_run_in_one_process(
     assert "test_workers.py, line" in described(error)
     assert getattr(error, "__notes__", None) == getattr(expected, "__notes__", None)
     assert type(error.__cause__) is type(expected.__cause__)
+    assert getattr(error, "code", None) == getattr(expected, "code", None), "the exit code of the command"
 
 
 def test_text_log_records_and_warnings_of_visits_appear_in_this_process(
@@ -104,6 +105,8 @@ def test_text_log_records_and_warnings_of_visits_appear_in_this_process(
         if os.getpid() != parent:
             sys.stdout.write("a line\nanother")
             sys.stdout.flush()
+            sys.stdout.buffer.write("bytés\n".encode(sys.stdout.encoding))
+            os.write(sys.stdout.fileno(), b"")
             sys.stderr.write("an error\n")
             logging.getLogger("mine").warning("a record of %d", len(batch[1]))
             warnings.warn("a Python warning", RuntimeWarning, stacklevel=1)
@@ -116,6 +119,7 @@ def test_text_log_records_and_warnings_of_visits_appear_in_this_process(
 
     printed = capsys.readouterr()
     assert "a line\nanother" in printed.out
+    assert "bytés\n" in printed.out
     assert "an error\n" in printed.err
     assert "a record of 4" in [record.getMessage() for record in caplog.records if record.name == "mine"]
     # Once, as in one process, though every worker has given it.
@@ -302,6 +306,12 @@ def test_a_time_limit_in_one_process_is_refused() -> None:
         run(affine_task(), timeout=5)
     with pytest.raises(ValueError, match="Give `executor`, or `workers` and `timeout`, not both"):
         run(affine_task(), workers=2, executor=object())
+
+
+@pytest.mark.parametrize("workers", [2.5, "all", True, None])
+def test_a_number_of_workers_that_is_not_whole_is_refused(workers: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^`workers` must be a whole number, got {workers!r}\.$"):
+        Execution(workers=workers)
 
 
 def test_some_cores_can_be_used() -> None:
