@@ -162,3 +162,23 @@ def test_unseen_devices_that_fail_are_a_warning_and_most_of_them_a_failed_stage(
     else:
         assert told[0] == f"{stage}: 5 of 5 unseen devices failed in it (d1: Broken)"
         assert told[1].startswith(f"{many} round (d1: Broken.; d5: Broken.; d6: Broken.; the others are in")
+
+
+def test_a_device_whose_evaluation_failed_is_not_said_to_lack_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = Visitor._evaluate
+
+    def fail(self: Visitor, bench: Any, order: Order, *more: Any) -> Any:
+        if order.device == "d1":
+            raise CannotDo("Broken.")
+        return evaluate(self, bench, order, *more)
+
+    monkeypatch.setattr(Visitor, "_evaluate", fail)
+    task = affine_task()
+
+    pipeline(task, Partition(task.model(), personal="offset"), Plan(), out=tmp_path / "run")
+
+    told = warnings_of(RunFolder(tmp_path / "run"))
+    assert told[0] == "1 device failed in at least one round (d1: Broken.)"
+    assert told[1].endswith(" (d1: its evaluation failed: Broken)")
