@@ -164,13 +164,14 @@ def test_unseen_devices_that_fail_are_a_warning_and_most_of_them_a_failed_stage(
         assert told[1].startswith(f"{many} round (d1: Broken.; d5: Broken.; d6: Broken.; the others are in")
 
 
-def test_a_device_whose_evaluation_failed_is_not_said_to_lack_examples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failing", [1, 4])
+def test_evaluations_that_fail_are_a_warning_and_most_of_them_a_failed_stage(
+    tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluate = Visitor._evaluate
 
     def fail(self: Visitor, bench: Any, order: Order, *more: Any) -> Any:
-        if order.device == "d1":
+        if order.device in list(task.devices)[:failing]:
             raise CannotDo("Broken.")
         return evaluate(self, bench, order, *more)
 
@@ -179,6 +180,12 @@ def test_a_device_whose_evaluation_failed_is_not_said_to_lack_examples(
 
     pipeline(task, Partition(task.model(), personal="offset"), Plan(), out=tmp_path / "run")
 
-    told = warnings_of(RunFolder(tmp_path / "run"))
-    assert told[0] == "1 device failed in at least one round (d1: Broken.)"
-    assert told[1].endswith(" (d1: its evaluation failed: Broken)")
+    run = RunFolder(tmp_path / "run")
+    told, first = warnings_of(run), next(iter(task.devices))
+    assert len(task.devices) == 6
+    assert run.has_failed_stage == (failing == 4)
+    if failing == 1:
+        assert told[0] == f"1 device failed in at least one round ({first}: Broken.)"
+        assert told[1].endswith(f" ({first}: its evaluation failed: Broken)")
+    else:
+        assert f"4 of 6 devices failed in it ({first}: Broken)" in told[0]
