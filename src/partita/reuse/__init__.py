@@ -1,0 +1,1 @@
+"""What does not move, computed only once."""
