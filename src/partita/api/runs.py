@@ -1,7 +1,7 @@
 """Runs from Python: `run` trains a split model with one method, `pipeline` runs all stages."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 
@@ -43,6 +43,7 @@ def pipeline(
     timeout: float = 0.0,
     accelerator: str = "auto",
     precision: Precision = "float32",
+    reuse: bool | Literal["disk"] = True,
 ) -> Result:
     """Run a plan's stages and return the result.
 
@@ -61,10 +62,13 @@ def pipeline(
             limit.
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
+        reuse: whether what does not move is computed only once; "disk" also keeps it in the folder `out`.
     """
     if executor is not None and (workers, timeout) != (1, 0.0):
         raise ValueError("Give `executor`, or `workers` and `timeout`, not both.")
-    execution = Execution(workers=workers, timeout=timeout, accelerator=accelerator, precision=precision)
+    execution = Execution(
+        workers=workers, timeout=timeout, accelerator=accelerator, precision=precision, reuse=reuse
+    )
     check_available(execution)
     own = personalization_of(partition)
     plan.check(task.devices.ids)
@@ -74,6 +78,8 @@ def pipeline(
     folder = None if out is None else RunFolder(out)
     if folder is None and resume:
         raise ValueError("`resume=True` needs `out`, the folder of the run to resume.")
+    if folder is None and reuse == "disk":
+        raise ValueError("`reuse='disk'` needs `out`, the folder to keep rows in.")
     if folder is not None and folder.path.exists() and not resume:
         raise FileExistsError(f"`{folder.path}` already exists: give another `out`, or `resume=True`.")
     with run_progress(progress, watch) as watcher:
@@ -112,7 +118,7 @@ def _run_in_folder(
     ):
         _write_config(folder, own, plan, execution, seed=seed)
         write_derived(folder, task)
-        write_costs(folder, task, own, plan, seed=seed)
+        write_costs(folder, task, own, plan, seed=seed, execution=execution)
         task.skipped.log_to(folder.skipped_file)
         Pipeline(task, own, plan, seed=seed, executor=devices, journal=journal).run(watch)
     return folder
@@ -124,6 +130,7 @@ def _write_config(
     """Write what a config can say of a run that was started in Python, so that its report can be written."""
     values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
     values |= {"accelerator": execution.accelerator, "precision": execution.precision}
+    values["reuse"] = execution.reuse
     replace_file(folder.config_file, tomli_w.dumps(values).encode())
 
 
@@ -144,6 +151,7 @@ def run(
     timeout: float = 0.0,
     accelerator: str = "auto",
     precision: Precision = "float32",
+    reuse: bool | Literal["disk"] = True,
 ) -> Result:
     """Train a split model from its initial values with one method, and return the result.
 
@@ -164,9 +172,11 @@ def run(
             limit.
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
+        reuse: whether what does not move is computed only once; "disk" also keeps it in the folder `out`.
     """
     cohort = devices_per_round or min(10, len(task.devices))
     plan = Plan(personalize=Training(method=method, rounds=rounds, devices_per_round=cohort))
     where: dict[str, Any] = {"out": out, "resume": resume, "executor": executor}
     where |= {"workers": workers, "timeout": timeout, "accelerator": accelerator, "precision": precision}
+    where["reuse"] = reuse
     return pipeline(task, partition, plan, seed=seed, watch=watch, progress=progress, **where)

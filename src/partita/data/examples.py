@@ -118,6 +118,10 @@ class Shuffled:
     """Asked at the beginning of a pass whose last batch has one example: whether to leave it out."""
 
     def __iter__(self) -> Iterator[Batch]:
+        return (batch for _, batch in self.with_positions())
+
+    def with_positions(self) -> Iterator[tuple[Tensor, Batch]]:
+        """Yield the same batches, each with the positions of its examples."""
         while True:
             permutation = torch.randperm(len(self.examples), generator=self.generator)
             is_one = len(permutation) <= self.batch_size
@@ -125,7 +129,7 @@ class Shuffled:
             if len(batches[-1]) == 1 and self.leaves_out_one():
                 batches = batches[:-1]
             for positions in batches:
-                yield self.examples.batch_at(positions)
+                yield positions, self.examples.batch_at(positions)
 
 
 def batches_per_epoch(examples: Examples, batch_size: int) -> int:

@@ -16,8 +16,9 @@ class Computing:
     a worker on each), cuda:N or mps."""
     precision: Precision = "float32"
     """Precision of the forward and backward pass; parameters are float32 in either case."""
-    reuse: bool = True
-    """Whether a visit computes what precedes the first parameter that moves only once."""
+    reuse: bool | Literal["disk"] = True
+    """Whether visits compute only once what precedes the first parameter that moves, and a run what precedes
+    the first that is not frozen; with `disk` the latter is kept in the run's folder until it is finished."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?|mps", str(self.accelerator)):
@@ -25,5 +26,7 @@ class Computing:
                 "`accelerator` must be 'auto', 'cpu', 'cuda', 'cuda:N', such as 'cuda:0', or 'mps', got "
                 f"{self.accelerator!r}."
             )
+        if not (isinstance(self.reuse, bool) or self.reuse == "disk"):
+            raise ValueError(f"`reuse` must be true, false or 'disk', got {self.reuse!r}.")
         if self.precision not in get_args(Precision):
             raise ValueError(f"`precision` must be 'float32' or 'bf16', got {self.precision!r}.")

@@ -4,7 +4,9 @@ The personal part comes from the device's own store and goes back there. The rep
 the shared part, a weight and metrics; it has no field in which v could leave.
 """
 
+import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from statistics import fmean
 
 import torch
@@ -16,7 +18,7 @@ from partita.device.penalties import with_penalties
 from partita.device.placement import Placement, in_precision
 from partita.device.roles import Role
 from partita.device.settings import Computing
-from partita.device.store import Store, check_shapes
+from partita.device.store import DiskStore, Store, check_shapes
 from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
@@ -24,10 +26,25 @@ from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
 from partita.params import Params, change_of, cloned, copy_into, is_finite, shapes_of
 from partita.partition import Part, Partition, Personalization
-from partita.protocol import Evaluate, Failure, Finetune, Measures, Order, Reply, Stage, Update, derive_seed
+from partita.protocol import (
+    DeviceId,
+    Evaluate,
+    Failure,
+    Finetune,
+    Measures,
+    Order,
+    Reply,
+    Stage,
+    Update,
+    derive_seed,
+)
+from partita.reuse.lazy import Deviated
+from partita.reuse.visits import Plainly, Reuses, Reusing, Visited
 from partita.tasks.build import seed_everything
 from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task
+
+logger = logging.getLogger(__name__)
 
 _DEFAULT = Computing()
 
@@ -64,6 +81,14 @@ class Visitor:
         self.seed = seed
         self._place = Placement(self.accelerator)
         self._workbenches = Workbenches(task, seed=seed, accelerator=self.accelerator)
+        folder = store.rows_folder if computing.reuse == "disk" and isinstance(store, DiskStore) else None
+        self._reuses = Reuses(
+            self.task,
+            self._examples,
+            seed=seed,
+            is_off=not computing.reuse,
+            folder=folder,
+        )
         self._starts: dict[str, Params] = {}
         self.warn: Warn = Warnings()
 
@@ -71,18 +96,27 @@ class Visitor:
         """Carry out one order, with a seed of its own; the caller restores its random state."""
         bench = self._workbench(order)
         try:
-            seed_everything(self._seed(order), self.accelerator)
             if order.counted is not None:
                 self.store.commit(order.counted, [order.device], [order.device])
-            kept = self._load(bench, order)
-            return self._work(bench, order, kept)
+            return self._visit(bench, order)
         except (Diverged, CannotDo) as error:
             return Failure(device=order.device, reason=str(error))
         except Exception as error:
             error.add_note(f"On device {order.device!r}, in round {order.round} of `{order.stage}`.")
             raise
 
-    def _work(self, bench: Workbench, order: Order, kept: Params) -> Reply:
+    def _visit(self, bench: Workbench, order: Order) -> Reply:
+        """Carry out the work; again, and computing everything, where reuse turns out not to be possible."""
+        try:
+            return self._work(bench, order)
+        except Deviated as deviation:
+            logger.debug("The visit of %r computes everything: %s.", order.device, deviation)
+            with self._reuses.off():
+                return self._work(bench, order)
+
+    def _work(self, bench: Workbench, order: Order) -> Reply:
+        seed_everything(self._seed(order), self.accelerator)
+        kept = self._load(bench, order)
         match order.work:
             case Update():
                 return self._update(bench, order, order.work, self._carried(bench, order, kept))
@@ -94,15 +128,15 @@ class Visitor:
     def _update(self, bench: Workbench, order: Order, work: Update, carried: Carried) -> Reply:
         method = self.roles[order.stage].method
         examples = self._training(order)
-        update = make_update(
-            method.local,
-            personal=count_steps(method, work.personal, examples),
-            shared=count_steps(method, work.shared, examples),
-            carried=carried,
-        )
+        personal = count_steps(method, work.personal, examples)
+        shared = count_steps(method, work.shared, examples)
+        update = make_update(method.local, personal=personal, shared=shared, carried=carried)
         batches = self._batches(bench, order, method, examples)
         expected = bench.partition.shapes("personal") | shapes_of(carried.kept)
-        losses = update(bench.model, bench.partition, batches, self._loss(bench, order))
+        counts: dict[Part, int] = {"personal": personal.count, "shared": shared.count}
+        with self._reusing(bench, order, method.batch_size, examples, counts) as reuse:
+            loss = reuse.loss(self._loss(bench, order))
+            losses = update(bench.model, bench.partition, reuse.batches(batches), loss)
         parts = bench.parts
         # Writing v takes twice its memory, so it comes before the change of u is made.
         if method.stateful:
@@ -117,7 +151,10 @@ class Visitor:
         examples = self._training(order)
         moves: dict[Part, Steps] = {"personal": count_steps(finetuning, work.personal, examples)}
         batches = self._batches(bench, order, finetuning, examples)
-        losses = descend(moves, bench.model, bench.partition, batches, self._loss(bench, order))
+        counts: dict[Part, int] = {part: steps.count for part, steps in moves.items()}
+        with self._reusing(bench, order, finetuning.batch_size, examples, counts) as reuse:
+            loss = reuse.loss(self._loss(bench, order))
+            losses = descend(moves, bench.model, bench.partition, reuse.batches(batches), loss)
         self._save(bench.parts.personal, order, bench.partition.shapes("personal"))
         return _reply(order, len(examples), _training_measures(examples, losses))
 
@@ -184,11 +221,26 @@ class Visitor:
             self.store.save(order.device, order.label, personal)
 
     def _training(self, order: Order) -> Examples:
-        split = self.task.devices[order.device].get("train", ())
-        examples = self._place.examples(order.device, "train", split)
+        examples = self._examples(order.device)
         if not len(examples):
             raise CannotDo("The device has no training examples.")
         return examples
+
+    def _examples(self, device: DeviceId) -> Examples:
+        return self._place.examples(device, "train", self.task.devices[device].get("train", ()))
+
+    def _reusing(
+        self,
+        bench: Workbench,
+        order: Order,
+        batch_size: int,
+        examples: Examples,
+        steps: Mapping[Part, int],
+    ) -> AbstractContextManager[Reusing | Plainly]:
+        own = bench.personalization
+        return self._reuses.visit(
+            Visited(order.device, bench.model, own, bench.frozen, batch_size, len(examples), steps)
+        )
 
     def _batches(
         self, bench: Workbench, order: Order, settings: Method | Finetuning, examples: Examples
@@ -215,11 +267,20 @@ class Visitor:
             to=self._place.to,
         )
 
+    def _workbench(self, order: Order) -> Workbench:
+        role = self.roles[order.stage]
+        own = role.personalization.on(order.device)
+        if isinstance(order.work, Evaluate) or self._reuses.is_off:
+            return self._workbenches.find(order, own)
+        settings = role.method if isinstance(order.work, Update) else role.finetuning
+        if self._reuses.is_settled(own, settings):
+            return self._workbenches.find(order, own)
+        bench = self._workbenches.find(order, own, is_new=True)
+        self._reuses.settle(bench.model, bench.personalization, settings)
+        return bench
+
     def _seed(self, order: Order) -> int:
         return derive_seed(self.seed, order.stage, order.round, order.device)
-
-    def _workbench(self, order: Order) -> Workbench:
-        return self._workbenches.find(order, self.roles[order.stage].personalization.on(order.device))
 
 
 def _reply(order: Order, weight: int, measures: Measures, change: Params | None = None) -> Reply:

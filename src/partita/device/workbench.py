@@ -63,8 +63,8 @@ class Workbenches:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, order: Order, own: Personalization) -> Workbench:
-        """Return the workbench of a device's model, built where it is not kept.
+    def find(self, order: Order, own: Personalization, *, is_new: bool = False) -> Workbench:
+        """Return the workbench of a device's model, built where it is not kept or must be a new one.
 
         Raises:
             ValueError: the frozen part of the model is not the server's.
@@ -72,7 +72,7 @@ class Workbenches:
         if order.start.pretrained is not None:
             self._pretrained[order.start.frozen] = order.start.pretrained
         bench = self._kept.pop(id(own), None)
-        if bench is None:
+        if bench is None or is_new:
             bench = self._build(order, own)
             if len(self._kept) == _MAX_WORKBENCHES:
                 del self._kept[next(iter(self._kept))]

@@ -35,8 +35,9 @@ def fingerprint_of(
         "personalize": _text(plan.training(Stage.PERSONALIZED)),
         "finetune": _text(plan.finetune),
         "evaluate": _text(plan.evaluate),
-        # The default does not count, so that older runs can be resumed.
+        # Defaults do not count, so that older runs can be resumed.
         **({"precision": computing.precision} if computing.precision != SERIAL.precision else {}),
+        **({} if computing.reuse else {"reuse": "false"}),
     }
 
 

@@ -47,6 +47,8 @@ class RunFolder:
         self.report_file = self.path / "report.html"
         self.shared_folder = self.path / "shared"
         self.personal_folder = self.path / "personal"
+        self.reuse_folder = self.path / "reuse"
+        """With `reuse = "disk"`, rows that devices compute only once, while the run is not finished."""
         self.figures_folder = self.path / "figures"
         self.tables_folder = self.path / "tables"
         self.tensorboard_folder = self.path / "tensorboard"

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -216,6 +217,7 @@ class FolderJournal:
             path.unlink()
         if self._committed.get("finished"):
             self.folder.rows_file.unlink(missing_ok=True)
+            shutil.rmtree(self.folder.reuse_folder, ignore_errors=True)
 
     def _write_commit(self, content: dict[str, Any]) -> None:
         before, self._committed = self._committed, content

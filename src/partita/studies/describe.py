@@ -15,8 +15,10 @@ from partita.config.schema import Config, PartitionConfig
 from partita.config.tasks import build_task
 from partita.errors import ConfigError
 from partita.methods import registry
+from partita.methods.carried import LocalFn
 from partita.models.parts import partition_names
 from partita.models.start import LoadReport
+from partita.partition import Personalization
 from partita.tasks.build import initial_model
 from partita.training.costs import CostModel, Costs, cost_model_of
 from partita.training.visit_memory import visit_of_one_example
@@ -68,20 +70,28 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
     with own_code("`partition.adapter_width`"):
         own.kinds(task.devices.ids)
     with own_code("`personalize.method`"):
-        own_costs = {**costs.costs(own, local), **visit_of_one_example(costs, own, local)}
+        own_costs = {**_costs(costs, own, local, config), **visit_of_one_example(costs, own, local)}
     frozen = frozen_patterns(config.partition, costs.model)
     others = replace(config.partition, shared="rest", frozen=frozen, untie=True)
     partitions = {
-        name: own_costs if name == chosen else _named(replace(others, personal=name), costs) for name in names
+        name: own_costs if name == chosen else _named(replace(others, personal=name), costs, config)
+        for name in names
     }
     if chosen not in names:
         partitions[chosen if isinstance(chosen, str) else ", ".join(chosen) or "[]"] = own_costs
     return Description(type(costs.model).__name__, len(task.devices), start, partitions, notes)
 
 
-def _named(settings: PartitionConfig, costs: CostModel) -> Costs:
+def _costs(costs: CostModel, own: Personalization, local: LocalFn, config: Config) -> Costs:
+    if not config.reuse:
+        return costs.costs(own, local)
+    return {**costs.costs(own, local), "reuse": costs.reuse(own, config.personalize.batch_size)}
+
+
+def _named(settings: PartitionConfig, costs: CostModel, config: Config) -> Costs:
     """Return the costs of a named partition, an `error` where it does not fit the model."""
     try:
-        return costs.costs(build_partition(settings, costs.model), registry.find(registry.REFERENCE).update)
+        own = build_partition(settings, costs.model)
+        return _costs(costs, own, registry.find(registry.REFERENCE).update, config)
     except ConfigError as error:
         return {"error": str(error)}

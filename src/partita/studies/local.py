@@ -95,12 +95,20 @@ def write_derived(folder: RunFolder, task: Task) -> None:
         replace_file(folder.derived_file, derived_bytes(task.derived))
 
 
-def write_costs(folder: RunFolder, task: Task, own: Personalization, plan: Plan, *, seed: int) -> None:
+def write_costs(
+    folder: RunFolder,
+    task: Task,
+    own: Personalization,
+    plan: Plan,
+    *,
+    seed: int,
+    execution: Execution = SERIAL,
+) -> None:
     """Write what the run's partition costs a device, for its report, unless that has been written."""
     if folder.costs_file.exists():
         return
     training = plan.training(Stage.PERSONALIZED)
     local = training.method.local if training else registry.find(registry.REFERENCE).update
     model = cost_model_of(task, seed=seed)
-    costs = {**model.costs(own, local), **visit_costs(model, own, plan)}
+    costs = {**model.costs(own, local), **visit_costs(model, own, plan, reuse=bool(execution.reuse))}
     replace_file(folder.costs_file, json.dumps(costs, indent=1).encode())

@@ -183,7 +183,9 @@ def _run(
     store = DiskStore(folder.personal_folder)
     try:
         built.task.skipped.log_to(folder.skipped_file)
-        write_costs(folder, built.task, built.personalization, built.plan, seed=seed)
+        write_costs(
+            folder, built.task, built.personalization, built.plan, seed=seed, execution=built.execution
+        )
         with Watchers(boards, then=watch) as watchers, make_executor(run, store) as executor:
             pipeline = Pipeline(
                 built.task, built.personalization, built.plan, seed=seed, executor=executor, journal=journal

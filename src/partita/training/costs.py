@@ -20,6 +20,8 @@ from partita.methods.carried import LocalFn, kept_by, sent_by
 from partita.params import change_in_bytes, size_in_bytes, to_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import DeviceId, derive_seed
+from partita.reuse.plan import Moving, Plan, Settling
+from partita.reuse.values import MIN_ROWS
 from partita.tasks.build import build_model, one_thread, seeded
 from partita.tasks.task import Task
 
@@ -78,6 +80,38 @@ class CostModel:
             return costs | {"backprop_bytes": None, "memory_bytes": None, "reason": reason}
         memory = 3 * shared + 2 * personal + frozen + saved
         return costs | {"backprop_bytes": saved, "memory_bytes": memory}
+
+    def reuse(self, personalization: Personalization, batch_size: int) -> dict[str, Any]:
+        """Return what is computed only once while each part moves alone, by part.
+
+        `begins` is the module from which on everything is computed in every step, and `kept_bytes` the memory
+        that an example takes; where nothing is reused, there is a `reason`. Where devices differ, it is that
+        of the first.
+        """
+        own = personalization.on(self.task.devices.ids[0])
+        found: dict[str, Any] = {}
+        with same_gradients(self.model):
+            for part in ("personal", "shared"):
+                if own.partition.trained(part):
+                    plan = self.plan(own, frozenset({part}), batch_size)
+                    kept = {"begins": plan.begins, "kept_bytes": plan.bytes_per_example}
+                    found[part] = kept if plan.modules else {"reason": plan.reason}
+        return found
+
+    def plan(self, own: Personalization, moving: Moving, batch_size: int) -> Plan:
+        """Return what visits compute only once while some parts move."""
+        if batch_size < MIN_ROWS or self.examples is None:
+            return Plan(reason=f"batches have fewer than {MIN_ROWS} examples")
+        settling = Settling(
+            self.prepare(own),
+            own.partition,
+            self.task.loss,
+            self.examples,
+            batch_size,
+            self.seed,
+            is_outline=True,
+        )
+        return settling.plan(moving)
 
     def prepare(self, own: Personalization) -> nn.Module:
         """Return the model as a partition needs it; it holds the tensors of the plain one."""

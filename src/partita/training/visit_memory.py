@@ -6,7 +6,9 @@ received, the tensors that the method keeps and sends besides, and the largest o
 - a step: the gradients of the parts that move in it, the state of their optimizer, and what backpropagation
   needs for the largest batch, as autograd saves it;
 - writing what the device keeps: twice its size, as it is and as a file;
-- the change of what is sent.
+- the change of what is sent;
+
+to which the rows are added that the largest device computes only once and keeps.
 
 The largest stage of a run counts. The paper's formula has the gradients of both parts, also where they move
 one after the other.
@@ -26,12 +28,15 @@ from partita.methods.method import Finetuning, Method
 from partita.params import change_in_bytes, size_in_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import Stage
+from partita.reuse.visits import MAX_VISIT_BYTES, wanted_plans
 from partita.tasks.build import split_by_stage
 from partita.training.costs import CostModel, same_gradients
 from partita.training.plan import Plan
 
 
-def visit_costs(costs: CostModel, personalization: Personalization, plan: Plan) -> dict[str, Any]:
+def visit_costs(
+    costs: CostModel, personalization: Personalization, plan: Plan, *, reuse: bool = True
+) -> dict[str, Any]:
     """Return the peak memory of a run's visits, `visit_bytes`, for a batch of `visit_examples`.
 
     Both are None where no device trains, or where it cannot be counted: then there is a `visit_reason`.
@@ -44,7 +49,8 @@ def visit_costs(costs: CostModel, personalization: Personalization, plan: Plan) 
             for stage, settings in _trained(plan):
                 examples = _largest_batch(costs, settings.batch_size)
                 for own, _, _ in splits[stage].kinds(costs.task.devices.ids):
-                    found.append((_visit_bytes(costs, own, settings, examples), examples))
+                    kept = _kept_bytes(costs, own, settings) if reuse else 0
+                    found.append((_visit_bytes(costs, own, settings, examples) + kept, examples))
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return {"visit_bytes": None, "visit_examples": None, "visit_reason": reason}
@@ -123,6 +129,16 @@ def _step_bytes(
     parts = own.partition.of(model)
     moving = [tensor for part in moves for tensor in getattr(parts, part).values() if tensor.requires_grad]
     return sum(tensor.nbytes for tensor in moving) + state_bytes(optimizer, moving) + backward
+
+
+def _kept_bytes(costs: CostModel, own: Personalization, settings: Method | Finetuning) -> int:
+    """Return the memory of the rows that a visit of the largest device keeps."""
+    largest = costs.task.devices.largest
+    if largest is None:
+        return 0
+    plans = [costs.plan(own, moving, settings.batch_size) for moving in wanted_plans(own.partition, settings)]
+    kept = largest() * max((plan.bytes_per_example for plan in plans), default=0)
+    return kept if kept <= MAX_VISIT_BYTES else 0
 
 
 def state_bytes(optimizer: OptimizerFn, parameters: list[Tensor]) -> int:
