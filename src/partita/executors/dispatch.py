@@ -54,7 +54,7 @@ class Dispatch:
         self._causes: dict[int, list[str]] = {}
         self._deaths = 0
         self.reports = Reports(orders)
-        """What is known of the visits so far."""
+        """The reports of the visits so far."""
         self.seconds = 0.0
         """The processor time of the visits so far."""
 

@@ -22,14 +22,14 @@ import torch
 from partita.device.store import Store
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
-from partita.executors.codec import order_of, totals_values
+from partita.executors.codec import answer_of, order_of, totals_values
 from partita.executors.messages import Message, receive
 from partita.executors.output import Link, forward_output
 from partita.executors.parcel import Parcel
 from partita.executors.peers import end_process, why_gone
 from partita.executors.visits import Visits
 from partita.params import Params
-from partita.protocol import Start
+from partita.protocol import Reply, Start
 
 Build = Callable[[Message, Store], Visitor]
 """Builds the run that a message describes, with a store, or raises a `ConfigError`."""
@@ -118,9 +118,9 @@ class Rank:
         order = order_of(message.values["order"], self._shared, self._starts[message.values["start"]])
         self._parcel.fill(message.tensors.get("personal"))
         report = self._visits.carry_out(order)
-        saved = self._parcel.saved if "reason" not in report.get("answer", {"reason": ""}) else None
-        values = {"kind": "report", "preserves": self._parcel.preserves, **report}
-        self._send(values, {} if saved is None else {"personal": saved})
+        has_replied = "answer" in report and isinstance(answer_of(report["answer"]), Reply)
+        tensors = {"personal": saved} if has_replied and (saved := self._parcel.saved) is not None else {}
+        self._send({"kind": "report", "preserves": self._parcel.preserves, **report}, tensors)
 
     def _close(self) -> None:
         """End a round: send the sums, if there are any."""
