@@ -226,12 +226,16 @@ def _named(model: nn.Module, batch: Any) -> Tensor:
     return functional.cross_entropy(found["scores"], batch[1]) + 0.1 * found["features"].square().mean()
 
 
+def _doubled(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    return output * 2
+
+
 class _Hooked(Net):
     """A net whose stem has a hook."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem.register_forward_hook(lambda module, inputs, output: output * 2)
+        self.stem.register_forward_hook(_doubled)
 
 
 TRAPS["a hook"] = Trap(_Hooked, applies=False)

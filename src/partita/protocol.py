@@ -7,6 +7,7 @@ worker processes and over a network. `Reply` has no field for the personal part:
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -215,6 +216,16 @@ def label_of(stage: Stage, round: int) -> str:
 
 
 @lru_cache(maxsize=16, typed=True)  # A visit needs its seed twice.
+def key_of(device: DeviceId) -> str:
+    """Return a file name for any device id: a readable prefix, and a digest that makes it unique.
+
+    >>> key_of("../form 3")
+    'form_3-3e9c02f377571278'
+    """
+    readable = re.sub(r"[^A-Za-z0-9]+", "_", device).strip("_")[:40]
+    return f"{readable}-{hashlib.sha256(device.encode()).hexdigest()[:16]}"
+
+
 def derive_seed(seed: int, *path: str | int) -> int:
     """Return the seed for one use of randomness, derived from the run's seed and its purpose.
 

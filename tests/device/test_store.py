@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from partita.device.store import DiskStore, MemoryStore, Store, key_of
+from partita.device.store import DiskStore, MemoryStore, Store
+from partita.protocol import key_of
 
 ONE, TWO, THREE = ({"v": torch.tensor([float(n)])} for n in (1, 2, 3))
 

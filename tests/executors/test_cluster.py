@@ -346,7 +346,7 @@ def test_torchrun_writes_the_bits_of_one_process(folder: Path, in_one_process: d
 def test_the_slurm_script_starts_ranks(folder: Path, in_one_process: dict[str, Any]) -> None:
     # Programs in place of Slurm's: two names of this machine, and an `srun` that starts three tasks.
     write_program(folder / "scontrol", "echo 127.0.0.1; echo 127.0.0.2")
-    start = 'SLURM_NTASKS=3 SLURM_PROCID=$rank "${@:2}" & tasks+=($!)'
+    start = 'SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=$rank "${@:2}" & tasks+=($!)'
     write_program(folder / "srun", f"for rank in 0 1 2; do {start}; done; wait ${{tasks[@]}}")
     command = command_on_page("#SBATCH", **{"29500": str(free_port())})
     batch = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}

@@ -35,13 +35,13 @@ from partita import (
     run,
 )
 from partita.device.roles import build_roles
-from partita.device.store import MemoryStore, key_of
+from partita.device.store import MemoryStore
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
 from partita.models.convnet import ConvNet
 from partita.models.parts import named_partition, partition_names
 from partita.params import from_bytes
-from partita.protocol import Evaluate, Order, Reply, Stage
+from partita.protocol import Evaluate, Order, Reply, Stage, key_of
 from partita.runs.memory import MemoryJournal
 from partita.tasks.build import build_model
 from partita.training.stages import Stages

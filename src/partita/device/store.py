@@ -8,9 +8,7 @@ Where training may stop early, a device also preserves a copy of what it had aft
 """
 
 import contextlib
-import hashlib
 import os
-import re
 import shutil
 import tempfile
 import weakref
@@ -23,7 +21,7 @@ from torch import Size, Tensor
 from partita.durable import make_folder, replace_file, sync_file, sync_folder
 from partita.errors import ConfigError
 from partita.params import Params, cloned, from_bytes, to_bytes
-from partita.protocol import DeviceId
+from partita.protocol import DeviceId, key_of
 
 
 class Store(Protocol):
@@ -109,7 +107,7 @@ class DiskStore:
     def __init__(self, folder: Path, *, is_temporary: bool = False) -> None:
         self.folder = folder
         self.rows_folder = folder.parent / "reuse"
-        """The folder for rows that devices compute only once in a run, see `device.kept_rows`."""
+        """The folder for rows that devices compute only once in a run, see `reuse.kept_rows`."""
         self._is_temporary = is_temporary
         if is_temporary:
             weakref.finalize(self, _remove, folder, owner=os.getpid())
@@ -226,13 +224,3 @@ def check_shapes(device: DeviceId, personal: Params, expected: Mapping[str, Size
                 f"Device {device!r} cannot keep `{name}` with the shape {tuple(tensor.shape)}, expected "
                 f"{tuple(expected[name])}: the loss or the method has changed it in training."
             )
-
-
-def key_of(device: DeviceId) -> str:
-    """Return a file name for any device id: a readable prefix, and a digest that makes it unique.
-
-    >>> key_of("../form 3")
-    'form_3-3e9c02f377571278'
-    """
-    readable = re.sub(r"[^A-Za-z0-9]+", "_", device).strip("_")[:40]
-    return f"{readable}-{hashlib.sha256(device.encode()).hexdigest()[:16]}"

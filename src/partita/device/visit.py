@@ -14,10 +14,8 @@ import torch
 from partita.data.examples import Examples, Shuffled
 from partita.device.accelerators import accelerator_of
 from partita.device.batches import LEFT_OUT, Warn, Warnings, count_steps, draw_batches
-from partita.device.lazy import Deviated
 from partita.device.penalties import with_penalties
 from partita.device.placement import Placement, in_precision
-from partita.device.reuse import Plainly, Reuses, Reusing, Visited
 from partita.device.roles import Role
 from partita.device.settings import Computing
 from partita.device.store import DiskStore, Store, check_shapes
@@ -40,6 +38,8 @@ from partita.protocol import (
     Update,
     derive_seed,
 )
+from partita.reuse.lazy import Deviated
+from partita.reuse.visits import Plainly, Reuses, Reusing, Visited
 from partita.tasks.build import seed_everything
 from partita.tasks.measure import measure
 from partita.tasks.task import LossFn, Task
@@ -276,7 +276,7 @@ class Visitor:
         if self._reuses.is_settled(own, settings):
             return self._workbenches.find(order, own)
         bench = self._workbenches.find(order, own, is_new=True)
-        self._reuses.settle(bench, settings)
+        self._reuses.settle(bench.model, bench.personalization, settings)
         return bench
 
     def _seed(self, order: Order) -> int:

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from partita.data.examples import Batch, Examples, examples_of
-from partita.device.reuse_plan import Moving, Plan, Settling
-from partita.device.values import MIN_ROWS
 from partita.errors import CannotDo
 from partita.methods.carried import LocalFn, kept_by, sent_by
 from partita.params import change_in_bytes, size_in_bytes, to_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import DeviceId, derive_seed
+from partita.reuse.plan import Moving, Plan, Settling
+from partita.reuse.values import MIN_ROWS
 from partita.tasks.build import build_model, one_thread, seeded
 from partita.tasks.task import Task
 

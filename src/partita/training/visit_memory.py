@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch
-from partita.device.reuse import MAX_VISIT_BYTES, wanted_plans
 from partita.errors import CannotDo
 from partita.methods.carried import LocalFn, kept_by, phases_of, sent_by
 from partita.methods.descent import OptimizerFn
@@ -29,6 +28,7 @@ from partita.methods.method import Finetuning, Method
 from partita.params import change_in_bytes, size_in_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import Stage
+from partita.reuse.visits import MAX_VISIT_BYTES, wanted_plans
 from partita.tasks.build import split_by_stage
 from partita.training.costs import CostModel, same_gradients
 from partita.training.plan import Plan

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from partita.device.rowwise import FACTS, tensors_in
+from partita.reuse.rowwise import FACTS, tensors_in
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments."""

@@ -11,11 +11,10 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from partita.data.cache import ExampleCache
-from partita.device.kept import Kept
-from partita.device.store import key_of
 from partita.durable import make_folder, replace_file
 from partita.params import from_bytes, to_bytes
-from partita.protocol import DeviceId
+from partita.protocol import DeviceId, key_of
+from partita.reuse.kept import Kept
 
 KEPT_BYTES = 256_000_000
 """Memory for kept rows, of all processes of a run together."""

@@ -4,7 +4,7 @@ Each has a rule that says when it does: a mean over dimension 0 mixes rows, one 
 operation without a rule is computed at once, whatever it does.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -152,17 +152,26 @@ def is_view(name: str) -> bool:
     return name in _VIEWS
 
 
+PLAIN = frozenset([type(None), bool, int, float, str, slice, type(...), torch.dtype, torch.device])
+"""The types of arguments that say everything about themselves."""
+
+
 def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors in nested tuples, lists and dicts."""
-    return list(_tensors_in(value))
+    found: list[Tensor] = []
+    _collect(value, found)
+    return found
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
+def _collect(value: Any, found: list[Tensor]) -> None:
+    # Asking whether something is a tensor takes a microsecond, so it comes after what is quicker.
+    if type(value) in PLAIN:
+        return
+    if isinstance(value, tuple | list):
         for each in value:
-            yield from _tensors_in(each)
+            _collect(each, found)
     elif isinstance(value, dict):
         for each in value.values():
-            yield from _tensors_in(each)
+            _collect(each, found)
+    elif isinstance(value, Tensor):
+        found.append(value)

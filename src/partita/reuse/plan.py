@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.examples import Batch, Examples
-from partita.device.call import Call
-from partita.device.kept import Kept
-from partita.device.lazy import Deviated, Lazy, realized
-from partita.device.still import Forward, Scope, candidates, is_replaceable
-from partita.device.trial import Trial, same_rows
-from partita.device.values import MIN_ROWS, Values
 from partita.partition import Part, Partition
 from partita.partition.tensors import scratch_of
 from partita.protocol import derive_seed
+from partita.reuse.call import Call
+from partita.reuse.kept import Kept
+from partita.reuse.lazy import Deviated, Lazy, realized
+from partita.reuse.still import Forward, Scope, candidates, is_replaceable
+from partita.reuse.trial import Trial, same_rows
+from partita.reuse.values import MIN_ROWS, Values
 from partita.tasks.build import one_thread, seeded
 from partita.tasks.task import LossFn
 

@@ -14,18 +14,17 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from partita.data.examples import Batch, Examples, Shuffled
-from partita.device.call import Call
-from partita.device.kept import Kept
-from partita.device.kept_rows import KeptRows
-from partita.device.lazy import realized
-from partita.device.reuse_plan import MOVING, Moving, Plan, Settling, replaced
-from partita.device.still import Scope
-from partita.device.values import MIN_ROWS, Values
-from partita.device.workbench import Workbench
 from partita.errors import CannotDo
 from partita.methods.method import Finetuning, Method
 from partita.partition import Part, Partition, Personalization
 from partita.protocol import DeviceId
+from partita.reuse.call import Call
+from partita.reuse.kept import Kept
+from partita.reuse.kept_rows import KeptRows
+from partita.reuse.lazy import realized
+from partita.reuse.plan import MOVING, Moving, Plan, Settling, replaced
+from partita.reuse.still import Scope
+from partita.reuse.values import MIN_ROWS, Values
 from partita.tasks.task import LossFn, Task
 
 logger = logging.getLogger(__name__)
@@ -79,7 +78,7 @@ class Reusing:
         partition = self.visited.partition
         parts = partition.of(self.visited.model)
         trained: tuple[Part, ...] = ("personal", "shared")
-        self._first = {
+        self._first: dict[Part, Tensor] = {
             part: getattr(parts, part)[names[0]] for part in trained if (names := partition.trained(part))
         }
         self._kind = next(iter(self._first.values())).device.type
@@ -129,7 +128,7 @@ class Reusing:
 
     def _enter_phase(self) -> None:
         """Look which parts move now, and put off the modules of the plan for them, in place."""
-        moving = frozenset(part for part, tensor in self._first.items() if tensor.requires_grad)
+        moving: Moving = frozenset(part for part, tensor in self._first.items() if tensor.requires_grad)
         if moving == self._moving:
             return
         self.end()
@@ -203,17 +202,17 @@ class Reuses:
         settled = self._plans.get((id(own), settings.batch_size), {})
         return settled.keys() >= set(wanted_plans(own.partition, settings))
 
-    def settle(self, bench: Workbench, settings: Method | Finetuning) -> None:
+    def settle(self, model: nn.Module, own: Personalization, settings: Method | Finetuning) -> None:
         """Settle it, in place, on a model that has its first values."""
-        partition = bench.partition
+        partition = own.partition
         examples = self._probed()
-        plans = self._plans.setdefault((id(bench.personalization), settings.batch_size), {})
+        plans = self._plans.setdefault((id(own), settings.batch_size), {})
         wanted = wanted_plans(partition, settings)
         if examples is None:
             plans.update(dict.fromkeys(wanted, _NOTHING))
         else:
             settling = Settling(
-                bench.model, partition, self.task.loss, examples, settings.batch_size, seed=self.seed
+                model, partition, self.task.loss, examples, settings.batch_size, seed=self.seed
             )
             plans.update({moving: settling.plan(moving) for moving in wanted if moving not in plans})
         for moving, plan in plans.items():

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from partita.device.rowwise import FACTS, tensors_in
-from partita.device.still import State
+from partita.reuse.rowwise import FACTS, tensors_in
+from partita.reuse.still import State
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partita.device.kept import Kept
-from partita.device.lazy import Autocast, Node, realized
+from partita.reuse.kept import Kept
+from partita.reuse.lazy import Autocast, Node, realized
 
 MIN_ROWS = 4
 """Smaller batches are neither kept nor taken from what is kept: torch computes them with other bits."""

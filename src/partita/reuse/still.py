@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from partita.device.call import Call
-from partita.device.lazy import NotPutOff, realized
+from partita.reuse.call import Call
+from partita.reuse.lazy import NotPutOff, realized
 
 _INTERNAL = vars(nn.Module()).keys() - {"training"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -25,23 +25,29 @@ class State:
             for name, tensor in owner.items()
             if tensor is not None
         ]
-        self._attributes = [(vars(each), _attributes(each)) for each in module.modules()]
+        # `training` is among the attributes; torch's own are not.
+        self._attributes = [
+            (vars(each), name, value)
+            for each in module.modules()
+            for name, value in vars(each).items()
+            if name not in _INTERNAL and name != "forward"
+        ]
+        self._sizes = [(vars(each), _size(each)) for each in module.modules()]
 
     def holds(self) -> bool:
         """Return whether all are the same tensors and objects, and no tensor was changed in place."""
         for owner, name, tensor, version in self._tensors:
             if owner.get(name) is not tensor or tensor._version != version:  # noqa: SLF001
                 return False
-        return all(
-            own.get(name) is value
-            for own, attributes in self._attributes
-            for name, value in attributes.items()
-        )
+        for own, name, value in self._attributes:
+            if own.get(name) is not value:
+                return False
+        return all(len(own) - ("forward" in own) == size for own, size in self._sizes)
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Return a module's attributes that are not torch's own; `training` is one of them."""
-    return {name: v for name, v in vars(module).items() if name not in _INTERNAL and name != "forward"}
+def _size(module: nn.Module) -> int:
+    """Return how many attributes a module has."""
+    return len(vars(module)) - ("forward" in vars(module))
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -14,12 +14,11 @@ from functools import lru_cache, partial
 from operator import getitem
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor, nn
 
-from partita.device.lazy import Arguments, Deviated, Lazy, Node, NotPutOff, realized
-from partita.device.rowwise import IN_PLACE, RULES, is_view, sizes_of, tensors_in
-from partita.device.values import COUNT, Count, Slot, Values, autocast_of
+from partita.reuse.lazy import Arguments, Deviated, Lazy, Node, NotPutOff, realized
+from partita.reuse.rowwise import IN_PLACE, PLAIN, RULES, is_view, sizes_of, tensors_in
+from partita.reuse.values import COUNT, Count, Slot, Values, autocast_of
 
 
 @dataclass(eq=False)
@@ -143,20 +142,21 @@ class Call:
         is_constant = is_constant and all(parent.is_constant for parent in given)
 
         def enter(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                parents.append(
-                    value.node
-                    if isinstance(value, Lazy)
-                    else self._enter(value, place, len(parents), has_rows(value), is_constant=is_constant)
-                )
-                return Slot(len(parents) - 1)
-            if type(value) in (tuple, list):
-                return type(value)(map(enter, value))
-            if type(value) is dict:
+            kind = type(value)
+            if kind in PLAIN or kind is Count:
+                return value
+            if kind is tuple or kind is list:
+                return kind(map(enter, value))
+            if kind is dict:
                 return {key: enter(each) for key, each in value.items()}
-            if type(value) not in _PLAIN:
+            if kind is Lazy:
+                parents.append(value.node)
+            elif isinstance(value, Tensor):
+                number = len(parents)
+                parents.append(self._enter(value, place, number, has_rows(value), is_constant=is_constant))
+            else:
                 raise NotPutOff
-            return value
+            return Slot(len(parents) - 1)
 
         template, autocast = enter(args), autocast_of(self.values.kind)
         self._expect(place, repr(template), place)
@@ -218,9 +218,6 @@ class Call:
         handle = Lazy(node, self, (self.rows, *shape[0]), shape[1:])
         self._handed_out.append(weakref.ref(handle))
         return handle
-
-
-_PLAIN = (type(None), bool, int, float, str, slice, type(...), torch.dtype, torch.device, Count)
 
 
 @lru_cache(maxsize=100_000)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from partita import Plan, Training, pipeline, run
-from partita.device import reuse_plan
 from partita.device.roles import Role
 from partita.device.settings import Computing
 from partita.device.store import DiskStore, MemoryStore
@@ -28,6 +27,7 @@ from partita.models.full import full
 from partita.params import cloned, digest_of
 from partita.partition import Partition, Personalization, Regularization
 from partita.protocol import Finetune, Order, Pace, Reply, Stage, Start, Update
+from partita.reuse import plan as reuse_plan
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
 from reuse_traps import HOARD, ROWS, TRAPS, Counted, Net, Trap, cross_entropy

@@ -1,0 +1,1 @@
+"""Computations without moving parameters, made only once."""
