@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from partita.executors.settings import Execution, usable_cores
 from partita.executors.workers import WorkersExecutor
 from partita.params import digest_of
 from partita.partition import personalization_of
-from partita.protocol import Failure, Order, Reply, Stage, Start, Tally
+from partita.protocol import Evaluate, Failure, Order, Reply, Stage, Start, Tally
 from partita.studies.local import local_executor
 from partita.tasks.image import image
 from small import affine_devices, affine_task, normed_task, square_error
-from tables import png, write
+from tables import bad_table
 
 PLAN = Plan(personalize=Training(method=FedAlt(shared_lr=0.1, batch_size=4), rounds=2, devices_per_round=6))
 
@@ -141,20 +142,6 @@ def test_batches_of_one_are_warned_of_once_with_the_same_device(caplog: pytest.L
     assert logged(3) == [expected]
 
 
-def bad_table(folder: Path) -> Path:
-    rows = [
-        {
-            "device": f"d{device}",
-            "image": {"bytes": b"no image", "path": None} if row in (1, 4) and device % 2 else png(10 * row),
-            "label": row % 2,
-            "split": "test" if row > 5 else "train",
-        }
-        for device in range(6)
-        for row in range(8)
-    ]
-    return write(folder / "bad.parquet", rows)
-
-
 def test_skipped_rows_are_logged_once_in_the_same_order(tmp_path: Path) -> None:
     def logged(workers: int) -> bytes:
         task = image(data=str(bad_table(tmp_path)), size=6, classes=2, skip_bad=True)
@@ -254,11 +241,37 @@ def test_there_are_no_more_workers_than_orders(tmp_path: Path) -> None:
         assert len(pids(executor)) == 3
 
 
-def test_the_largest_device_is_visited_first() -> None:
-    task = affine_task()
+def test_a_visit_that_was_answered_in_time_is_not_late_where_the_answer_is_read_late(tmp_path: Path) -> None:
+    def predict(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        with (tmp_path / "visits").open("a") as file:
+            file.write(f"{len(batch[1])} ")
+        time.sleep(0.4 if len(batch[1]) == 10 else 0)
+        return model(batch[0]), batch[1]
 
-    assert task.devices.size is not None
-    assert [task.devices.size(device) for device in task.devices] == [5, 6, 7, 8, 9, 10]
+    task = affine_task(predict=predict)
+    work = Evaluate(model="global", splits=("train",))
+    orders = [replace(order, work=work) for order in orders_of(task)][-2:]
+    own = personalization_of(Partition(task.model(), personal="offset"))
+    execution = Execution(workers=2, timeout=1.2)
+    with local_executor(task, own, PLAN, DiskStore(tmp_path), seed=1, execution=execution) as executor:
+        for _ in executor.ask(orders):
+            time.sleep(1.5)
+
+    assert sorted((tmp_path / "visits").read_text().split()) == ["10", "9"]
+
+
+def test_a_log_message_that_cannot_be_formatted_does_not_end_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        if os.getpid() != parent:
+            logging.getLogger("mine").warning("%d examples", "no number")
+        return square_error(model, batch)
+
+    parent = os.getpid()
+    run(affine_task(loss=loss), workers=2)
+
+    assert "--- Logging error ---" in capsys.readouterr().err
 
 
 def test_examples_of_all_workers_together_fit_the_memory_of_one_process(

@@ -75,7 +75,7 @@ def _parsed(head: bytes) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the values of a head, and the lengths of its groups."""
     try:
         values, lengths = json.loads(head)
-    except ValueError:
+    except (ValueError, TypeError):  # No JSON, or not two values.
         raise ConnectionError("What arrived is not a message.") from None
     sizes = list(lengths.values()) if isinstance(lengths, dict) else [-1]
     if not isinstance(values, dict) or not all(isinstance(size, int) and size >= 0 for size in sizes):

@@ -101,8 +101,11 @@ class _Records(logging.Handler):
         self._link = link
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = self.format(record)
-        self._link.send({"log": [record.name, record.levelno, record.pathname, record.lineno, text]})
+        try:
+            text = self.format(record)
+            self._link.send({"log": [record.name, record.levelno, record.pathname, record.lineno, text]})
+        except Exception:
+            self.handleError(record)
 
 
 class Replay:
