@@ -68,3 +68,18 @@ def splits_by_text(table: DeviceTable) -> dict[str, str]:
 def not_utf8(values: list[bytes]) -> pa.Array:
     """Return strings that need not be UTF-8, as some programs write them."""
     return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
+
+
+def bad_table(folder: Path) -> Path:
+    """Write a table of images in which six rows of three devices are bad, and return its path."""
+    rows = [
+        {
+            "device": f"d{device}",
+            "image": {"bytes": b"no image", "path": None} if row in (1, 4) and device % 2 else png(10 * row),
+            "label": row % 2,
+            "split": "test" if row > 5 else "train",
+        }
+        for device in range(6)
+        for row in range(8)
+    ]
+    return write(folder / "bad.parquet", rows)

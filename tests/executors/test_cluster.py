@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from torch import Tensor, nn
 
 from documents import ROOT, blocks_of
-from partita import FedAlt, Finetuning, Partition, Plan, Training, pipeline
+from partita import FedAlt, FedAvg, Finetuning, Partition, Plan, Task, Training, pipeline
 from partita.device.store import DiskStore, Store
 from partita.executors.cluster import ClusterExecutor
 from partita.executors.launch import Launch, launched
@@ -27,8 +28,10 @@ from partita.executors.serial import SerialExecutor
 from partita.executors.serving import Rank
 from partita.partition import personalization_of
 from partita.studies.local import local_executor
+from partita.tasks.image import image
 from ranks import content_of, end_of, free_port, start_ranks, write_task
-from small import affine_task
+from small import affine_task, normed_task, square_error
+from tables import bad_table
 
 
 def slow(test: Callable[..., None]) -> Callable[..., None]:
@@ -52,31 +55,103 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_visits_on_another_rank_give_the_bits_of_one_process(tmp_path: Path) -> None:
-    task = affine_task()
-    own = personalization_of(Partition(task.model(), personal="offset"))
-    method = FedAlt(personal_lr=0.1, shared_lr=0.05)
-    plan = Plan(personalize=Training(method=method, rounds=3, devices_per_round=3), finetune=Finetuning())
-    pipeline(task, own, plan, out=tmp_path / "serial")
+def run_on_two_ranks(task: Task, own: Partition, plan: Plan, out: Path) -> ClusterExecutor:
+    """Run a plan in this process, as rank 0, and in another one, and return the executor."""
 
     def serial(store: Store) -> SerialExecutor:
-        executor = local_executor(task, own, plan, store, seed=1)
+        executor = local_executor(task, personalization_of(own), plan, store, seed=1)
         assert isinstance(executor, SerialExecutor)
         return executor
 
     def serve(connection: socket.socket, values: dict[str, Any]) -> None:
         Rank(connection, lambda message, store: serial(store).make_visitor()).serve()
 
-    store = DiskStore(tmp_path / "ranks" / "personal")
+    store = DiskStore(out / "personal")
     with Nursery(serve) as nursery:
         peers = Peers([Guest(1, "elsewhere", nursery.spawn({}).connection)], "here")
         executor = ClusterExecutor(peers, serial(store), store, ({}, {}))
         with peers.connected():
-            pipeline(task, own, plan, out=tmp_path / "ranks", executor=executor)
-            peers.end(0)
+            try:
+                pipeline(task, own, plan, out=out, executor=executor)
+            finally:
+                peers.end(0)
+    return executor
+
+
+def test_visits_on_another_rank_give_the_bits_of_one_process(tmp_path: Path) -> None:
+    task = affine_task()
+    own = Partition(task.model(), personal="offset")
+    method = FedAlt(personal_lr=0.1, shared_lr=0.05)
+    plan = Plan(personalize=Training(method=method, rounds=3, devices_per_round=3), finetune=Finetuning())
+    pipeline(task, own, plan, out=tmp_path / "serial")
+
+    executor = run_on_two_ranks(task, own, plan, tmp_path / "ranks")
 
     assert executor.seconds > 0
     assert content_of(tmp_path / "ranks") == content_of(tmp_path / "serial")
+
+
+def test_the_first_exception_in_the_order_of_the_round_is_raised(tmp_path: Path) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        examples = len(batch[1])
+        if not model.training or examples == 8:
+            return square_error(model, batch)
+        time.sleep(0.3 if examples == 10 else 0)
+        raise KeyError(examples)
+
+    # The devices of the round have 8, 10, 7, ... examples. Rank 1 takes 10, the largest; rank 0 visits 8, then 7.
+    task = affine_task(loss=loss)
+    own = Partition(task.model(), personal="offset")
+    method = FedAvg(shared_lr=0.1, batch_size=100)
+    plan = Plan(personalize=Training(method=method, rounds=1, devices_per_round=6))
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("partita.api.runs.check_task", lambda *args, **options: None)
+        with pytest.raises(KeyError) as expected:
+            pipeline(task, own, plan)
+        with pytest.raises(KeyError) as error:
+            run_on_two_ranks(task, own, plan, tmp_path / "ranks")
+
+    assert error.value.args == expected.value.args == (10,)
+
+
+def test_warnings_name_the_same_device_as_in_one_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        time.sleep(0.3 if os.getpid() != here and len(batch[1]) == 2 else 0)
+        return square_error(model, batch)
+
+    # d4 and d0 have a batch of one example, d4 first in the round. Rank 1 visits it, after d5 with a batch of two.
+    here, task = os.getpid(), affine_task(model=normed_task().model, loss=loss)
+    own = Partition(task.model(), personal="head.*")
+    method = FedAlt(shared_lr=0.1, batch_size=4)
+    plan = Plan(personalize=Training(method=method, rounds=1, devices_per_round=6))
+
+    def logged(run: Callable[[], object]) -> list[str]:
+        caplog.clear()
+        run()
+        return [record.getMessage() for record in caplog.records if "BatchNorm" in record.getMessage()]
+
+    (expected,) = logged(lambda: pipeline(task, own, plan))
+
+    assert logged(lambda: run_on_two_ranks(task, own, plan, tmp_path / "ranks")) == [expected]
+
+
+def test_skipped_rows_are_logged_in_the_same_order(tmp_path: Path) -> None:
+    def logged(name: str, run: Callable[..., object]) -> bytes:
+        task = image(data=str(bad_table(tmp_path)), size=6, classes=2, skip_bad=True)
+        task = task.with_model(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2)))
+        plan = Plan(
+            personalize=Training(method=FedAvg(shared_lr=0.1, batch_size=4), rounds=2, devices_per_round=6)
+        )
+        run(task, Partition(task.model(), shared="*"), plan, out=tmp_path / name)
+        return (tmp_path / name / "skipped.jsonl").read_bytes()
+
+    expected = logged("serial", pipeline)
+
+    assert expected.count(b"\n") == 6
+    assert logged("ranks", run_on_two_ranks) == expected
 
 
 def run_serially(folder: Path, *arguments: str) -> str:
@@ -118,7 +193,7 @@ def test_three_ranks_write_the_bits_of_one_process(folder: Path, settings: list[
     # Rank 0 alone has something to say, and each warning as often as in one process.
     assert [output for _, *output in ends[1:]] == [["", ""], ["", ""]]
     lines = warnings.splitlines()
-    assert [line[:50] for line in ends[0][2].splitlines()] == [line[:50] for line in lines]
+    assert ends[0][2].splitlines() == lines
     assert any("BatchNorm cannot be trained on a batch of one example" in line for line in lines)
 
 
@@ -271,7 +346,7 @@ def test_torchrun_writes_the_bits_of_one_process(folder: Path, in_one_process: d
 def test_the_slurm_script_starts_ranks(folder: Path, in_one_process: dict[str, Any]) -> None:
     # Programs in place of Slurm's: two names of this machine, and an `srun` that starts three tasks.
     write_program(folder / "scontrol", "echo 127.0.0.1; echo 127.0.0.2")
-    start = 'SLURM_NTASKS=3 SLURM_PROCID=$rank "${@:2}" & tasks+=($!)'
+    start = 'SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=$rank "${@:2}" & tasks+=($!)'
     write_program(folder / "srun", f"for rank in 0 1 2; do {start}; done; wait ${{tasks[@]}}")
     command = command_on_page("#SBATCH", **{"29500": str(free_port())})
     batch = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}

@@ -4,11 +4,11 @@ import pytest
 
 from partita.cli import main
 from partita.errors import ConfigError
-from partita.executors.launch import Launch, launched
+from partita.executors.launch import Launch, launched, warn_of_tasks
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 WHERE = {"address": "node0", "port": 29500}
-SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+SRUN = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 
 
 def test_slurms_names_stand_for_those_of_torchrun() -> None:
@@ -27,8 +27,35 @@ def test_slurms_names_stand_for_those_of_torchrun() -> None:
 
 def test_a_batch_script_or_a_single_task_of_slurm_is_no_launcher() -> None:
     assert launched({}) is None
-    assert launched({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None
-    assert launched({**SRUN, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}) is None
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}
+    # Also where the script sets an address for the commands that it gives to `srun`.
+    assert launched({**batch, "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}) is None
+    assert launched({**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
+
+
+def test_tasks_of_slurm_without_an_address_run_alone_and_the_first_one_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tasks = [{"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "4"} for rank in range(4)]
+    for task in tasks:
+        assert launched(task) is None
+        warn_of_tasks(task)
+    warn_of_tasks(SRUN)
+    warn_of_tasks({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"})
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "Slurm has started 4 tasks, and MASTER_ADDR is not set: each task runs"
+    )
+
+
+@pytest.mark.parametrize(("name", "other"), [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")])
+def test_half_of_a_launcher_is_refused(name: str, other: str) -> None:
+    with pytest.raises(ConfigError, match=f"variable {name} is set, and {other} is not: set both"):
+        launched({name: "1"})
+
+    # A batch script may set one of them for other programs.
+    assert launched({**SRUN, name: "1"}) == launched(SRUN)
 
 
 def test_one_rank_needs_no_address() -> None:

@@ -32,6 +32,7 @@ def test_values_and_tensors_arrive_bit_for_bit() -> None:
         b"\x00\x00\x00\x09[{}, ",
         b"\x7f\xff\xff\xff",
         b"\x00\x00\x00\x02{}",
+        b"\x00\x00\x00\x0215",
         b'\x00\x00\x00\x0d[{},{"u":-1}]',
         b'\x00\x00\x00\x23[{},{"u":99999999999999999999999}]  ',
     ],

@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from partita.executors.settings import Execution, usable_cores
 from partita.executors.workers import WorkersExecutor
 from partita.params import digest_of
 from partita.partition import personalization_of
-from partita.protocol import Failure, Order, Reply, Stage, Start, Tally
+from partita.protocol import Evaluate, Failure, Order, Reply, Stage, Start, Tally
 from partita.studies.local import local_executor
 from partita.tasks.image import image
 from small import affine_devices, affine_task, normed_task, square_error
-from tables import png, write
+from tables import bad_table
 
 PLAN = Plan(personalize=Training(method=FedAlt(shared_lr=0.1, batch_size=4), rounds=2, devices_per_round=6))
 
@@ -95,6 +96,7 @@ def test_an_exception_in_a_visit_is_raised_as_in_a_run_in_one_process(
     assert "test_workers.py, line" in described(error)
     assert getattr(error, "__notes__", None) == getattr(expected, "__notes__", None)
     assert type(error.__cause__) is type(expected.__cause__)
+    assert getattr(error, "code", None) == getattr(expected, "code", None), "the exit code of the command"
 
 
 def test_text_log_records_and_warnings_of_visits_appear_in_this_process(
@@ -104,6 +106,8 @@ def test_text_log_records_and_warnings_of_visits_appear_in_this_process(
         if os.getpid() != parent:
             sys.stdout.write("a line\nanother")
             sys.stdout.flush()
+            sys.stdout.buffer.write("bytés\n".encode(sys.stdout.encoding))
+            os.write(sys.stdout.fileno(), b"")
             sys.stderr.write("an error\n")
             logging.getLogger("mine").warning("a record of %d", len(batch[1]))
             warnings.warn("a Python warning", RuntimeWarning, stacklevel=1)
@@ -116,6 +120,7 @@ def test_text_log_records_and_warnings_of_visits_appear_in_this_process(
 
     printed = capsys.readouterr()
     assert "a line\nanother" in printed.out
+    assert "bytés\n" in printed.out
     assert "an error\n" in printed.err
     assert "a record of 4" in [record.getMessage() for record in caplog.records if record.name == "mine"]
     # Once, as in one process, though every worker has given it.
@@ -135,20 +140,6 @@ def test_batches_of_one_are_warned_of_once_with_the_same_device(caplog: pytest.L
 
     assert logged(2) == [expected]
     assert logged(3) == [expected]
-
-
-def bad_table(folder: Path) -> Path:
-    rows = [
-        {
-            "device": f"d{device}",
-            "image": {"bytes": b"no image", "path": None} if row in (1, 4) and device % 2 else png(10 * row),
-            "label": row % 2,
-            "split": "test" if row > 5 else "train",
-        }
-        for device in range(6)
-        for row in range(8)
-    ]
-    return write(folder / "bad.parquet", rows)
 
 
 def test_skipped_rows_are_logged_once_in_the_same_order(tmp_path: Path) -> None:
@@ -250,11 +241,37 @@ def test_there_are_no_more_workers_than_orders(tmp_path: Path) -> None:
         assert len(pids(executor)) == 3
 
 
-def test_the_largest_device_is_visited_first() -> None:
-    task = affine_task()
+def test_a_visit_that_was_answered_in_time_is_not_late_where_the_answer_is_read_late(tmp_path: Path) -> None:
+    def predict(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        with (tmp_path / "visits").open("a") as file:
+            file.write(f"{len(batch[1])} ")
+        time.sleep(0.4 if len(batch[1]) == 10 else 0)
+        return model(batch[0]), batch[1]
 
-    assert task.devices.size is not None
-    assert [task.devices.size(device) for device in task.devices] == [5, 6, 7, 8, 9, 10]
+    task = affine_task(predict=predict)
+    work = Evaluate(model="global", splits=("train",))
+    orders = [replace(order, work=work) for order in orders_of(task)][-2:]
+    own = personalization_of(Partition(task.model(), personal="offset"))
+    execution = Execution(workers=2, timeout=1.2)
+    with local_executor(task, own, PLAN, DiskStore(tmp_path), seed=1, execution=execution) as executor:
+        for _ in executor.ask(orders):
+            time.sleep(1.5)
+
+    assert sorted((tmp_path / "visits").read_text().split()) == ["10", "9"]
+
+
+def test_a_log_message_that_cannot_be_formatted_does_not_end_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        if os.getpid() != parent:
+            logging.getLogger("mine").warning("%d examples", "no number")
+        return square_error(model, batch)
+
+    parent = os.getpid()
+    run(affine_task(loss=loss), workers=2)
+
+    assert "--- Logging error ---" in capsys.readouterr().err
 
 
 def test_examples_of_all_workers_together_fit_the_memory_of_one_process(
@@ -302,6 +319,12 @@ def test_a_time_limit_in_one_process_is_refused() -> None:
         run(affine_task(), timeout=5)
     with pytest.raises(ValueError, match="Give `executor`, or `workers` and `timeout`, not both"):
         run(affine_task(), workers=2, executor=object())
+
+
+@pytest.mark.parametrize("workers", [2.5, "all", True, None])
+def test_a_number_of_workers_that_is_not_whole_is_refused(workers: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^`workers` must be a whole number, got {workers!r}\.$"):
+        Execution(workers=workers)
 
 
 def test_some_cores_can_be_used() -> None:

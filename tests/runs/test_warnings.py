@@ -162,3 +162,30 @@ def test_unseen_devices_that_fail_are_a_warning_and_most_of_them_a_failed_stage(
     else:
         assert told[0] == f"{stage}: 5 of 5 unseen devices failed in it (d1: Broken)"
         assert told[1].startswith(f"{many} round (d1: Broken.; d5: Broken.; d6: Broken.; the others are in")
+
+
+@pytest.mark.parametrize("failing", [1, 4])
+def test_evaluations_that_fail_are_a_warning_and_most_of_them_a_failed_stage(
+    tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = Visitor._evaluate
+
+    def fail(self: Visitor, bench: Any, order: Order, *more: Any) -> Any:
+        if order.device in list(task.devices)[:failing]:
+            raise CannotDo("Broken.")
+        return evaluate(self, bench, order, *more)
+
+    monkeypatch.setattr(Visitor, "_evaluate", fail)
+    task = affine_task()
+
+    pipeline(task, Partition(task.model(), personal="offset"), Plan(), out=tmp_path / "run")
+
+    run = RunFolder(tmp_path / "run")
+    told, first = warnings_of(run), next(iter(task.devices))
+    assert len(task.devices) == 6
+    assert run.has_failed_stage == (failing == 4)
+    if failing == 1:
+        assert told[0] == f"1 device failed in at least one round ({first}: Broken.)"
+        assert told[1].endswith(f" ({first}: its evaluation failed: Broken)")
+    else:
+        assert f"4 of 6 devices failed in it ({first}: Broken)" in told[0]

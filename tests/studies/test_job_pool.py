@@ -15,6 +15,7 @@ import pytest
 
 from compared import ROUNDS, done, quiet, started, tables, values
 from partita.config.changes import with_values
+from partita.executors.serial import SerialExecutor
 from partita.params import from_bytes
 from partita.report.tables.comparison import write_comparison_tables
 from partita.studies import compare, tune
@@ -106,6 +107,18 @@ def test_the_first_and_the_last_job_have_all_cores(tmp_path: Path) -> None:
 
     assert jobs.begun == ["first", "second", "third"]
     assert [jobs.results[name] for name in jobs.begun] == [{"cores": 3}, {"cores": 2}, {"cores": [1, 3]}]
+
+
+def test_runs_at_the_same_time_have_different_accelerators(tmp_path: Path) -> None:
+    def work(values: Values, *_: Any) -> Values:
+        (tmp_path / values["name"]).touch()
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
+        return {"worker": SerialExecutor.first_worker}
+
+    jobs = carried_out(Jobs({"name": "first"}, {"name": "second"}), work)
+
+    assert [jobs.results[name] for name in ("first", "second")] == [{"worker": 0}, {"worker": 1}]
+    assert SerialExecutor.first_worker == 0
 
 
 def test_a_process_that_is_killed_is_replaced_once(tmp_path: Path) -> None:

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> int:
     """Run a config or resume a run, and print the result; as one of several ranks, take part in that."""
-    from partita.executors.launch import launched
+    from partita.executors.launch import launched, warn_of_tasks
 
     launch = launched()
     if launch is None:
+        warn_of_tasks()
         from partita.studies.run import on_this_machine
 
         return _run(options, on_this_machine)

@@ -1,5 +1,6 @@
 """The rows of one device; a bad row among them is an error with its location, or skipped and logged."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,6 +86,7 @@ class SkippedRows(Sequence[SkippedRow]):
     def __init__(self) -> None:
         self._rows: dict[Location, SkippedRow] = {}
         self._path: Path | None = None
+        self._collected: list[SkippedRow] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -102,6 +104,9 @@ class SkippedRows(Sequence[SkippedRow]):
 
     def add(self, row: SkippedRow) -> None:
         """Add a row in place, unless it is already here; append it to the log file if there is one."""
+        if self._collected is not None:
+            self._collected.append(row)
+            return
         if (row.file, row.row) in self._rows:
             return
         self._rows[row.file, row.row] = row
@@ -121,9 +126,14 @@ class SkippedRows(Sequence[SkippedRow]):
         for row in found:
             self.add(row)
 
-    def leave_log(self) -> None:
-        """Append no further rows to the log file, which is another process's."""
-        self._path = None
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[list[SkippedRow]]:
+        """Yield a list to which rows are added in this block, instead of here and to the log file."""
+        self._collected = []
+        try:
+            yield self._collected
+        finally:
+            self._collected = None
 
 
 def read_skipped(path: Path) -> list[SkippedRow]:

@@ -13,24 +13,25 @@ import logging
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from partita.data.rows import SkippedRow
 from partita.device.store import Store
 from partita.errors import ConfigError
-from partita.executors.codec import answer_of, order_values, totals_of
-from partita.executors.handout import Handout
+from partita.executors.codec import order_values, totals_of
+from partita.executors.exchange import Reports, exchanges_of, largest_first
+from partita.executors.handout import Handout, Result
 from partita.executors.messages import Message
 from partita.executors.output import Replay
 from partita.executors.peers import Peer, Peers
-from partita.executors.remote_errors import error_of
 from partita.executors.serial import SerialExecutor
+from partita.executors.visits import Visits
 from partita.params import Params
-from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Tally, Update
-from partita.tasks.build import one_thread, preserved_random_state
+from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Tally
+from partita.tasks.build import preserved_random_state
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +68,10 @@ class ClusterExecutor:
         self._store = store
         self._described = described
         self._routes = {peer.rank: _Route(peer) for peer in peers.all}
-        self._visitor = serial.make_visitor(worker=local)
-        self._visitor.warn = serial.warn
+        # Ctrl-C and the loss of a rank are not caught: they end the run at once.
+        self._visits = Visits(
+            serial.task.skipped, partial(serial.make_visitor, worker=local), caught=Exception
+        )
         self._replay = Replay()
         self._lock = threading.Lock()
 
@@ -111,19 +114,39 @@ class ClusterExecutor:
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
         """Visit devices here and on the other ranks at the same time."""
         orders = list(orders)
-        handout = Handout(self._largest_first(orders), ranks=len(self._routes) + 1)
+        for some in exchanges_of(orders):
+            yield from self._ask(some)
+        self._serial.sync(orders)
+
+    def _ask(self, orders: Sequence[Order]) -> Iterator[Reply | Tally | Failure]:
+        """Carry out orders with the same shared part."""
+        task, reports = self._serial.task, Reports(orders)
+        handout = Handout(largest_first(orders, task.devices.size), ranks=len(self._routes) + 1)
         self._peers.receiver = lambda peer, message: self._receive(handout, peer, message)
         for route in self._routes.values():
             route.begin(orders)
             self._feed(handout, route)
-        with preserved_random_state(self._visitor.accelerator):
-            while (order := handout.take()) is not None:
-                with one_thread():
-                    answer = self._visitor(order)
-                yield answer
+        try:
+            for result in self._results(handout, orders):
+                if isinstance(result, Tally):
+                    yield result
+                elif (answer := reports.add(*result)) is not None:
+                    yield answer
+                else:
+                    handout.keep_below(reports.end)
+        finally:
+            reports.log(self._serial.warn, task.skipped.add)
+        reports.raise_first()
+
+    def _results(self, handout: Handout, orders: Sequence[Order]) -> Iterator[Result]:
+        """Carry out orders on this rank while there are any, and yield its results and those of others."""
+        with preserved_random_state(self._visits.visitor.accelerator):
+            while (number := handout.take()) is not None:
+                yield number, self._visits.carry_out(orders[number])
                 yield from handout.arrived()
+        if (tally := self._visits.close()) is not None:
+            yield tally
         yield from handout.rest(sum(route.is_used for route in self._routes.values()))
-        self._serial.sync(orders)
 
     def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
         """Commit the new personal parts of the counted devices."""
@@ -133,60 +156,44 @@ class ClusterExecutor:
         """Let every device go back to what it has preserved for a label."""
         self._serial.restore(label)
 
-    def _largest_first(self, orders: Sequence[Order]) -> Sequence[Order]:
-        size = self._serial.task.devices.size
-        return orders if size is None else sorted(orders, key=lambda order: -size(order.device))
-
     def _receive(self, handout: Handout, peer: Peer, message: Message) -> None:
         """Take what a rank sends, in the thread that receives from it; an error is for the main thread."""
+        values, route = message.values, self._routes[peer.rank]
         try:
-            match message.values.get("kind"):
-                case "answer":
-                    self._take_answer(handout, peer, message)
-                    self._feed(handout, self._routes[peer.rank])
+            match values.get("kind"):
+                case "report":
+                    self._take_report(handout, route, message)
+                    self._feed(handout, route)
                 case "closed":
-                    self._take_sums(handout, message)
-                case "error":
-                    error = error_of(message.values["error"])
-                    error.add_note(f"On {peer}.")
-                    handout.put(error)
+                    if "totals" in values:
+                        totals = totals_of(values["totals"], message.tensors)
+                        handout.put(Tally(devices=values["devices"], totals=totals))
+                    handout.put(None)
                 case _:
-                    self._replay(message.values)
+                    self._replay(values)
         except Exception as error:
             handout.put(error)
 
-    def _take_answer(self, handout: Handout, peer: Peer, message: Message) -> None:
-        """Save the new personal part that came with an answer, and hand the answer on."""
+    def _take_report(self, handout: Handout, route: "_Route", message: Message) -> None:
+        """Save the new personal part that came with the report on a visit, and hand the report on."""
         values, personal = message.values, message.tensors.get("personal")
-        answer = answer_of(values["answer"])
-        order = handout.answered(peer.rank, answer.device)
+        number = handout.reported(route.peer.rank)
+        order = route.orders[number]
         if personal is not None:
             if values["preserves"] and order.keep is not None:
                 self._store.preserve(order.device, order.keep)
             self._store.save(order.device, order.label, personal)
-        self._take_news(values)
-        handout.put(answer)
-
-    def _take_sums(self, handout: Handout, message: Message) -> None:
-        """Hand on what a rank has added up; it is done."""
-        values = message.values
-        if "totals" in values:
-            handout.put(Tally(devices=values["devices"], totals=totals_of(values["totals"], message.tensors)))
-        handout.put(None)
-
-    def _take_news(self, values: Mapping[str, Any]) -> None:
-        """Add up the time of a visit, log its warnings, and add the rows that it has skipped to rank 0's."""
+        if "error" in values:
+            values["error"]["notes"].append(f"On {route.peer}.")
         with self._lock:
             self.seconds += values["seconds"]
-            for warning in values["warnings"]:
-                self._serial.warn(warning, values["device"])
-            for row in values["skipped"]:
-                self._serial.task.skipped.add(SkippedRow(**row))
+        handout.put((number, values))
 
     def _feed(self, handout: Handout, route: "_Route") -> None:
         """Send a rank its next orders; when there are no more, ask for its sums."""
         with route.lock:
-            while (order := handout.take_for(route.peer.rank)) is not None:
+            while (number := handout.take_for(route.peer.rank)) is not None:
+                order = route.orders[number]
                 if order.counted is not None:
                     self._store.commit(order.counted, [order.device], [order.device])
                 route.send(order, self._store.load(order.device) if _uses_personal(order) else None)
@@ -203,13 +210,14 @@ class _Route:
         self.is_used = False
         """Whether the rank has an order in this round."""
         self._is_closed = False
-        self._orders: Sequence[Order] = ()
+        self.orders: Sequence[Order] = ()
+        """The orders of the round, numbered from 0."""
         self._shared: Params | None = None
         self._starts: set[str] = set()
 
     def begin(self, orders: Sequence[Order]) -> None:
         """Begin a round, in place."""
-        self._orders, self.is_used, self._is_closed = orders, False, False
+        self.orders, self.is_used, self._is_closed = orders, False, False
 
     def send(self, order: Order, kept: Params | None) -> None:
         """Send an order with what its device keeps; before the first one, what all of the round need."""
@@ -227,16 +235,15 @@ class _Route:
 
     def _needed(self) -> tuple[dict[str, Any], dict[str, Params]]:
         """Return the message that begins a round, with those tensors of all orders that the rank lacks."""
-        shared, tensors = self._orders[0].shared, dict[str, Params]()
+        shared, tensors = self.orders[0].shared, dict[str, Params]()
         if not _are_same(shared, self._shared):
             tensors["shared"] = self._shared = shared
-        new = {_key(order): order.start for order in self._orders if _key(order) not in self._starts}
+        new = {_key(order): order.start for order in self.orders if _key(order) not in self._starts}
         for key, start in new.items():
             groups = {f"personal {key}": start.personal, f"pretrained {key}": start.pretrained}
             tensors |= {name: group for name, group in groups.items() if group is not None}
         self._starts |= new.keys()
-        adds_up = isinstance(self._orders[0].work, Update)
-        return {"kind": "round", "starts": list(new), "adds_up": adds_up}, tensors
+        return {"kind": "round", "starts": list(new)}, tensors
 
 
 def _are_same(params: Params, others: Params | None) -> bool:

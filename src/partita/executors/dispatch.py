@@ -6,15 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from partita.data.rows import SkippedRow
-from partita.device.batches import Warn
 from partita.errors import RunFailed
-from partita.executors.codec import Values, answer_of, order_values, totals_of
+from partita.executors.codec import Values, order_values, totals_of
+from partita.executors.exchange import Reports, largest_first
 from partita.executors.messages import receive
 from partita.executors.output import Replay
 from partita.executors.pool import Pool, WorkerState
 from partita.executors.processes import receive_descriptor
-from partita.executors.remote_errors import error_of
 from partita.executors.shared_memory import SharedTensors
 from partita.executors.worker import SHARED, pretrained_name, start_name
 from partita.params import cloned
@@ -51,15 +49,12 @@ class Dispatch:
         self._orders = orders
         self._timeout = timeout
         self._replay = replay
-        numbers = range(len(orders))
-        self._queue = deque(
-            numbers if size is None else sorted(numbers, key=lambda n: -size(orders[n].device))
-        )
+        self._queue = deque(largest_first(orders, size))
         self._replies: dict[int, Reply] = {}
         self._causes: dict[int, list[str]] = {}
         self._deaths = 0
-        self._errors: dict[int, Values] = {}
-        self._notes: dict[int, list[Values]] = {}
+        self.reports = Reports(orders)
+        """The reports of the visits so far."""
         self.seconds = 0.0
         """The processor time of the visits so far."""
 
@@ -77,21 +72,12 @@ class Dispatch:
                 yield from self._read(key.data, selector)
             while self._is_open():
                 self._assign()
-                for key, _ in selector.select(self._patience()):
+                ready = selector.select(self._patience())
+                now = time.monotonic()
+                for key, _ in ready:
                     yield from self._read(key.data, selector)
-                yield from self._end_late(selector)
-        if self._errors:
-            raise error_of(self._errors[min(self._errors)])
-
-    def log(self, warn: Warn, skip: Callable[[SkippedRow], None]) -> None:
-        """Report what was noticed in visits, in the order of the orders, as far as the first error."""
-        end = min(self._errors, default=len(self._orders))
-        for number in sorted(self._notes):
-            for note in self._notes[number] if number <= end else ():
-                for warning, device in note["warnings"]:
-                    warn(warning, device)
-                for row in note["skipped"]:
-                    skip(SkippedRow(**row))
+                yield from self._end_late(selector, now)
+        self.reports.raise_first()
 
     def _put_tensors(self) -> None:
         """Write the tensors of the orders to memory that the workers share."""
@@ -107,10 +93,9 @@ class Dispatch:
 
     def _is_open(self) -> bool:
         """Return whether anything is missing; after an error, only the orders before it are."""
-        if self._errors:
-            first = min(self._errors)
-            self._queue = deque(number for number in self._queue if number < first)
-            visits = [number for worker in self._pool.workers for number in worker.visits if number < first]
+        if (end := self.reports.end) < len(self._orders):
+            self._queue = deque(number for number in self._queue if number < end)
+            visits = [number for worker in self._pool.workers for number in worker.visits if number < end]
             return bool(self._queue or visits)
         return bool(self._queue or any(worker.visits or worker.summed for worker in self._pool.workers))
 
@@ -167,16 +152,11 @@ class Dispatch:
         number = worker.visits.popleft()
         worker.begun = time.monotonic()
         self.seconds += values["seconds"]
-        self._notes.setdefault(number, []).append(values)
-        if "error" in values:
-            self._errors[number] = values["error"]
-            return
-        answer = answer_of(values["answer"])
-        if values["summed"]:
-            assert isinstance(answer, Reply)
+        answer = self.reports.add(number, values)
+        if isinstance(answer, Reply) and values["summed"]:
             worker.summed.append(number)
             self._replies[number] = answer
-        else:
+        elif answer is not None:
             yield answer
 
     def _counted(self, worker: WorkerState, values: Values) -> Iterator[Reply | Tally]:
@@ -194,9 +174,8 @@ class Dispatch:
         for number in numbers:
             yield self._replies.pop(number)
 
-    def _end_late(self, selector: selectors.BaseSelector) -> Iterator[Failure]:
-        """Replace the workers whose visit has taken too long."""
-        now = time.monotonic()
+    def _end_late(self, selector: selectors.BaseSelector, now: float) -> Iterator[Failure]:
+        """Replace the workers whose visit had taken too long at a time `now`, up to which all were heard."""
         for worker in list(self._pool.workers) if self._timeout else ():
             if worker.visits and now >= worker.begun + self._timeout:
                 worker.child.kill()

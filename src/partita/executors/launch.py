@@ -1,17 +1,20 @@
 """The launcher that started this process as one of several ranks, as far as the environment says.
 
 torchrun and most launchers set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Slurm's `srun` has names of its
-own for the first two. A batch script that Slurm runs without `srun` has them as well, so they count only with
-MASTER_ADDR, which is the user's.
+own for the first two; unlike SLURM_NTASKS, the one for their number is not set in the batch script itself.
+They count only with MASTER_ADDR, which is the user's: `srun` also starts independent commands.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from partita.errors import ConfigError
 
-_NAMES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+logger = logging.getLogger(__name__)
+
+_NAMES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 """The variables of a rank and of the number of ranks: those of most launchers, and Slurm's."""
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID")
 """The same for a rank's number on its machine, which a launcher need not set."""
@@ -44,10 +47,11 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     Launch(rank=1, ranks=3, address='node0', port=29500, local=0)
 
     Raises:
-        ConfigError: a value is no number, or there is no address of rank 0.
+        ConfigError: a value is missing or no number, or there is no address of rank 0.
     """
     given = [names for names in _NAMES if all(name in environment for name in names)]
     if not given:
+        _refuse_half(environment)
         return None
     rank, ranks = (_number(name, environment) for name in given[0])
     is_slurm = given[0] != _NAMES[0]
@@ -65,6 +69,27 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
 
 
 _MEANING = {"MASTER_ADDR": "host of rank 0", "MASTER_PORT": "same free port for all of them"}
+
+
+def _refuse_half(environment: Mapping[str, str]) -> None:
+    """Raise if a launcher has set one of its two variables."""
+    for name, other in (_NAMES[0], _NAMES[0][::-1]):
+        if name in environment:
+            raise ConfigError(
+                f"The environment variable {name} is set, and {other} is not: set both to divide a run among "
+                f"ranks, or unset {name}."
+            )
+
+
+def warn_of_tasks(environment: Mapping[str, str] = os.environ) -> None:
+    """Log a warning, in one of several tasks of Slurm, that each of them does all of the work."""
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if "MASTER_ADDR" not in environment and tasks != "1" and environment.get("SLURM_PROCID") == "0":
+        logger.warning(
+            "Slurm has started %s tasks, and MASTER_ADDR is not set: each task runs alone. To divide one run "
+            "among them, set MASTER_ADDR and MASTER_PORT.",
+            tasks,
+        )
 
 
 def _number(name: str, environment: Mapping[str, str]) -> int:

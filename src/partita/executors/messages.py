@@ -64,10 +64,10 @@ def receive(connection: socket.socket) -> Message | None:
     first = connection.recv(_LENGTH)
     if not first:
         return None
-    start = first + _exactly(connection, _LENGTH - len(first))
-    values, lengths = _parsed(_exactly(connection, _bounded(int.from_bytes(start, "big"), _MAX_HEAD)))
+    start = first + exactly(connection, _LENGTH - len(first))
+    values, lengths = _parsed(exactly(connection, _bounded(int.from_bytes(start, "big"), _MAX_HEAD)))
     _bounded(sum(lengths.values()), _MAX_TENSORS)
-    groups = {name: _exactly(connection, length) for name, length in lengths.items()}
+    groups = {name: exactly(connection, length) for name, length in lengths.items()}
     return Message(values, {name: from_bytes(group) for name, group in groups.items()})
 
 
@@ -75,7 +75,7 @@ def _parsed(head: bytes) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the values of a head, and the lengths of its groups."""
     try:
         values, lengths = json.loads(head)
-    except ValueError:
+    except (ValueError, TypeError):  # No JSON, or not two values.
         raise ConnectionError("What arrived is not a message.") from None
     sizes = list(lengths.values()) if isinstance(lengths, dict) else [-1]
     if not isinstance(values, dict) or not all(isinstance(size, int) and size >= 0 for size in sizes):
@@ -90,8 +90,12 @@ def _bounded(length: int, largest: int) -> int:
     return length
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    """Return the next `count` bytes."""
+def exactly(connection: socket.socket, count: int) -> bytes:
+    """Return the next `count` bytes.
+
+    Raises:
+        OSError: the connection broke; a `ConnectionError` where it was closed before.
+    """
     content = bytearray(count)
     view, filled = memoryview(content), 0
     while filled < count:

@@ -8,11 +8,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 from partita.executors.messages import send
 from partita.executors.processes import send_descriptor
 from partita.params import Params
+
+_ENCODING, _ERRORS = "utf-8", "surrogateescape"
 
 
 class Link:
@@ -37,7 +39,7 @@ class Link:
 
 def forward_output(link: Link) -> None:
     """Let this process send all of its output over a link from now on."""
-    sys.stdout, sys.stderr = _Lines(link, "stdout"), _Lines(link, "stderr")
+    sys.stdout, sys.stderr = _stream(link, "stdout", 1), _stream(link, "stderr", 2)
     for logger in logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
             logger.handlers.clear()
@@ -57,28 +59,38 @@ def forward_output(link: Link) -> None:
     warnings.showwarning = show
 
 
-class _Lines(io.TextIOBase):
-    """A text stream that is sent line by line."""
+def _stream(link: Link, name: str, descriptor: int) -> TextIO:
+    lines = cast("BinaryIO", _Lines(link, name, descriptor))
+    return io.TextIOWrapper(lines, _ENCODING, _ERRORS, newline="", write_through=True)
 
-    def __init__(self, link: Link, name: str) -> None:
+
+class _Lines(io.RawIOBase):
+    """Bytes of text that are sent line by line, under a text stream like those of any process."""
+
+    def __init__(self, link: Link, name: str, descriptor: int) -> None:
         self._link = link
         self._name = name
-        self._begun = ""
+        self._descriptor = descriptor
+        self._begun = b""
 
     def writable(self) -> bool:
         return True
 
-    def write(self, text: str) -> int:
-        lines, end, rest = (self._begun + text).rpartition("\n")
-        self._begun = rest
-        if end:
-            self._link.send({"print": [self._name, lines + end]})
-        return len(text)
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: Any) -> int:
+        lines, end, self._begun = (self._begun + bytes(data)).rpartition(b"\n")
+        self._send(lines + end)
+        return len(data)
 
     def flush(self) -> None:
-        if self._begun:
-            self._link.send({"print": [self._name, self._begun]})
-            self._begun = ""
+        begun, self._begun = self._begun, b""
+        self._send(begun)
+
+    def _send(self, data: bytes) -> None:
+        if data:
+            self._link.send({"print": [self._name, data.decode(_ENCODING, _ERRORS)]})
 
 
 class _Records(logging.Handler):
@@ -89,8 +101,11 @@ class _Records(logging.Handler):
         self._link = link
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = self.format(record)
-        self._link.send({"log": [record.name, record.levelno, record.pathname, record.lineno, text]})
+        try:
+            text = self.format(record)
+            self._link.send({"log": [record.name, record.levelno, record.pathname, record.lineno, text]})
+        except Exception:
+            self.handleError(record)
 
 
 class Replay:

@@ -104,6 +104,8 @@ class Peers:
         """
         with self._lock:
             told, self._is_over = self._is_over and self._lost is not None, True
+        if code:
+            _ignore_signals()
         if not told:
             self._dismiss(code, line)
         deadline = time.monotonic() + _FAREWELL
@@ -151,12 +153,18 @@ class Peers:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Raise `KeyboardInterrupt`, once: torchrun sends SIGTERM after a Ctrl-C."""
         self._is_over = True
-        for again in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(again, signal.SIG_IGN)
+        _ignore_signals()
         raise KeyboardInterrupt
 
     def _raise_lost(self, number: int, frame: FrameType | None) -> None:
+        _ignore_signals()
         raise RankLost(self._lost)
+
+
+def _ignore_signals() -> None:
+    """Let this process end by itself: torchrun sends SIGTERM as soon as another rank has ended."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end_process(code: int, line: str) -> NoReturn:

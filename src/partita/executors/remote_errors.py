@@ -43,7 +43,10 @@ def _made(values: Values) -> BaseException:
     kind = _find(values["module"], values["type"])
     if kind is not None and values["arguments"] is not None:
         try:
-            error = kind.__new__(kind, *values["arguments"])
+            is_builtin = (
+                kind.__module__ == "builtins"
+            )  # Only its constructor sets, for example, an exit code.
+            error = kind(*values["arguments"]) if is_builtin else kind.__new__(kind, *values["arguments"])
             if str(error) == values["message"]:
                 return error
         except Exception:  # It has a constructor of its own.

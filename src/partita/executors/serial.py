@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from partita.device.batches import Warnings
 from partita.device.roles import Role
@@ -27,6 +27,9 @@ class SerialExecutor:
         computing: where and how visits compute.
     """
 
+    first_worker: ClassVar[int] = 0
+    """The number of the first worker of this process: runs that share a machine share its accelerators."""
+
     def __init__(
         self,
         task: Task,
@@ -44,7 +47,7 @@ class SerialExecutor:
 
     def make_visitor(self, *, worker: int = 0) -> Visitor:
         """Return what carries out visits, on the accelerator of a worker with this number."""
-        return self._make_visitor(worker=worker)
+        return self._make_visitor(worker=self.first_worker + worker)
 
     @cached_property
     def _visitor(self) -> Visitor:

@@ -13,10 +13,8 @@ import signal
 import socket
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 import torch
@@ -24,15 +22,14 @@ import torch
 from partita.device.store import Store
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
-from partita.executors.codec import answer_values, order_of, totals_values
+from partita.executors.codec import answer_of, order_of, totals_values
 from partita.executors.messages import Message, receive
 from partita.executors.output import Link, forward_output
 from partita.executors.parcel import Parcel
 from partita.executors.peers import end_process, why_gone
-from partita.executors.remote_errors import error_values
-from partita.params import Params, WeightedMean
-from partita.protocol import DeviceId, Failure, Reply, Start
-from partita.tasks.build import one_thread
+from partita.executors.visits import Visits
+from partita.params import Params
+from partita.protocol import Reply, Start
 
 Build = Callable[[Message, Store], Visitor]
 """Builds the run that a message describes, with a store, or raises a `ConfigError`."""
@@ -55,7 +52,6 @@ class Rank:
         self._link = Link(connection)
         self._build = build
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._warnings: set[str] = set()
 
     def serve(self) -> int:
         """Do what rank 0 asks until it ends, and return its exit code."""
@@ -100,17 +96,13 @@ class Rank:
         self._parcel = Parcel()
         try:
             with _silence():
-                self._visitor = self._build(message, self._parcel)
+                visitor = self._build(message, self._parcel)
         except ConfigError as error:
             self._send({"kind": "refused", "line": str(error)})
             return
-        self._visitor.warn = self._warn
+        self._visits = Visits(visitor.task.skipped, lambda: visitor)
         self._starts: dict[str, Start] = {}
         self._send({"kind": "ready", "instructions": torch.backends.cpu.get_cpu_capability()})
-
-    def _warn(self, warning: str, device: DeviceId) -> None:
-        """Keep a warning for the answer."""
-        self._warnings.add(warning)
 
     def _open(self, message: Message) -> None:
         """Begin a round: with a new shared part, and with starts that this rank does not have."""
@@ -120,55 +112,23 @@ class Rank:
         for key in values["starts"]:
             personal, pretrained = tensors.get(f"personal {key}"), tensors.get(f"pretrained {key}")
             self._starts[key] = Start(digest="", personal=personal, frozen="", pretrained=pretrained)
-        self._mean = WeightedMean(self._shared) if values["adds_up"] else None
-        self._summed: list[DeviceId] = []
 
     def _carry_out(self, message: Message) -> None:
-        """Visit a device and send its answer, with everything else that rank 0 must know of the visit."""
+        """Visit a device and send the report, with the new personal part where the device has replied."""
         order = order_of(message.values["order"], self._shared, self._starts[message.values["start"]])
         self._parcel.fill(message.tensors.get("personal"))
-        self._warnings.clear()
-        skipped, begin = self._visitor.task.skipped, time.process_time()
-        known = len(skipped)
-        try:
-            with one_thread():
-                outcome = self._outcome(self._add(self._visitor(order)))
-        except BaseException as error:  # Also those that end a process: they are to end the run.
-            outcome = {"kind": "error", "error": error_values(error)}
-        news = {
-            "device": order.device,
-            "seconds": time.process_time() - begin,
-            "warnings": sorted(self._warnings),
-            "skipped": [asdict(row) for row in skipped[known:]] if len(skipped) > known else [],
-        }
-        saved = self._parcel.saved if outcome.get("saves") else None
-        self._send({**outcome, **news}, {} if saved is None else {"personal": saved})
-
-    def _outcome(self, answer: Reply | Failure) -> dict[str, Any]:
-        """Return an answer as values, and what rank 0 is to do with the device's personal part."""
-        saves = isinstance(answer, Reply) and self._parcel.saved is not None
-        values = {"kind": "answer", "answer": answer_values(answer)}
-        return {**values, "saves": saves, "preserves": saves and self._parcel.preserves}
-
-    def _add(self, answer: Reply | Failure) -> Reply | Failure:
-        """Add the change of a reply to the sum, in place, and return the answer without it."""
-        if isinstance(answer, Failure) or answer.change is None or self._mean is None:
-            return answer
-        try:
-            self._mean.add(answer.device, answer.change, answer.weight)
-        except ValueError as error:
-            return Failure(device=answer.device, reason=str(error))
-        self._summed.append(answer.device)
-        return replace(answer, change=None)
+        report = self._visits.carry_out(order)
+        has_replied = "answer" in report and isinstance(answer_of(report["answer"]), Reply)
+        tensors = {"personal": saved} if has_replied and (saved := self._parcel.saved) is not None else {}
+        self._send({"kind": "report", "preserves": self._parcel.preserves, **report}, tensors)
 
     def _close(self) -> None:
         """End a round: send the sums, if there are any."""
-        if self._mean is None or not self._summed:
+        if (tally := self._visits.close()) is None:
             self._send({"kind": "closed"})
             return
-        values, tensors = totals_values(self._mean.totals())
-        self._send({"kind": "closed", "devices": self._summed, "totals": values}, tensors)
-        self._mean = None
+        values, tensors = totals_values(tally.totals)
+        self._send({"kind": "closed", "devices": tally.devices, "totals": values}, tensors)
 
     def _send(self, values: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> None:
         try:

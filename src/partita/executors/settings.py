@@ -20,6 +20,8 @@ class Execution(Computing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if type(self.workers) is not int:
+            raise ValueError(f"`workers` must be a whole number, got {self.workers!r}.")
         if self.workers < 0:
             raise ValueError(f"`workers` must be 0 (one for each core) or above, got {self.workers}.")
         if not (math.isfinite(self.timeout) and self.timeout >= 0):

@@ -8,15 +8,16 @@ that it makes no difference which worker visits which device.
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
 from types import TracebackType
 from typing import Any, Self
 
 from partita.executors.dispatch import Dispatch
+from partita.executors.exchange import exchanges_of
 from partita.executors.output import Replay
 from partita.executors.pool import Pool
 from partita.executors.processes import Nursery
 from partita.executors.serial import SerialExecutor
+from partita.executors.visits import Visits
 from partita.executors.worker import Worker
 from partita.protocol import DeviceId, Failure, Order, Reply, Tally
 
@@ -63,7 +64,7 @@ class WorkersExecutor:
     def _serve(self, connection: socket.socket, values: dict[str, Any]) -> None:
         """Be a worker, in a process of its own."""
         make = partial(self._serial.make_visitor, worker=values["number"])
-        Worker(connection, self._serial.task, make).serve()
+        Worker(connection, Visits(self._serial.task.skipped, make)).serve()
 
     @property
     def seconds(self) -> float:
@@ -82,8 +83,8 @@ class WorkersExecutor:
             return
         # No more than are needed at a time; fewer orders than before are no reason to end some.
         self._pool.resize(min(processes, max(len(self._pool.workers), len(orders))))
-        for _, some in groupby(orders, key=lambda order: id(order.shared)):
-            yield from self._ask(list(some))
+        for some in exchanges_of(orders):
+            yield from self._ask(some)
         self._serial.sync(orders)
 
     def _ask(self, orders: Sequence[Order]) -> Iterator[Reply | Tally | Failure]:
@@ -99,7 +100,7 @@ class WorkersExecutor:
             if not is_done:
                 self._pool.stop()
             self._seconds += dispatch.seconds
-            dispatch.log(self._serial.warn, task.skipped.add)
+            dispatch.reports.log(self._serial.warn, task.skipped.add)
 
     def close(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
         """Commit the new personal parts of the counted devices."""

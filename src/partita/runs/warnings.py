@@ -169,6 +169,10 @@ def _reason(run: RunFolder, stage: str, split: str) -> str:
     for row in run.devices.select(["stage", "device", "split", "metric", "reason"]).to_pylist():
         if (row["stage"], row["split"]) == (stage, split) and row["metric"] is None:
             return f"{row['device']}: {row['reason']}".rstrip(".")
+    for line in run.rounds():
+        if line["final"] and line["stage"] == stage and line["failed"]:
+            device, reason = next(iter(line["failed"].items()))
+            return f"{device}: its evaluation failed: {reason}".rstrip(".")
     return f"no {split} examples"
 
 

@@ -27,6 +27,7 @@ from partita.executors.messages import receive
 from partita.executors.output import Replay
 from partita.executors.processes import Child, Nursery
 from partita.executors.remote_errors import error_of
+from partita.executors.serial import SerialExecutor
 from partita.executors.settings import Execution
 from partita.studies.job_process import do_job
 from partita.studies.jobs import PAUSE, Callbacks, InThisProcess, Job, Runner, Study, Work
@@ -162,6 +163,7 @@ class JobPool:
     def _serve(self, connection: socket.socket, values: Mapping[str, Any]) -> None:
         """Do one job, in the process that was forked for it."""
         ExampleCache.processes = self._cores
+        SerialExecutor.first_worker = values["slot"]
         do_job(connection, values["job"], self._work, lambda: self._cores_at(values["slot"]))
 
     def _listen(self, study: Study, callbacks: Callbacks) -> None:

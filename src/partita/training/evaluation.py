@@ -224,9 +224,9 @@ def _failed_stages(measured: _Measured, failures: Mapping[str, TrainingFailures]
     found: dict[str, Any] = {}
     for stage in (stage for stage in Stage if stage is not Stage.SERVED):
         trained = failures.get(stage, TrainingFailures())
-        first = next((f"{device}: {reason}" for device, reason in trained.reasons.items()), "")
         counts = [
-            (len(trained.reasons), trained.asked, first),
+            (len(trained.reasons), trained.asked, _first(trained.reasons)),
+            (len(trained.unevaluated), trained.evaluated, _first(trained.unevaluated)),
             (measured.failed[stage], measured.known[stage], measured.reasons.get(stage, "")),
         ]
         most = [count for count in counts if 2 * count[0] > count[1]]
@@ -239,6 +239,10 @@ def _failed_stages(measured: _Measured, failures: Mapping[str, TrainingFailures]
     if last in found and measured.known[Stage.SERVED]:
         found[str(Stage.SERVED)] = found[last]
     return found
+
+
+def _first(reasons: Mapping[DeviceId, str]) -> str:
+    return next((f"{device}: {reason}" for device, reason in reasons.items()), "")
 
 
 def _gains(values: Mapping[Stage, Column], task: Task) -> dict[Stage, Column]:

@@ -17,6 +17,10 @@ class TrainingFailures:
     asked: int = 0
     """The number of devices that were asked to train, counted by `failures_by_stage` alone: the ids of all
     of a million devices are not kept while they train."""
+    unevaluated: dict[DeviceId, str] = field(default_factory=dict)
+    """The reason of each device whose evaluation at the end of the stage failed."""
+    evaluated: int = 0
+    """The number of devices that were asked for it; both are counted by `failures_by_stage` alone."""
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a round, in place, given its line of `rounds.jsonl`; an evaluation trains nothing."""
@@ -48,6 +52,9 @@ def failures_by_stage(
             sampled.setdefault(stage, set()).update(line["asked"])
         elif work == "finetune":  # It visits each device once.
             own.asked += len(line["asked"])
+        elif line.get("final"):
+            own.unevaluated |= line["failed"]
+            own.evaluated += len(line["asked"])
     for stage, devices in sampled.items():
         found[stage].asked += len(devices)
     return found

@@ -1,0 +1,88 @@
+"""Visits of workers and ranks, whose results are reported to the process that sent the orders."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import Any
+
+from partita.data.rows import SkippedRows
+from partita.device.visit import Visitor
+from partita.executors.codec import answer_values
+from partita.executors.remote_errors import error_values
+from partita.params import WeightedMean
+from partita.protocol import DeviceId, Failure, Order, Reply, Tally
+from partita.tasks.build import one_thread
+
+
+class Visits:
+    """Carries out visits on one thread and adds up the changes of their replies.
+
+    Args:
+        skipped: the bad rows of the task's data. Those that a visit skips are reported, and not added here.
+        make_visitor: returns what carries out visits; called once, before the first visit.
+        caught: the exceptions that are reported; others are raised.
+    """
+
+    def __init__(
+        self,
+        skipped: SkippedRows,
+        make_visitor: Callable[[], Visitor],
+        *,
+        caught: type[BaseException] = BaseException,
+    ) -> None:
+        self._skipped = skipped
+        self._make_visitor = make_visitor
+        self._caught = caught
+        self._warnings: dict[str, DeviceId] = {}
+        self._mean: WeightedMean | None = None
+        self._summed: list[DeviceId] = []
+
+    @cached_property
+    def visitor(self) -> Visitor:
+        """Carries out single visits."""
+        visitor = self._make_visitor()
+        visitor.warn = self._warnings.setdefault
+        return visitor
+
+    def carry_out(self, order: Order) -> dict[str, Any]:
+        """Visit a device and return, as JSON values, everything that `Reports` must know of it."""
+        self._warnings.clear()
+        begin = time.process_time()
+        with self._skipped.collected() as rows:
+            try:
+                with one_thread():
+                    outcome = self._outcome(order)
+            except self._caught as error:
+                outcome = {"error": error_values(error)}
+        return {
+            **outcome,
+            "seconds": time.process_time() - begin,
+            "warnings": list(self._warnings),
+            "skipped": [asdict(row) for row in rows],
+        }
+
+    def close(self) -> Tally | None:
+        """Return the sum of all changes since the last call, None if there are none, and begin a new one."""
+        mean, devices = self._mean, self._summed
+        self._mean, self._summed = None, []
+        return None if mean is None or not devices else Tally(devices=devices, totals=mean.totals())
+
+    def _outcome(self, order: Order) -> dict[str, Any]:
+        """Return the answer to an order as values, and whether its change is in the sum."""
+        answer, is_summed = self.visitor(order), False
+        if isinstance(answer, Reply) and answer.change is not None:
+            answer = self._add(order, answer)
+            is_summed = isinstance(answer, Reply)
+        return {"answer": answer_values(answer), "summed": is_summed}
+
+    def _add(self, order: Order, reply: Reply) -> Reply | Failure:
+        """Add the change of a reply to the sum, in place; one that cannot be added is a failure."""
+        if self._mean is None:
+            self._mean = WeightedMean(order.shared)
+        try:
+            self._mean.add(order.device, reply.change or {}, reply.weight)
+        except ValueError as error:
+            return Failure(device=order.device, reason=str(error))
+        self._summed.append(order.device)
+        return replace(reply, change=None)
