@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,13 @@ def docstrings() -> Iterator[tuple[str, str]]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of every line that a person reads: string literals, comments and pages."""
+@cache
+def texts() -> list[tuple[str, str]]:
+    """Return the place and the text of every line that a person reads: string literals, comments and pages."""
+    return list(_texts())
+
+
+def _texts() -> Iterator[tuple[str, str]]:
     for path in SOURCES:
         source = path.read_text()
         for node in ast.walk(ast.parse(source)):

@@ -81,6 +81,7 @@ def test_a_child_is_killed_and_replaced_while_the_parent_has_threads() -> None:
             thread.join()
 
 
+@pytest.mark.slow
 def test_forking_while_another_thread_prints_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
     def serve(connection: socket.socket, values: dict[str, Any]) -> None:
         sys.stderr.write("from a child\n")

@@ -333,7 +333,9 @@ MEMORY = {"none": 71, "input": 67, "output": 67, "adapter": 72, "full": 116}
 """The paper's memory for StackOverflow, in MB."""
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "librispeech")) for name in PAPER]
+)
 def test_the_papers_configs_are_described(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     path = ROOT / "experiments/paper" / f"{name}.toml"

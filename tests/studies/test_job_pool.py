@@ -217,7 +217,7 @@ def with_workers(workers: int, comparison: Comparison) -> Iterator[Any]:
         yield runner
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_comparison_has_the_same_tables_and_bits_with_any_number_of_workers(
     serial: Comparison, tmp_path: Path, workers: int
 ) -> None:
@@ -278,6 +278,7 @@ def search_in(folder: Path, workers: int) -> Tuning:
     return begin({**own, "workers": workers, "out": str(folder)}, Path(), SPACE, 0)
 
 
+@pytest.mark.slow
 def test_a_search_has_the_same_trials_with_any_number_of_workers(tmp_path: Path) -> None:
     found: dict[int, Any] = {}
     for workers in (1, 2, 4):
