@@ -1,21 +1,14 @@
 """The result of a run: measurements by device, u, and every device's model."""
 
-import difflib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from partita.data.arrow import Table
 from partita.errors import ConfigError
-from partita.models.full import Full
-from partita.params import Params, cloned, copy_into
-from partita.partition import Personalization
+from partita.exports.models import Models, Origin, Record, Which, served_by
 from partita.protocol import DeviceId, Stage
 from partita.report import write
 from partita.report.differences import counted
@@ -23,48 +16,8 @@ from partita.report.models import all_models
 from partita.report.tables.commands import models_table
 from partita.report.tables.table import to_html
 from partita.runs.folder import RunFolder
-from partita.tasks.build import build_model
-from partita.tasks.task import Task
 from partita.training.evaluation import Summary
 from partita.training.journal import RoundRow
-
-Which = Literal["personal", "global", "served"]
-"""A device's own model, the pretrained one, or the one of the two that the device is served."""
-
-
-class Record(Protocol):
-    """The readable record of a finished run: its folder, or its journal in memory."""
-
-    @property
-    def summary(self) -> Summary:
-        """Statistics of each stage."""
-        ...
-
-    @property
-    def measurements(self) -> Table:
-        """The table of measurements."""
-        ...
-
-    def rounds(self) -> Iterator[RoundRow]:
-        """Yield the lines of all rounds but those of unseen devices."""
-        ...
-
-    def shared(self, name: str) -> dict[str, Tensor]:
-        """Return tensors that belong to no device."""
-        ...
-
-    def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
-        """Return all tensors that a device keeps, None where there are none."""
-        ...
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The task and the settings that a run was made from: what its models are built from again."""
-
-    task: Task
-    personalization: Personalization
-    seed: int
 
 
 class Result:
@@ -77,12 +30,7 @@ class Result:
 
     def __init__(self, record: Record, origin: Callable[[], Origin]) -> None:
         self._record = record
-        self._make_origin = origin
-
-    @cached_property
-    def _origin(self) -> Origin:
-        with _gradients():
-            return self._make_origin()
+        self._models = Models(record, origin)
 
     @property
     def summary(self) -> Summary:
@@ -99,15 +47,15 @@ class Result:
         """The lines of `rounds.jsonl`, a mapping for each round, without those of unseen devices."""
         return list(self._record.rounds())
 
-    @cached_property
+    @property
     def shared(self) -> Mapping[str, Tensor]:
         """The shared part u after training."""
-        return self._record.shared(Stage.PERSONALIZED)
+        return self._models.shared
 
     @property
     def derived(self) -> Mapping[str, Any]:
         """Values derived from the data of all devices that models depend on, such as a vocabulary."""
-        return self._origin.task.derived
+        return self._models.origin.task.derived
 
     def report(self) -> Path:
         """Write the report to the run's folder, page, figures and tables, and return the page's path.
@@ -140,21 +88,14 @@ class Result:
 
     def served(self, device: DeviceId) -> Literal["global", "personal"]:
         """Return which model the device is served: its own, or the global one where that was chosen."""
-        rows = self.devices.select(["stage", "device", "model"]).to_pylist()
-        own = [row for row in rows if row["device"] == device]
-        if not own:
+        served = served_by(self.devices)
+        if device not in served:
             raise ValueError(f"Device {device!r} was not evaluated in this run.")
-        chosen = [row["model"] for row in own if row["stage"] == Stage.SERVED]
-        return (chosen or [own[-1]["model"]])[0]
+        return served[device]
 
     def personal(self, device: DeviceId) -> dict[str, Tensor]:
         """Return v_i, the personal part of a device; its start where the device was never counted."""
-        own = self._personalization(device)
-        if kept := own.partition.personal_in(self._record.kept(device) or {}):
-            return kept
-        if own.start is not None:
-            return cloned(own.start(self.shared))
-        return cloned(own.partition.of(self._build(own, self._record.shared(Stage.PRETRAINED))).personal)
+        return self._models.personal(device)
 
     def model(self, device: DeviceId, which: Which = "personal") -> nn.Module:
         """Return a device's whole model, in eval mode.
@@ -163,33 +104,5 @@ class Result:
             device: the device.
             which: its own model, the pretrained (`global`) one, or the one that it is `served`.
         """
-        own = self._personalization(device)
-        if which == "served":
-            which = self.served(device)
-        if which == "global":
-            return self._build(None, self._record.shared(Stage.PRETRAINED)).eval()
-        personal, model = self.personal(device), self._build(own, self._record.shared(Stage.PRETRAINED))
-        parts = own.partition.of(model)
-        copy_into(parts.shared, self.shared)
-        copy_into(parts.personal, personal)
-        return (model.personal if isinstance(model, Full) else model).eval()
-
-    def _personalization(self, device: DeviceId) -> Personalization:
-        """Return how a device's model is split."""
-        devices = self._origin.task.devices
-        if device not in devices:
-            near = difflib.get_close_matches(device, devices.ids[:10_000], n=3)
-            raise ValueError(f"There is no device {device!r}. Near ids: {', '.join(near) or 'none'}.")
-        return self._origin.personalization.on(device)
-
-    def _build(self, own: Personalization | None, state: Params | None = None) -> nn.Module:
-        origin = self._origin
-        with _gradients():
-            return build_model(origin.task, own, seed=origin.seed, state=state)
-
-
-@contextmanager
-def _gradients() -> Iterator[None]:
-    """Record gradients, also where `torch.inference_mode()` is on: a task is checked with them."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
+        self._models.personalization(device)
+        return self._models.model(device, self.served(device) if which == "served" else which)

@@ -6,13 +6,14 @@ from typing import Any, Literal
 import tomli_w
 
 from partita.api.progress import run_progress
-from partita.api.result import Origin, Result
+from partita.api.result import Result
 from partita.config.recording import recorded_values
 from partita.device.accelerators import check_available
 from partita.device.settings import Precision
 from partita.device.store import DiskStore, MemoryStore
 from partita.durable import replace_file
 from partita.executors.settings import Execution
+from partita.exports.models import Origin
 from partita.methods.method import Method
 from partita.partition import Partition, Personalization, personalization_of
 from partita.protocol import Executor

@@ -35,7 +35,7 @@ def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
     """
     _check_overrides(overrides)
     _check_is_run(folder)
-    config = _from_folder(read_config(folder.config_file, overrides), folder.path)
+    config = located_files(read_config(folder.config_file, overrides), folder.path)
     if not config.made_with:
         raise ConfigError(f"`{folder.path}` is not a run's folder: no run has written its `config.toml`.")
     for key in map(_key, overrides):
@@ -57,6 +57,15 @@ def _check_overrides(overrides: Sequence[str]) -> None:
         raise ConfigError(f"A resumed run takes its config from its folder: leave out `{refused}`.")
 
 
+def check_paths(overrides: Sequence[str]) -> None:
+    """Raise if anything but the paths of files is to change, for a command that only reads a run."""
+    if refused := " ".join(text for text in overrides if "=" not in text or _key(text) not in KEYS):
+        raise ConfigError(
+            f"A run that is read takes its config from its folder: leave out `{refused}`. Only the paths of "
+            f"files may change: {', '.join(KEYS)}."
+        )
+
+
 def _check_is_run(folder: RunFolder) -> None:
     check_is_run(folder.path)
     if not folder.exists:
@@ -70,7 +79,7 @@ def _check_is_run(folder: RunFolder) -> None:
         )
 
 
-def _from_folder(config: Config, folder: Path) -> Config:
+def located_files(config: Config, folder: Path) -> Config:
     """Return a run's config with the files that the command line names as paths from the run's folder."""
     names = {key: value_at(to_values(config), key) for key in KEYS}
     given = {key: Path(name) for key, name in names.items() if name and Path(name).is_absolute()}

@@ -1,0 +1,148 @@
+"""The models of a finished run: every device's own, the global one, and the one that a device is served."""
+
+import difflib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from partita.data.arrow import Table
+from partita.models.full import Full
+from partita.params import Params, cloned, copy_into
+from partita.partition import Personalization
+from partita.protocol import DeviceId, Stage
+from partita.tasks.build import build_model
+from partita.tasks.task import Task
+from partita.training.evaluation import Summary
+from partita.training.journal import RoundRow
+
+Which = Literal["personal", "global", "served"]
+"""A device's own model, the pretrained one, or the one of the two that the device is served."""
+
+_NEAR = 10_000
+"""Ids among which similar ones are looked for."""
+
+
+class Record(Protocol):
+    """The readable record of a finished run: its folder, or its journal in memory."""
+
+    @property
+    def summary(self) -> Summary:
+        """Statistics of each stage."""
+        ...
+
+    @property
+    def measurements(self) -> Table:
+        """The table of measurements."""
+        ...
+
+    def rounds(self) -> Iterator[RoundRow]:
+        """Yield the lines of all rounds but those of unseen devices."""
+        ...
+
+    def shared(self, name: str) -> dict[str, Tensor]:
+        """Return tensors that belong to no device."""
+        ...
+
+    def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
+        """Return all tensors that a device keeps, None where there are none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The task and the settings that a run was made from: what its models are built from again."""
+
+    task: Task
+    personalization: Personalization
+    seed: int
+
+
+class Models:
+    """The models of a finished run, each built when it is asked for.
+
+    Args:
+        record: the run's folder, or its journal in memory.
+        origin: returns the task and the settings of the run; called once, when a model is first asked for.
+    """
+
+    def __init__(self, record: Record, origin: Callable[[], Origin]) -> None:
+        self.record = record
+        self._make_origin = origin
+
+    @cached_property
+    def origin(self) -> Origin:
+        """The task and the settings of the run."""
+        with _gradients():
+            return self._make_origin()
+
+    @cached_property
+    def shared(self) -> dict[str, Tensor]:
+        """The shared part u after training."""
+        return self.record.shared(Stage.PERSONALIZED)
+
+    @cached_property
+    def _pretrained(self) -> dict[str, Tensor]:
+        return self.record.shared(Stage.PRETRAINED)
+
+    def personal(self, device: DeviceId) -> dict[str, Tensor]:
+        """Return v_i, the personal part of a device; its start where the device was never counted."""
+        own = self.personalization(device)
+        if kept := own.partition.personal_in(self.record.kept(device) or {}):
+            return kept
+        if own.start is not None:
+            return cloned(own.start(self.shared))
+        return cloned(own.partition.of(self._build(own, self._pretrained)).personal)
+
+    def model(self, device: DeviceId, which: Literal["personal", "global"]) -> nn.Module:
+        """Return a device's whole model, in eval mode: its own, or the pretrained (`global`) one."""
+        own = self.personalization(device)
+        if which == "global":
+            return self._build(None, self._pretrained).eval()
+        personal, model = self.personal(device), self._build(own, self._pretrained)
+        parts = own.partition.of(model)
+        copy_into(parts.shared, self.shared)
+        copy_into(parts.personal, personal)
+        return (model.personal if isinstance(model, Full) else model).eval()
+
+    def personalization(self, device: DeviceId) -> Personalization:
+        """Return how a device's model is split.
+
+        Raises:
+            ValueError: the run has no such device.
+        """
+        if device not in self.origin.task.devices:
+            raise ValueError(f"There is no device {device!r}. Near ids: {self.near(device) or 'none'}.")
+        return self.origin.personalization.on(device)
+
+    def near(self, device: DeviceId) -> str:
+        """Return the ids of devices that are similar to one, separated by commas."""
+        return ", ".join(difflib.get_close_matches(device, self.origin.task.devices.ids[:_NEAR], n=3))
+
+    def _build(self, own: Personalization | None, state: Params | None = None) -> nn.Module:
+        with _gradients():
+            return build_model(self.origin.task, own, seed=self.origin.seed, state=state)
+
+
+def served_by(table: Table) -> dict[DeviceId, Literal["global", "personal"]]:
+    """Return which model each device is served: its own, or the global one where that was chosen.
+
+    Args:
+        table: the measurements of a run; a device that was not evaluated is not in it.
+    """
+    found: dict[DeviceId, Literal["global", "personal"]] = {}
+    chosen: dict[DeviceId, Literal["global", "personal"]] = {}
+    for row in table.select(["stage", "device", "model"]).to_pylist():
+        (chosen if row["stage"] == Stage.SERVED else found)[row["device"]] = row["model"]
+    return {**found, **chosen}
+
+
+@contextmanager
+def _gradients() -> Iterator[None]:
+    """Record gradients, also where `torch.inference_mode()` is on: a task is checked with them."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
