@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from partita.api.tuning import TuningResult, tune
     from partita.data.devices import Devices
     from partita.errors import CannotDo
+    from partita.exports.files import load, model_metadata
     from partita.methods.carried import Carried, Sent, mean_over_all_devices, mean_over_replies
     from partita.methods.descent import Steps, descend
     from partita.methods.fedalt import FedAlt, LocalAlt
@@ -96,9 +97,11 @@ __all__ = [
     "constant",
     "descend",
     "full",
+    "load",
     "load_start",
     "mean_over_all_devices",
     "mean_over_replies",
+    "model_metadata",
     "named_partition",
     "open",
     "open_comparison",
@@ -115,6 +118,7 @@ _HOMES = {
     "partita.api.tuning": ("TuningResult", "tune"),
     "partita.data.devices": ("Devices",),
     "partita.errors": ("CannotDo",),
+    "partita.exports.files": ("load", "model_metadata"),
     "partita.methods.carried": ("Carried", "Sent", "mean_over_all_devices", "mean_over_replies"),
     "partita.methods.fedalt": ("FedAlt", "LocalAlt"),
     "partita.methods.fedavg": ("FedAvg", "LocalSGD"),

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from partita.cli import commands
+from partita.cli import commands, export
 
 _AddParser = Callable[..., argparse.ArgumentParser]
 """Adds the parser of a command: argparse's `add_parser`."""
@@ -39,7 +39,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"partita {metadata.version('partita')}")
     parser.set_defaults(command=lambda _: parser.print_help() or 0)
     subparsers = parser.add_subparsers(title="commands", parser_class=_Parser, metavar="COMMAND", dest="name")
-    for add in (_add_run, _add_compare, _add_tune, _add_report, _add_describe, _add_import, _add_config):
+    for add in (
+        _add_run,
+        _add_compare,
+        _add_tune,
+        _add_report,
+        _add_export,
+        _add_describe,
+        _add_import,
+        _add_config,
+    ):
         add(subparsers.add_parser)
     return parser
 
@@ -108,6 +117,36 @@ def _add_report(add_parser: _AddParser) -> None:
     _add_quiet(report)
     report.add_argument("--json", action="store_true", help="print the path of the page as JSON")
     report.set_defaults(command=commands.report)
+
+
+def _add_export(add_parser: _AddParser) -> None:
+    exporting = add_parser(
+        "export",
+        help="write the model that a device is served, or those of all devices, as files",
+        description="Write the whole model that a device is served, its own or the global one. "
+        "`partita.load` reads a safetensors file; the other formats need no Partita. A file is checked to "
+        "predict as the model does before it is written.",
+    )
+    exporting.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    exporting.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="DEVICE OUT | key=value",
+        help="the device and the file to write, without --all; then, for files of the run that are elsewhere "
+        "now, task.data=FILE and the like",
+    )
+    exporting.add_argument(
+        "--all", metavar="DIR", type=Path, help="write the models of all devices to this new folder"
+    )
+    exporting.add_argument(
+        "--format",
+        choices=("safetensors", "torch-export", "onnx"),
+        default="safetensors",
+        help="safetensors (default); torch-export, a program for torch.export.load; onnx",
+    )
+    _add_quiet(exporting)
+    exporting.add_argument("--json", action="store_true", help="print what was written as JSON")
+    exporting.set_defaults(command=export.export)
 
 
 def _add_describe(add_parser: _AddParser) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import dataclasses
-import io
 import json
 import shlex
 import sys
@@ -12,18 +11,19 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partita.cli.output import console as _console
+from partita.cli.output import json_printer as _json_printer
+from partita.cli.output import log as _log
+from partita.cli.output import print_json as _print_json
+from partita.cli.output import print_table as _print_table
 from partita.errors import ConfigError, RankLost, RunFailed
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from partita.report.tables import table as report_tables
     from partita.runs.folder import RunFolder
     from partita.studies.comparison import Comparison
     from partita.studies.run import ExecutorFactory, Prepared
     from partita.studies.tuning import Tuning
-    from partita.training.pipeline import RoundCallback
 
 
 def run(options: argparse.Namespace) -> int:
@@ -300,42 +300,6 @@ def config(_: argparse.Namespace) -> int:
 
     print(reference(), end="")
     return 0
-
-
-def _log(options: argparse.Namespace, text: str) -> None:
-    """Print a message to the error stream, unless `--quiet` is given."""
-    if not options.quiet:
-        print(text, file=sys.stderr)
-
-
-def _console(options: argparse.Namespace) -> "Console":
-    """Return the console for progress: the error stream, or none with `--quiet` or `--json`."""
-    from rich.console import Console
-
-    return Console(stderr=True, quiet=options.quiet or options.json)
-
-
-def _json_printer(options: argparse.Namespace) -> "RoundCallback | None":
-    """Return a watcher that prints every round as JSON, None if that is not wanted."""
-    if not options.json or options.quiet:
-        return None
-    return lambda line, done, total: _print_json({**line, "done": done, "total": total})
-
-
-def _print_json(values: Mapping[str, Any]) -> None:
-    print(json.dumps(values), flush=True)
-
-
-def _print_table(table: "Table") -> None:
-    """Print a table in full width, however narrow the terminal."""
-    from rich.console import Console
-
-    console = Console()
-    whole = console.measure(table, options=console.options.update(max_width=sys.maxsize))
-    width, text = max(console.width, whole.maximum), io.StringIO()
-    # Not printed by rich itself, which ends the process where nobody reads.
-    Console(file=text, width=width, force_terminal=console.is_terminal).print(table)
-    print(text.getvalue(), end="")
 
 
 def _print_notes(table: "report_tables.Table") -> None:

@@ -1,8 +1,10 @@
 """From a config's task and model to a `Task`: data, model and initial weights."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -109,15 +111,25 @@ def _with_model(task: Task, config: ModelConfig) -> Task:
         if isinstance(value, int) and isinstance(options.get(name), int) and options[name] < value:
             raise ConfigError(f"`model.{name}` must be at least {value} for this task, got {options[name]}.")
     what = check_call("model", function, options)
+    return task.with_model(_NamedModel(config.name, partial(function, **options), what))
 
-    def build_model() -> nn.Module:
-        with own_code(what):
-            model = function(**options)
+
+@dataclass(frozen=True, eq=False)
+class _NamedModel:
+    """Builds the model that a config names."""
+
+    name: str
+    inner: Callable[[], nn.Module]
+    """The function with its arguments."""
+    what: str
+    """The function in messages."""
+
+    def __call__(self) -> nn.Module:
+        with own_code(self.what):
+            model = self.inner()
         if not isinstance(model, nn.Module):
-            raise ConfigError(f"`model.name` = {config.name!r} must return a module, got {model!r}.")
+            raise ConfigError(f"`model.name` = {self.name!r} must return a module, got {model!r}.")
         return model
-
-    return task.with_model(build_model)
 
 
 def _check_unseen(files: Mapping[str, Path], share: float) -> None:
@@ -160,14 +172,25 @@ def _with_start(
     task: Task, tensors: Params, names: Mapping[str, str], *, seed: int
 ) -> tuple[Task, LoadReport]:
     """Return the task with a model that starts from a file's tensors, and a report on them."""
-    reports: list[LoadReport] = []
-
-    def build_model() -> nn.Module:
-        model = task.model()
-        reports.append(load_start(model, tensors, names))
-        return model
-
-    started = task.with_model(build_model)
+    start = _StartedModel(task.model, tensors, names)
+    started = task.with_model(start)
     with own_code("`model.start`"):
         initial_model(started, seed=seed)
-    return started, reports[0]
+    return started, start.reports[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _StartedModel:
+    """Builds a model that starts from a file's tensors."""
+
+    inner: Callable[[], nn.Module]
+    """Builds the model with its own initial weights."""
+    tensors: Params
+    names: Mapping[str, str]
+    reports: list[LoadReport] = field(default_factory=list)
+    """A report on the file for every model that was built."""
+
+    def __call__(self) -> nn.Module:
+        model = self.inner()
+        self.reports.append(load_start(model, self.tensors, self.names))
+        return model

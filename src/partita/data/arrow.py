@@ -163,6 +163,11 @@ def rows_where(table: Table, column: str, *, value: bool) -> Table:
     return table.filter(pc.call_function("equal", [table[column], pa.scalar(value)]))
 
 
+def rows_equal(table: Table, column: str, value: str) -> Table:
+    """Return the rows in which a column of strings has a value."""
+    return table.filter(pc.call_function("equal", [table[column], pa.scalar(value)]))
+
+
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:
     """Return rows as a table in memory; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])

@@ -1,5 +1,7 @@
 """The number of classes in a table, derived from the labels of all seen devices."""
 
+import json
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +33,17 @@ def count_classes(source: DeviceTable, column: str) -> int:
             message = f"`{column}` is {largest}, which no device in training has: set `classes`"
         raise source.error(row, message, device)
     return seen + 1
+
+
+def class_names(source: DeviceTable, column: str, classes: int) -> list[str]:
+    """Return the names of the classes in a column, as `datasets` writes them; none where there are none."""
+    try:
+        about = json.loads((source.groups.schema.metadata or {}).get(b"huggingface", b"{}"))
+        names = about["info"]["features"][column]["names"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    is_whole = isinstance(names, list) and len(names) == classes and all(isinstance(n, str) for n in names)
+    return names if is_whole else []
 
 
 def _largest(source: DeviceTable, column: str) -> tuple[int, int]:

@@ -64,7 +64,7 @@ class SpeechTransformer(nn.Module):
             features: the features (utterance, frame, feature), shorter utterances padded at their ends.
             lengths: the number of frames of each utterance; padding has no effect.
         """
-        if not ((lengths >= 1) & (lengths <= features.shape[1])).all():
+        if not torch.compiler.is_exporting() and not ((lengths >= 1) & (lengths <= features.shape[1])).all():
             raise ValueError(
                 f"`lengths` must be from 1 to {features.shape[1]} frames, got {lengths.tolist()}."
             )

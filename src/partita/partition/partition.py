@@ -6,7 +6,7 @@ the model or `prepare` has fixed, with `requires_grad=False`, are frozen unless 
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -26,7 +26,7 @@ from partita.partition.selection import (
     select,
 )
 from partita.partition.tensors import look_inside, tensors_of
-from partita.partition.ties import find_ties, is_same_memory, owner_of
+from partita.partition.ties import find_ties, is_same_memory, untie
 
 
 @dataclass(frozen=True)
@@ -150,14 +150,16 @@ class Partition:
         names = dict.fromkeys(self._untied.values())
         return {name: self._entries[name].shape.numel() for name in names}
 
+    @property
+    def preparation(self) -> tuple[Callable[[nn.Module], nn.Module] | None, Mapping[str, str]]:
+        """What `prepare` does: the function that was given, and the tensors that it unties, see `untie`."""
+        return self._prepare, self._untied
+
     def prepare(self, model: nn.Module) -> nn.Module:
         """Return the model that this partition splits; may change `model` in place."""
         if self._prepare is not None:
             model = self._prepare(model)
-        for name, head in self._untied.items():
-            module, attribute = owner_of(model, name)
-            tensor = getattr(module, attribute)
-            setattr(module, attribute, copy.deepcopy(tensor) if name == head else tensors_of(model)[head])
+        untie(model, self._untied)
         self._check_apart(model)
         return model
 

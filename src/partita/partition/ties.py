@@ -1,6 +1,7 @@
 """Tied tensors: one tensor under several names, and how to give the names their own copies."""
 
 import copy
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,19 @@ def find_ties(state: Params) -> dict[str, str]:
 def is_same_memory(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors are the same memory from end to end."""
     return one.data_ptr() == other.data_ptr() and one.numel() == other.numel()
+
+
+def untie(model: nn.Module, heads: Mapping[str, str]) -> None:
+    """Give tied tensors their own copies, in place.
+
+    Args:
+        model: the model.
+        heads: the name of each tensor that leaves its tie, with the first name of its own copy.
+    """
+    for name, head in heads.items():
+        module, attribute = owner_of(model, name)
+        tensor = getattr(module, attribute)
+        setattr(module, attribute, copy.deepcopy(tensor) if name == head else tensors_of(model)[head])
 
 
 def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:

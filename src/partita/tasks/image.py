@@ -1,8 +1,8 @@
 """Image classification, from a table of images and labels by device."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from partita.data.classes import count_classes
+from partita.data.classes import class_names, count_classes
 from partita.data.examples import Batch
 from partita.data.options import keys_of, options_of
 from partita.data.rows import BadRow, Rows, value_of
@@ -21,6 +21,7 @@ from partita.data.table import DeviceTable
 from partita.models.resnet import ResNet
 from partita.tasks.classification_metrics import classification_metrics
 from partita.tasks.derived import check_agrees, read_derived
+from partita.tasks.predictor import Predictor, class_answers, classes_of
 from partita.tasks.task import Task
 
 _MODES = {1: "L", 3: "RGB"}
@@ -103,10 +104,31 @@ def image(
         model_options=options,
         skipped=source.skipped,
         derived=values,
+        predictor=_predictor(parser, pixels, class_names(source, label, classes), augment),
     )
 
 
 _KEYS = keys_of(image)
+
+
+def _predictor(
+    parser: "_Parser", pixels: Mapping[str, Tensor], names: Sequence[str], augment: Any
+) -> Predictor:
+    """Return how rows without labels are predicted."""
+    about = {name: values.flatten().tolist() for name, values in pixels.items()}
+    return Predictor(
+        columns=(parser.image,),
+        examples=replace(parser, label=""),
+        predict=lambda model, batch: class_answers(_predict(model, batch, augment=augment)[0], names),
+        kinds=classes_of(names),
+        preprocessing={
+            "size": parser.size,
+            "channels": parser.channels,
+            "pixels": "from 0 to 1, minus `mean`, divided by `std`",
+            **about,
+            **({"names": list(names)} if names else {}),
+        },
+    )
 
 
 def _per_channel(name: str, value: Any, channels: int) -> Tensor:
@@ -128,6 +150,7 @@ class _Parser:
 
     image: str
     label: str
+    """Empty: rows have no label, and examples the label 0."""
     size: int
     training_size: int
     channels: int
@@ -159,6 +182,8 @@ class _Parser:
         return np.asarray(decoded).reshape(size, size, self.channels).transpose(2, 0, 1)
 
     def _label(self, row: Any) -> int:
+        if not self.label:
+            return 0
         label = value_of(row, self.label, int)
         if not 0 <= label < self.classes:
             raise BadRow(f"`{self.label}` must be from 0 to {self.classes - 1}, got {label}")

@@ -1,7 +1,7 @@
 """Speech recognition with CTC, from a table of audio and transcripts by device."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +19,7 @@ from partita.errors import needed
 from partita.models.speech import SpeechTransformer
 from partita.tasks.derived import check_agrees, read_derived
 from partita.tasks.metrics import Metric, NamedMetric, Undefined, select
+from partita.tasks.predictor import Answer, Predictor
 from partita.tasks.task import Task
 from partita.tasks.tokenizer import Tokenizer, characters, load_subwords, tokenizer_from, train_subwords
 
@@ -83,6 +84,26 @@ def speech(
         model_options=options,
         skipped=source.skipped,
         derived={"kind": "speech", **converter.to_values()},
+        predictor=_predictor(parser),
+    )
+
+
+def _predictor(parser: "_Parser") -> Predictor:
+    """Return how audio without a transcript is transcribed."""
+
+    def predict(model: nn.Module, batch: Batch) -> list[Answer]:
+        return [{"prediction": text} for text in _predict(model, batch, tokenizer=parser.tokenizer)[0]]
+
+    return Predictor(
+        columns=(parser.audio,),
+        examples=replace(parser, text=""),
+        predict=predict,
+        kinds={"prediction": str},
+        preprocessing={
+            "features": parser.features,
+            "frames": "log-mel features of 25 ms windows every 10 ms, normalized over the utterance",
+            "blank": _BLANK,
+        },
     )
 
 
@@ -149,6 +170,7 @@ class _Parser:
 
     audio: str
     text: str
+    """Empty: rows have no transcript, and examples no tokens."""
     tokenizer: Tokenizer
     features: int
     max_seconds: float
@@ -157,10 +179,12 @@ class _Parser:
         return _Utterances(rows.parse(self._parse))
 
     def _parse(self, row: Mapping[str, Any]) -> _Utterance:
-        text = _text(row, column=self.text)
+        text = _text(row, column=self.text) if self.text else ""
         tokens = torch.tensor(self.tokenizer.encode(text), dtype=torch.long)
         samples, rate = _decode(row, self.audio, self.max_seconds)
         frames = log_mel(samples, rate, features=self.features, column=self.audio)
+        if not self.text:
+            return _Utterance(frames, tokens, text)
         if not len(tokens):
             raise BadRow(f"`{self.text}` has no character that the tokenizer knows")
         # CTC needs an output frame, which is 4 input frames, for each token and between equal tokens.

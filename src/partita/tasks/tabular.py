@@ -1,7 +1,7 @@
 """Classification and regression on numeric columns, from a table by device."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from partita.data.classes import count_classes
+from partita.data.classes import class_names, count_classes
 from partita.data.examples import Batch
 from partita.data.numeric import LARGEST, mean_and_std, numeric_columns
 from partita.data.options import keys_of, options_of
@@ -20,8 +20,16 @@ from partita.data.training_rows import training_tables
 from partita.tasks.classification_metrics import classification_metrics
 from partita.tasks.derived import Derived, check_agrees, read_derived
 from partita.tasks.metrics import Metric, select
+from partita.tasks.predictor import (
+    NUMBER,
+    Answer,
+    Predictor,
+    class_answers,
+    classes_of,
+    number_answers,
+)
 from partita.tasks.regression_metrics import REGRESSION
-from partita.tasks.task import Task
+from partita.tasks.task import Task, default_predict
 
 
 def tabular(
@@ -77,6 +85,7 @@ def tabular(
     _check_has(values, classes=not regression, mean=standardize)
     classes = values.get("classes", 0)
     parser = _Parser(columns=names, label=label, classes=classes, derived=values)
+    known = class_names(source, label, classes) if classes else []
     return Task(
         model=partial(Perceptron, inputs=len(names), outputs=classes or 1),
         loss=_square_error if regression else _cross_entropy,
@@ -85,6 +94,23 @@ def tabular(
         model_options={"inputs": len(names), "outputs": classes or 1, "classes": classes},
         skipped=source.skipped,
         derived=values,
+        predictor=_predictor(parser, known),
+    )
+
+
+def _predictor(parser: "_Parser", names: Sequence[str]) -> Predictor:
+    """Return how rows without labels are predicted."""
+
+    def predict(model: nn.Module, batch: Batch) -> list[Answer]:
+        outputs, _ = default_predict(model, batch)
+        return class_answers(outputs, names) if parser.classes else number_answers(outputs)
+
+    return Predictor(
+        columns=parser.columns,
+        examples=replace(parser, label=""),
+        predict=predict,
+        kinds=classes_of(names) if parser.classes else NUMBER,
+        preprocessing={"columns": list(parser.columns), **({"names": list(names)} if names else {})},
     )
 
 
@@ -136,6 +162,7 @@ class _Parser:
 
     columns: Sequence[str]
     label: str
+    """Empty: rows have no label, and examples the label 0."""
     classes: int
     """The number of classes; 0 for regression."""
     derived: Derived
@@ -158,6 +185,8 @@ class _Parser:
         return inputs
 
     def _label(self, row: Any) -> float:
+        if not self.label:
+            return 0
         label = _number(row, self.label)
         if self.classes and not (label == int(label) and 0 <= label < self.classes):
             raise BadRow(f"`{self.label}` must be a whole number from 0 to {self.classes - 1}, got {label:g}")

@@ -11,6 +11,7 @@ from partita.data.rows import SkippedRows
 from partita.protocol import DeviceId
 from partita.tasks.derived import Derived
 from partita.tasks.metrics import Metric, MetricFn
+from partita.tasks.predictor import Predictor
 
 LossFn = Callable[[nn.Module, Batch], Tensor]
 """Returns the mean loss of a model over a batch; it may be a whole training step of your own."""
@@ -53,6 +54,7 @@ class Task:
         skipped: the bad rows of the data skipped so far, such as `DeviceTable.skipped`; grows in place.
         derived: JSON values that were derived from the training data of all devices and that models depend
             on, such as a vocabulary; a run keeps them in its folder.
+        predictor: how rows of a table are predicted that nothing is learned from, for `partita predict`.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Task:
         model_options: Mapping[str, Any] | None = None,
         skipped: SkippedRows | None = None,
         derived: Derived | None = None,
+        predictor: Predictor | None = None,
     ) -> None:
         if isinstance(model, nn.Module):
             raise TypeError("`model` must be a function that builds the model, got a model.")
@@ -87,6 +90,7 @@ class Task:
         self.model_options: Mapping[str, Any] = model_options or {}
         self.skipped = SkippedRows() if skipped is None else skipped
         self.derived: Derived = derived or {}
+        self.predictor = predictor
 
     @property
     def headline(self) -> str:
@@ -112,4 +116,5 @@ class Task:
             model_options=self.model_options,
             skipped=self.skipped,
             derived=self.derived,
+            predictor=self.predictor,
         )

@@ -17,6 +17,7 @@ from partita.errors import ConfigError
 from partita.models.transformer import NextWordTransformer
 from partita.tasks.derived import read_derived
 from partita.tasks.metrics import Metric, NamedMetric, Undefined, select
+from partita.tasks.predictor import Answer, Predictor
 from partita.tasks.task import Task
 
 SPECIAL = ("<pad>", "<oov>", "<bos>", "<eos>")
@@ -81,10 +82,56 @@ def text(
         model_options=options,
         skipped=source.skipped,
         derived=values,
+        predictor=_predictor(text, parse, tokens, max_length=max_length, lowercase=lowercase),
     )
 
 
 _KEYS = keys_of(text)
+
+
+def _predictor(
+    column: str,
+    parse: Callable[[Mapping[str, Any]], list[str]],
+    tokens: Mapping[str, int],
+    *,
+    max_length: int,
+    lowercase: bool,
+) -> Predictor:
+    """Return how the next word after a text is predicted: a word, or the end of the text."""
+    words = [*SPECIAL, *tokens]
+    return Predictor(
+        columns=(column,),
+        examples=partial(_beginnings, parse=parse, tokens=tokens, max_length=max_length),
+        predict=partial(_next_words, words=words),
+        kinds={"prediction": str, "probability": float},
+        preprocessing={"max_length": max_length, "lowercase": lowercase, "special": list(SPECIAL)},
+    )
+
+
+def _beginnings(
+    rows: Rows,
+    *,
+    parse: Callable[[Mapping[str, Any]], list[str]],
+    tokens: Mapping[str, int],
+    max_length: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the tokens of texts that go on, the last ones of a long text, and the number of these."""
+    texts = [[tokens.get(word, OOV) for word in words] for words in rows.parse(parse)]
+    kept = [[BOS, *text[max(0, len(text) - max_length + 1) :]] for text in texts]
+    padded = [text + [PAD] * (max_length - len(text)) for text in kept]
+    inputs = torch.tensor(padded, dtype=torch.long).view(-1, max_length)
+    return inputs, torch.tensor([len(text) for text in kept], dtype=torch.long)
+
+
+def _next_words(model: nn.Module, batch: Batch, *, words: Sequence[str]) -> list[Answer]:
+    """Return the most likely next word of each text: no padding, nor another beginning."""
+    inputs, lengths = batch
+    scores = model(inputs)[torch.arange(len(inputs)), lengths - 1].double().softmax(dim=1)
+    possible = scores.clone()
+    possible[:, [PAD, BOS]] = -1.0
+    best = possible.max(dim=1)
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [{"prediction": words[token], "probability": probability} for token, probability in pairs]
 
 
 def word_accuracy(predictions: Tensor, targets: Tensor) -> float:

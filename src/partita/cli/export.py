@@ -1,0 +1,62 @@
+"""The command `export`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from partita.cli.output import console, print_json
+from partita.errors import ConfigError
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the served model of a device, or of all devices."""
+    given, overrides = split_settings(options.arguments)
+    return _export_all(options, given, overrides) if options.all else _export_one(options, given, overrides)
+
+
+def _export_one(options: argparse.Namespace, given: Sequence[str], overrides: Sequence[str]) -> int:
+    from partita.exports.export import export_device, open_run
+
+    if len(given) != 2:
+        raise ConfigError(
+            "`partita export` needs a run's folder, a device and the file to write, or --all DIR: got "
+            f"{len(given)} arguments after the folder."
+        )
+    device, out = given[0], Path(given[1])
+    exported = export_device(open_run(options.run, overrides), device, out, options.format)
+    if options.json:
+        print_json({"device": device, **exported.entry(), "file": str(exported.file)})
+    else:
+        print(f"The {exported.model} model of {device!r} ({exported.stage}) is {exported.file}")
+    return 0
+
+
+def _export_all(options: argparse.Namespace, given: Sequence[str], overrides: Sequence[str]) -> int:
+    from partita.exports.export import INDEX, export_all, open_run
+    from partita.progress.bar import ProgressBar
+
+    if given:
+        raise ConfigError(f"With --all every device is exported: leave out {given[0]!r}.")
+    with ProgressBar(console(options), "export") as progress:
+        found = export_all(open_run(options.run, overrides), options.all, options.format, progress.update)
+    own = sum(exported.model == "personal" for exported in found.values())
+    if options.json:
+        print_json({"folder": str(options.all), "devices": len(found), "personal": own})
+    else:
+        print(
+            f"The models of {len(found)} devices, {own} of them personal, are in {options.all}; "
+            f"{options.all / INDEX} has the file of each device"
+        )
+    return 0
+
+
+def split_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments that are no settings, and those of the form `section.key=value`."""
+    settings = [
+        text
+        for text in arguments
+        if "=" in text
+        and text.partition("=")[0].replace(".", "").isidentifier()
+        and "." in text.partition("=")[0]
+    ]
+    return [text for text in arguments if text not in settings], settings

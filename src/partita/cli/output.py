@@ -1,0 +1,51 @@
+"""What commands print: messages and progress on the error stream, results on the output."""
+
+import argparse
+import io
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from partita.training.pipeline import RoundCallback
+
+
+def log(options: argparse.Namespace, text: str) -> None:
+    """Print a message to the error stream, unless `--quiet` is given."""
+    if not options.quiet:
+        print(text, file=sys.stderr)
+
+
+def console(options: argparse.Namespace) -> "Console":
+    """Return the console for progress: the error stream, or none with `--quiet` or `--json`."""
+    from rich.console import Console
+
+    return Console(stderr=True, quiet=options.quiet or options.json)
+
+
+def json_printer(options: argparse.Namespace) -> "RoundCallback | None":
+    """Return a watcher that prints every round as JSON, None if that is not wanted."""
+    if not options.json or options.quiet:
+        return None
+    return lambda line, done, total: print_json({**line, "done": done, "total": total})
+
+
+def print_json(values: Mapping[str, Any]) -> None:
+    """Print values as one line of JSON."""
+    print(json.dumps(values), flush=True)
+
+
+def print_table(table: "Table") -> None:
+    """Print a table in full width, however narrow the terminal."""
+    from rich.console import Console
+
+    console = Console()
+    whole = console.measure(table, options=console.options.update(max_width=sys.maxsize))
+    width, text = max(console.width, whole.maximum), io.StringIO()
+    # Not printed by rich itself, which ends the process where nobody reads.
+    Console(file=text, width=width, force_terminal=console.is_terminal).print(table)
+    print(text.getvalue(), end="")

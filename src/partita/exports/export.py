@@ -1,0 +1,171 @@
+"""Exporting: the served model of one device or of all, checked and then written."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partita.data.writing import ProgressFn, check_new, no_progress
+from partita.durable import locked, move_file, sync_folder, write_file
+from partita.errors import CannotDo, ConfigError, InUse, RunFailed
+from partita.exports.files import model_bytes, model_from
+from partita.exports.opening import finished_run, open_models
+from partita.exports.programs import onnx_bytes, program_bytes
+from partita.exports.recipes import NotNamed, recipe_of
+from partita.exports.samples import all_inputs, largest_difference, output_of
+from partita.exports.subject import ServedRun, Subject
+from partita.protocol import DeviceId, key_of
+
+INDEX = "index.json"
+"""The file beside exported models that has the file of each device."""
+_FORMAT = 1
+"""The version of that file."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format in which a model leaves a run."""
+
+    suffix: str
+    content: Callable[[Subject], bytes]
+    """Returns the content of a file, checked to predict as the model does."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model that was written."""
+
+    file: Path
+    device: DeviceId
+    model: str
+    """Whether it is the device's own model, `personal`, or the `global` one."""
+    stage: str
+
+    def entry(self) -> dict[str, str]:
+        """Return the model's entry in the index of a folder."""
+        return {"file": self.file.name, "model": self.model, "stage": self.stage}
+
+
+def open_run(path: Path, overrides: Sequence[str] = ()) -> ServedRun:
+    """Return the finished run in a folder, to take models from it."""
+    return ServedRun(finished_run(path), open_models(path, overrides))
+
+
+def export_device(run: ServedRun, device: DeviceId, out: Path, format: str) -> Exported:
+    """Write the served model of a device to a new file.
+
+    Raises:
+        ConfigError: the file exists, or the run has no such device.
+        RunFailed: the model cannot leave in this format.
+    """
+    check_new(out)
+    subject = run.subject(device)
+    content = _content(subject, format)
+    check_new(out)
+    _write_private(out, content)
+    return Exported(out, device, subject.which, str(subject.stage))
+
+
+def export_all(
+    run: ServedRun, out: Path, format: str, on_progress: ProgressFn = no_progress
+) -> dict[DeviceId, Exported]:
+    """Write the served models of all devices to a new folder, with an index; there is a whole folder or none.
+
+    Raises:
+        ConfigError: the folder exists.
+        InUse: another process is writing it.
+        RunFailed: a model cannot leave in this format.
+    """
+    suffix = FORMATS[format].suffix
+    found: dict[DeviceId, Exported] = {}
+    with _new_folder(out) as folder:
+        for number, device in enumerate(run.devices):
+            on_progress(number, len(run.devices))
+            subject = run.subject(device)
+            file = folder / f"{key_of(device)}{suffix}"
+            _write_private(file, _content(subject, format))
+            found[device] = Exported(file, device, subject.which, str(subject.stage))
+        on_progress(len(run.devices), len(run.devices))
+        entries = {device: own.entry() for device, own in found.items()}
+        index = {"format": _FORMAT, "kind": format, "run": dict(run.about), "devices": entries}
+        _write_private(folder / INDEX, json.dumps(index, indent=1, ensure_ascii=False).encode())
+    return found
+
+
+def _content(subject: Subject, format: str) -> bytes:
+    try:
+        return FORMATS[format].content(subject)
+    except CannotDo as error:
+        raise RunFailed(
+            f"The model of device {subject.device!r} cannot be exported as {format}: {error}"
+        ) from error
+
+
+def _safetensors(subject: Subject) -> bytes:
+    """Return the content of a safetensors file, which gives the same bits when it is loaded."""
+    try:
+        recipe = recipe_of(subject.run.models.origin.task.model, subject.personalization)
+    except NotNamed as error:
+        raise ConfigError(
+            f"{error} Give `model.name` an import path, or export a program with `--format torch-export`."
+        ) from None
+    content = model_bytes(subject.model, recipe, subject.metadata)
+    loaded = model_from(content, "the file", own_code=True)
+    task = subject.run.models.origin.task
+    for inputs in all_inputs(task, subject.model, subject.examples):
+        if largest_difference(output_of(subject.model, inputs), output_of(loaded, inputs)) > 0:
+            raise CannotDo(
+                f"Built again by `{recipe.call.path}`, it predicts otherwise: the function must build the "
+                "same model every time. `--format torch-export` needs no function."
+            )
+    return content
+
+
+FORMATS: Mapping[str, Format] = {
+    "safetensors": Format(".safetensors", _safetensors),
+    "torch-export": Format(".pt2", program_bytes),
+    "onnx": Format(".onnx", onnx_bytes),
+}
+"""The formats by name."""
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone may read: it has personal parameters."""
+    scratch = path.with_name(f"{path.name}.tmp")
+    os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    try:
+        write_file(scratch, content)
+        move_file(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder beside `out` that gets this name at the end, and is deleted after an error.
+
+    One that a killed process has left is deleted first.
+    """
+    check_new(out)
+    folder = out.with_name(f"{out.name}.partita-export")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    endings = (*(format.suffix for format in FORMATS.values()), ".tmp", INDEX)
+    if foreign := [path for path in folder.iterdir() if not path.name.endswith(endings)]:
+        raise ConfigError(f"`{folder}` is in the way, with `{foreign[0].name}` in it: remove it.")
+    with locked(folder) as is_ours:
+        if not is_ours:
+            raise InUse(f"Another process is writing `{out}`.")
+        for left in folder.iterdir():
+            left.unlink()
+        try:
+            yield folder
+            check_new(out)
+            folder.rename(out)
+            sync_folder(out.parent)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise

@@ -1,0 +1,143 @@
+"""One device's served model, with everything that is said about it where it goes."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from torch import nn
+
+from partita.data.arrow import rows_equal
+from partita.data.examples import Examples
+from partita.errors import ConfigError
+from partita.exports.models import Models, served_by
+from partita.exports.samples import Inputs, rows_for_checks, sample_inputs, shapes_of_inputs
+from partita.partition import Personalization
+from partita.protocol import DeviceId, Stage
+from partita.runs.folder import RunFolder
+from partita.training.evaluation import MODEL_OF, DeviceRow, last_stage
+
+_VERSIONS = ("partita", "torch", "python")
+"""The versions that a run was made with and that matter for its models."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A device's served model, which is to leave the run."""
+
+    run: "ServedRun"
+    device: DeviceId
+    which: Literal["personal", "global"]
+    """Whether it is the device's own model or the global one."""
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model, in eval mode."""
+        return self.run.models.model(self.device, self.which)
+
+    @property
+    def personalization(self) -> Personalization | None:
+        """How the model is split, None for the global one."""
+        return None if self.which == "global" else self.run.models.personalization(self.device)
+
+    @cached_property
+    def examples(self) -> Examples:
+        """Examples of the device to try the model on."""
+        return rows_for_checks(self.run.models.origin.task, self.device)
+
+    @cached_property
+    def samples(self) -> Sequence[Inputs]:
+        """Arguments of the model for a few of these examples."""
+        return sample_inputs(self.run.models.origin.task, self.model, self.examples)
+
+    @cached_property
+    def rows(self) -> list[DeviceRow]:
+        """The measurements of the device."""
+        return rows_equal(self.run.folder.measurements, "device", self.device).to_pylist()
+
+    @property
+    def stage(self) -> str:
+        """The stage that the model is the result of."""
+        own = [row["stage"] for row in self.rows if row["stage"] != Stage.SERVED]
+        return Stage.PRETRAINED if self.which == "global" else last_stage(own or self.run.stages)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What is said about the model, as JSON values."""
+        task = self.run.models.origin.task
+        about = task.predictor.preprocessing if task.predictor else {}
+        return {
+            "device": self.device,
+            "model": self.which,
+            "stage": str(self.stage),
+            "run": self.run.about,
+            "task": {"kind": self.run.kind, "preprocessing": dict(about), "derived": dict(task.derived)},
+            "inputs": shapes_of_inputs(self.samples),
+            "metric": self._metric(),
+        }
+
+    def _metric(self) -> dict[str, Any]:
+        summary = self.run.folder.summary
+        about = {"name": summary["metric"], "direction": summary["direction"], "split": summary["split"]}
+        own = [row for row in self.rows if (row["stage"], row["split"]) == (self.stage, summary["split"])]
+        return {
+            **about,
+            **{name: row[name] for row in own for name in ("examples", "weight", "loss", "metric")},
+        }
+
+
+class ServedRun:
+    """A finished run, from which models leave.
+
+    Args:
+        folder: the run's folder.
+        models: its models.
+    """
+
+    def __init__(self, folder: RunFolder, models: Models) -> None:
+        self.folder = folder
+        self.models = models
+        self._served = served_by(folder.measurements)
+
+    @property
+    def devices(self) -> Sequence[DeviceId]:
+        """All devices of the run."""
+        return self.models.origin.task.devices.ids
+
+    @property
+    def kind(self) -> str:
+        """The kind of the task."""
+        return self.folder.values.get("task", {}).get("kind", "")
+
+    @cached_property
+    def stages(self) -> list[str]:
+        """The stages of the run that have measurements."""
+        return sorted(set(self.folder.measurements["stage"].to_pylist()))
+
+    @cached_property
+    def about(self) -> Mapping[str, Any]:
+        """What is said about the run: its name, the digest of its config, and versions."""
+        values = self.folder.values
+        versions = {name: values.get("made_with", {}).get(name) for name in _VERSIONS}
+        digest = hashlib.sha256(self.folder.config_text.encode()).hexdigest()
+        return {"name": values.get("name", ""), "config_sha256": digest, "made_with": versions}
+
+    def subject(self, device: DeviceId) -> Subject:
+        """Return the model that a device is served.
+
+        Raises:
+            ConfigError: the run has no such device.
+        """
+        try:
+            self.models.personalization(device)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return Subject(self, device, self._served.get(device, self._default))
+
+    @cached_property
+    def _default(self) -> Literal["personal", "global"]:
+        """The model of a device that was not evaluated: without a measurement, no own model was chosen."""
+        if self.folder.values.get("evaluate", {}).get("choose"):
+            return "global"
+        return MODEL_OF[last_stage(self.stages)]
