@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from partita.cli import commands, export
+from partita.cli import commands, export, predict
 
 _AddParser = Callable[..., argparse.ArgumentParser]
 """Adds the parser of a command: argparse's `add_parser`."""
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_tune,
         _add_report,
         _add_export,
+        _add_predict,
         _add_describe,
         _add_import,
         _add_config,
@@ -147,6 +148,33 @@ def _add_export(add_parser: _AddParser) -> None:
     _add_quiet(exporting)
     exporting.add_argument("--json", action="store_true", help="print what was written as JSON")
     exporting.set_defaults(command=export.export)
+
+
+def _add_predict(add_parser: _AddParser) -> None:
+    predicting = add_parser(
+        "predict",
+        help="write the predictions of each device's served model for its rows of a table",
+        description="Write the predictions of each device's served model for its rows of a table. Rows need "
+        "no label.",
+    )
+    predicting.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    predicting.add_argument("data", metavar="DATA.parquet", type=Path, help="a table by device")
+    predicting.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
+    predicting.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="key=value",
+        help="task.skip_bad=true leaves predictions of bad rows empty; task.data=FILE and the like, for "
+        "files of the run that are elsewhere now",
+    )
+    predicting.add_argument(
+        "--device",
+        metavar="ID",
+        help="predict only rows of this device; without a column of devices, all rows are its rows",
+    )
+    _add_quiet(predicting)
+    predicting.add_argument("--json", action="store_true", help="print what was written as JSON")
+    predicting.set_defaults(command=predict.predict)
 
 
 def _add_describe(add_parser: _AddParser) -> None:

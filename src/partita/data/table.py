@@ -106,7 +106,7 @@ class DeviceTable:
         start = int(self.index.starts[position])
         content = list(columns or self.columns)
         table = self.read(start, start + int(self.index.counts[position].sum()), content, device)
-        values = _decode(table.select(content))
+        values = decode_rows(table.select(content))
         splits = self.rule.assign(table)
         found: dict[str, Rows] = {}
         for code, split in enumerate(SPLITS):
@@ -229,7 +229,7 @@ class _DeviceSplits(Mapping[str, Any]):
         return len(self._splits)
 
 
-def _decode(table: pa.Table) -> Sequence[Mapping[str, Any]]:
+def decode_rows(table: pa.Table) -> Sequence[Mapping[str, Any]]:
     """Return the rows of a table by column; rows that cannot be decoded are partial."""
     try:
         return table.to_pylist()

@@ -14,10 +14,13 @@ from partita.exports.models import Models, Origin
 from partita.partition import Partition, Personalization, personalization_of
 from partita.runs.folder import RunFolder
 from partita.studies.folders import check_finished, check_is_run
-from partita.studies.resume import check_paths, located_files
+from partita.studies.resume import RESUMABLE, check_paths, located_files
 from partita.tasks.build import initial_model
 from partita.tasks.derived import differing
 from partita.tasks.task import Task
+
+SKIP_BAD = RESUMABLE
+"""The setting that skips bad rows of a table."""
 
 
 def open_models(path: Path, overrides: Sequence[str] = ()) -> Models:

@@ -11,11 +11,12 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from partita.errors import CannotDo, needed
@@ -36,24 +37,19 @@ _ENTRY = "partita"
 """The name of the metadata inside a file."""
 
 Program = Callable[..., Any]
-Trace = Callable[[nn.Module, Inputs, dict[str, Any] | None], tuple[Program, bytes]]
-"""Makes a program, and the content of its file, of a model and the arguments of a call. The sizes that are
-open are given for each argument; None: no size is."""
+Finish = Callable[[ExportedProgram], tuple[Program, bytes]]
+"""Returns the program that leaves, and the content of its file, from a traced one."""
 
 
 def program_bytes(subject: Subject) -> bytes:
     """Return the content of a `.pt2` file, which `torch.export.load` opens."""
 
-    def trace(model: nn.Module, inputs: Inputs, open_sizes: dict[str, Any] | None) -> tuple[Program, bytes]:
-        program = torch.export.export(
-            model, inputs.args, dict(inputs.kwargs), dynamic_shapes=open_sizes, strict=False
-        )
-        forget_rows_and_paths(program)
+    def finish(program: ExportedProgram) -> tuple[Program, bytes]:
         content = io.BytesIO()
         torch.export.save(program, content, extra_files={f"{_ENTRY}.json": _metadata(subject)})
         return program.module(), content.getvalue()
 
-    return _traced(subject, trace)
+    return _traced(subject, finish)
 
 
 def onnx_bytes(subject: Subject) -> bytes:
@@ -62,27 +58,19 @@ def onnx_bytes(subject: Subject) -> bytes:
         needed(package, by="`--format onnx`", extra="onnx")
     runtime = needed("onnxruntime", by="`--format onnx`, which tries every program,", extra="onnx")
 
-    def trace(model: nn.Module, inputs: Inputs, open_sizes: dict[str, Any] | None) -> tuple[Program, bytes]:
-        program = torch.onnx.export(
-            model,
-            inputs.args,
-            kwargs=dict(inputs.kwargs),
-            dynamo=True,
-            dynamic_shapes=open_sizes,
-            verbose=False,
-        )
-        assert program is not None
-        for node in program.model.graph.all_nodes():
-            node.metadata_props.clear()  # Paths of the code that was traced.
-        program.model.metadata_props[_ENTRY] = _metadata(subject)
-        content = io.BytesIO()
-        program.save(content)
-        return _session(runtime, content.getvalue()), content.getvalue()
+    def finish(program: ExportedProgram) -> tuple[Program, bytes]:
+        converted = torch.onnx.export(program, dynamo=True, verbose=False)
+        assert converted is not None
+        for node in converted.model.graph.all_nodes():
+            node.metadata_props.clear()  # They have paths of the code that was traced.
+        converted.model.metadata_props[_ENTRY] = _metadata(subject)
+        content = converted.model_proto.SerializeToString()
+        return _session(runtime, content), content
 
-    return _traced(subject, trace)
+    return _traced(subject, finish)
 
 
-def forget_rows_and_paths(program: torch.export.ExportedProgram) -> None:
+def _forget_rows_and_paths(program: ExportedProgram) -> None:
     """Remove the device's own rows from a traced program, in place, and the paths of the code."""
     program.example_inputs = None
     for module in program.graph_module.modules():
@@ -109,7 +97,7 @@ def _session(runtime: Any, content: bytes) -> Program:
     return run
 
 
-def _traced(subject: Subject, trace: Trace) -> bytes:
+def _traced(subject: Subject, finish: Finish) -> bytes:
     """Return the content of a program's file: with open sizes where that is possible, else for one row.
 
     Raises:
@@ -122,16 +110,25 @@ def _traced(subject: Subject, trace: Trace) -> bytes:
         sample = subject.samples[-1]
         rows = all_inputs(task, model, subject.examples)
         if not is_open:
-            (sample,) = sample_inputs(task, model, subject.examples, sizes=(1,))
+            (sample,) = sample_inputs(task, model, subject.device, sizes=(1,))
             rows = all_inputs(task, model, subject.examples, batch_size=1)
         try:
             with _quietly(), torch.no_grad():
-                program, content = trace(model, sample, _by_argument(model, sample, open_sizes))
+                program, content = finish(_trace(model, sample, open_sizes))
             _check(model, program, [sample, *rows])
             return content
         except Exception as error:
             reasons.append(_first_line(error))
     raise CannotDo(reasons[-1])
+
+
+def _trace(model: nn.Module, sample: Inputs, open_sizes: list[list[bool]]) -> ExportedProgram:
+    shapes = _by_argument(model, sample, open_sizes)
+    program = torch.export.export(
+        model, sample.args, dict(sample.kwargs), dynamic_shapes=shapes, strict=False
+    )
+    _forget_rows_and_paths(program)
+    return program
 
 
 def _attempts(samples: Sequence[Inputs]) -> Iterator[list[list[bool]]]:
@@ -181,11 +178,11 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Hide the warnings of the exporters in this block: they are about code that is not the user's."""
+    """Hide what exporters print in this block: an error says it, and the rest is about code of torch."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

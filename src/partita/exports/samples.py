@@ -39,19 +39,29 @@ def rows_for_checks(task: Task, device: DeviceId) -> Examples:
     Raises:
         CannotDo: the device has no examples.
     """
+    return _splits_of(task, device)[0]
+
+
+def _splits_of(task: Task, device: DeviceId) -> list[Examples]:
+    """Return the examples of each split of a device that has any, test examples first."""
     splits = task.devices[device]
-    for split in ("test", "validation", "train"):
-        if split in splits and len(examples := examples_of(splits[split])):
-            return examples
+    every = [examples_of(splits[name]) for name in ("test", "train", "validation") if name in splits]
+    if found := [examples for examples in every if len(examples)]:
+        return found
     raise CannotDo(f"Device {device!r} has no examples to try its model on.")
 
 
 def sample_inputs(
-    task: Task, model: nn.Module, examples: Examples, sizes: Sequence[int] = _SIZES
+    task: Task, model: nn.Module, device: DeviceId, sizes: Sequence[int] = _SIZES
 ) -> list[Inputs]:
-    """Return the arguments of the model for a few small batches of examples, of different sizes."""
+    """Return the arguments of the model for a few small batches of a device, of different sizes.
+
+    They come from all splits, so that a size which can differ between rows does.
+    """
     found: list[Inputs] = []
+    splits = _splits_of(task, device)
     for number, size in enumerate(sizes):
+        examples = splits[number % len(splits)]
         positions = (torch.arange(size) + number * size) % len(examples)
         found += _inputs_of(task, model, examples.batch_at(positions))[:1]
     return found

@@ -48,8 +48,8 @@ class Subject:
 
     @cached_property
     def samples(self) -> Sequence[Inputs]:
-        """Arguments of the model for a few of these examples."""
-        return sample_inputs(self.run.models.origin.task, self.model, self.examples)
+        """Arguments of the model for a few examples of the device."""
+        return sample_inputs(self.run.models.origin.task, self.model, self.device)
 
     @cached_property
     def rows(self) -> list[DeviceRow]:
@@ -72,7 +72,11 @@ class Subject:
             "model": self.which,
             "stage": str(self.stage),
             "run": self.run.about,
-            "task": {"kind": self.run.kind, "preprocessing": dict(about), "derived": dict(task.derived)},
+            "task": {
+                "kind": self.run.task_options.get("kind", ""),
+                "preprocessing": dict(about),
+                "derived": dict(task.derived),
+            },
             "inputs": shapes_of_inputs(self.samples),
             "metric": self._metric(),
         }
@@ -106,9 +110,9 @@ class ServedRun:
         return self.models.origin.task.devices.ids
 
     @property
-    def kind(self) -> str:
-        """The kind of the task."""
-        return self.folder.values.get("task", {}).get("kind", "")
+    def task_options(self) -> Mapping[str, Any]:
+        """The section `task` of the run's config."""
+        return self.folder.values.get("task", {})
 
     @cached_property
     def stages(self) -> list[str]:
