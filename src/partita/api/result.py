@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from partita.data.arrow import Table
 from partita.errors import ConfigError
-from partita.exports.models import Models, Origin, Record, Which, served_by
+from partita.exports.models import Models, Origin, Record, Which
 from partita.protocol import DeviceId, Stage
 from partita.report import write
 from partita.report.differences import counted
@@ -16,6 +16,7 @@ from partita.report.models import all_models
 from partita.report.tables.commands import models_table
 from partita.report.tables.table import to_html
 from partita.runs.folder import RunFolder
+from partita.runs.onboarded import OnboardedRun
 from partita.training.evaluation import Summary
 from partita.training.journal import RoundRow
 
@@ -24,13 +25,13 @@ class Result:
     """The result of a finished run, in memory or in its folder.
 
     Args:
-        record: the run's folder, or its journal in memory.
+        record: the run's folder, with the devices that have joined it, or its journal in memory.
         origin: returns the task and the settings of the run; called once, when a model is first asked for.
     """
 
-    def __init__(self, record: Record, origin: Callable[[], Origin]) -> None:
+    def __init__(self, record: RunFolder | Record, origin: Callable[[], Origin]) -> None:
         self._record = record
-        self._models = Models(record, origin)
+        self._models = Models(OnboardedRun(record) if isinstance(record, RunFolder) else record, origin)
 
     @property
     def summary(self) -> Summary:
@@ -39,8 +40,8 @@ class Result:
 
     @property
     def devices(self) -> Table:
-        """An Arrow table with a row for each stage, device and split."""
-        return self._record.measurements
+        """An Arrow table with a row for each stage, device and split, also of devices that have joined."""
+        return self._models.record.measurements
 
     @property
     def rounds(self) -> list[RoundRow]:
@@ -88,7 +89,7 @@ class Result:
 
     def served(self, device: DeviceId) -> Literal["global", "personal"]:
         """Return which model the device is served: its own, or the global one where that was chosen."""
-        served = served_by(self.devices)
+        served = self._models.record.served
         if device not in served:
             raise ValueError(f"Device {device!r} was not evaluated in this run.")
         return served[device]

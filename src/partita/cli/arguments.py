@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from partita.cli import commands, export, predict
+from partita.cli import commands, export, onboard, predict
 
 _AddParser = Callable[..., argparse.ArgumentParser]
 """Adds the parser of a command: argparse's `add_parser`."""
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_report,
         _add_export,
         _add_predict,
+        _add_onboard,
         _add_describe,
         _add_import,
         _add_config,
@@ -175,6 +176,39 @@ def _add_predict(add_parser: _AddParser) -> None:
     _add_quiet(predicting)
     predicting.add_argument("--json", action="store_true", help="print what was written as JSON")
     predicting.set_defaults(command=predict.predict)
+
+
+def _add_onboard(add_parser: _AddParser) -> None:
+    onboarding = add_parser(
+        "onboard",
+        help="personalize devices that training never saw, and add them to a finished run",
+        description="Personalize devices of a table from the model of a finished run: each trains its "
+        "personal part alone. They are compared with the global model and added to the run's folder. An "
+        "interrupted onboarding is resumed by the same command.",
+    )
+    onboarding.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    onboarding.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="DATA.parquet | key=value",
+        help="a table by device, as the run's task reads it; then model.start=FILE and the like, for files "
+        "of the run that are elsewhere now",
+    )
+    onboarding.add_argument(
+        "--again",
+        action="store_true",
+        help="the table has new rows of known devices: train the personal part that each has further, and "
+        "serve the better of the two on rows that are held out",
+    )
+    onboarding.add_argument(
+        "--back",
+        nargs="*",
+        metavar="ID",
+        help="serve these devices, or all, the model from before they were last personalized again",
+    )
+    onboarding.add_argument("--resume", action="store_true", help="resume the interrupted onboarding")
+    _add_outputs(onboarding)
+    onboarding.set_defaults(command=onboard.onboard)
 
 
 def _add_describe(add_parser: _AddParser) -> None:

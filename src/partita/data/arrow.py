@@ -168,6 +168,11 @@ def rows_equal(table: Table, column: str, value: str) -> Table:
     return table.filter(pc.call_function("equal", [table[column], pa.scalar(value)]))
 
 
+def distinct(table: Table, column: str) -> list[str]:
+    """Return the different values in a column of strings, in the order of their first rows."""
+    return table[column].unique().to_pylist()
+
+
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:
     """Return rows as a table in memory; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])

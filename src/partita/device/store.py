@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -102,10 +102,18 @@ class DiskStore:
     Args:
         folder: the folder.
         is_temporary: whether the folder is removed with this object: nothing waits for the disk then.
+        before: returns what a device has kept elsewhere, where it has saved nothing here yet.
     """
 
-    def __init__(self, folder: Path, *, is_temporary: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        is_temporary: bool = False,
+        before: Callable[[DeviceId], dict[str, Tensor] | None] = lambda _: None,
+    ) -> None:
         self.folder = folder
+        self._before = before
         self.rows_folder = folder.parent / "reuse"
         """The folder for rows that devices compute only once in a run, see `reuse.kept_rows`."""
         self._is_temporary = is_temporary
@@ -127,7 +135,7 @@ class DiskStore:
         try:
             return from_bytes(self.path_of(device).read_bytes())
         except FileNotFoundError:
-            return None
+            return self._before(device)
 
     def save(self, device: DeviceId, label: str, personal: Params) -> None:
         """Write a `.next` file beside the device's own."""

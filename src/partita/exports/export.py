@@ -114,8 +114,7 @@ def _safetensors(subject: Subject) -> bytes:
         ) from None
     content = model_bytes(subject.model, recipe, subject.metadata)
     loaded = model_from(content, "the file", own_code=True)
-    task = subject.run.models.origin.task
-    for inputs in all_inputs(task, subject.model, subject.examples):
+    for inputs in all_inputs(subject.task, subject.model, subject.examples):
         if largest_difference(output_of(subject.model, inputs), output_of(loaded, inputs)) > 0:
             raise CannotDo(
                 f"Built again by `{recipe.call.path}`, it predicts otherwise: the function must build the "

@@ -1,11 +1,12 @@
 """The models of a finished run: every device's own, the global one, and the one that a device is served."""
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from itertools import islice
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,16 @@ class Record(Protocol):
 
     def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Return all tensors that a device keeps, None where there are none."""
+        ...
+
+    @property
+    def joined(self) -> Mapping[DeviceId, Any]:
+        """The devices that have joined the run since, by id."""
+        ...
+
+    @property
+    def served(self) -> Mapping[DeviceId, Literal["global", "personal"]]:
+        """Which model each evaluated device is served."""
         ...
 
 
@@ -115,30 +126,18 @@ class Models:
         Raises:
             ValueError: the run has no such device.
         """
-        if device not in self.origin.task.devices:
+        if device not in self.origin.task.devices and device not in self.record.joined:
             raise ValueError(f"There is no device {device!r}. Near ids: {self.near(device) or 'none'}.")
         return self.origin.personalization.on(device)
 
     def near(self, device: DeviceId) -> str:
         """Return the ids of devices that are similar to one, separated by commas."""
-        return ", ".join(difflib.get_close_matches(device, self.origin.task.devices.ids[:_NEAR], n=3))
+        ids = [*self.origin.task.devices.ids[:_NEAR], *islice(self.record.joined, _NEAR)]
+        return ", ".join(difflib.get_close_matches(device, ids, n=3))
 
     def _build(self, own: Personalization | None, state: Params | None = None) -> nn.Module:
         with _gradients():
             return build_model(self.origin.task, own, seed=self.origin.seed, state=state)
-
-
-def served_by(table: Table) -> dict[DeviceId, Literal["global", "personal"]]:
-    """Return which model each device is served: its own, or the global one where that was chosen.
-
-    Args:
-        table: the measurements of a run; a device that was not evaluated is not in it.
-    """
-    found: dict[DeviceId, Literal["global", "personal"]] = {}
-    chosen: dict[DeviceId, Literal["global", "personal"]] = {}
-    for row in table.select(["stage", "device", "model"]).to_pylist():
-        (chosen if row["stage"] == Stage.SERVED else found)[row["device"]] = row["model"]
-    return {**found, **chosen}
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from partita.errors import ConfigError
 from partita.exports.models import Models, Origin
 from partita.partition import Partition, Personalization, personalization_of
 from partita.runs.folder import RunFolder
+from partita.runs.onboarded import OnboardedRun
 from partita.studies.folders import check_finished, check_is_run
 from partita.studies.resume import RESUMABLE, check_paths, located_files
 from partita.tasks.build import initial_model
@@ -35,7 +36,7 @@ def open_models(path: Path, overrides: Sequence[str] = ()) -> Models:
     """
     folder = finished_run(path)
     check_paths(overrides)
-    return Models(folder, partial(origin_of, folder, overrides=overrides))
+    return Models(OnboardedRun(folder), partial(origin_of, folder, overrides=overrides))
 
 
 def finished_run(path: Path) -> RunFolder:

@@ -103,7 +103,7 @@ def _traced(subject: Subject, finish: Finish) -> bytes:
     Raises:
         CannotDo: there is no such program that predicts as the model does.
     """
-    model, task = subject.model, subject.run.models.origin.task
+    model, task = subject.model, subject.task
     reasons: list[str] = []
     for open_sizes in _attempts(subject.samples):
         is_open = any(any(own) for own in open_sizes)

@@ -11,11 +11,14 @@ from torch import nn
 from partita.data.arrow import rows_equal
 from partita.data.examples import Examples
 from partita.errors import ConfigError
-from partita.exports.models import Models, served_by
+from partita.exports.models import Models
+from partita.exports.opening import origin_of
 from partita.exports.samples import Inputs, rows_for_checks, sample_inputs, shapes_of_inputs
 from partita.partition import Personalization
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
+from partita.runs.onboarded import OnboardedRun
+from partita.tasks.task import Task
 from partita.training.evaluation import MODEL_OF, DeviceRow, last_stage
 
 _VERSIONS = ("partita", "torch", "python")
@@ -41,20 +44,30 @@ class Subject:
         """How the model is split, None for the global one."""
         return None if self.which == "global" else self.run.models.personalization(self.device)
 
+    @property
+    def task(self) -> Task:
+        """The task with the device's own rows."""
+        return self.run.task_of(self.device)
+
     @cached_property
     def examples(self) -> Examples:
         """Examples of the device to try the model on."""
-        return rows_for_checks(self.run.models.origin.task, self.device)
+        return rows_for_checks(self.task, self.device)
 
     @cached_property
     def samples(self) -> Sequence[Inputs]:
         """Arguments of the model for a few examples of the device."""
-        return sample_inputs(self.run.models.origin.task, self.model, self.device)
+        return sample_inputs(self.task, self.model, self.device)
 
     @cached_property
     def rows(self) -> list[DeviceRow]:
         """The measurements of the device."""
-        return rows_equal(self.run.folder.measurements, "device", self.device).to_pylist()
+        return rows_equal(self._holder.measurements, "device", self.device).to_pylist()
+
+    @property
+    def _holder(self) -> RunFolder:
+        """The folder in which the device has its measurements."""
+        return self.run.record.holder(self.device)
 
     @property
     def stage(self) -> str:
@@ -82,7 +95,7 @@ class Subject:
         }
 
     def _metric(self) -> dict[str, Any]:
-        summary = self.run.folder.summary
+        summary = self._holder.summary
         about = {"name": summary["metric"], "direction": summary["direction"], "split": summary["split"]}
         own = [row for row in self.rows if (row["stage"], row["split"]) == (self.stage, summary["split"])]
         return {
@@ -102,12 +115,23 @@ class ServedRun:
     def __init__(self, folder: RunFolder, models: Models) -> None:
         self.folder = folder
         self.models = models
-        self._served = served_by(folder.measurements)
+        self.record = OnboardedRun(folder)
+        self._joined: dict[int, Task] = {}
 
     @property
     def devices(self) -> Sequence[DeviceId]:
-        """All devices of the run."""
-        return self.models.origin.task.devices.ids
+        """All devices of the run, and those that have joined it."""
+        own = self.models.origin.task.devices.ids
+        return [*own, *self.record.joined] if self.record.joined else own
+
+    def task_of(self, device: DeviceId) -> Task:
+        """Return the task with the rows of a device: the run's, or that of its onboarding."""
+        if device not in self.record.joined:
+            return self.models.origin.task
+        joined = self.record.joined[device]
+        if joined.number not in self._joined:
+            self._joined[joined.number] = origin_of(joined.folder).task
+        return self._joined[joined.number]
 
     @property
     def task_options(self) -> Mapping[str, Any]:
@@ -137,7 +161,7 @@ class ServedRun:
             self.models.personalization(device)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        return Subject(self, device, self._served.get(device, self._default))
+        return Subject(self, device, self.record.served.get(device, self._default))
 
     @cached_property
     def _default(self) -> Literal["personal", "global"]:

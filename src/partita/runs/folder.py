@@ -53,6 +53,10 @@ class RunFolder:
         self.tables_folder = self.path / "tables"
         self.tensorboard_folder = self.path / "tensorboard"
         self.watchers_folder = self.path / "watchers"
+        self.onboarding_file = self.path / "onboarding.json"
+        """In the folder of an onboarding inside a run: what it is, see `runs.onboarded`."""
+        self.onboarded_folder = self.path / "onboarded"
+        """The onboardings of a finished run."""
         self.baseline_folder = self.path / "finetune"
         """The run of the Finetune baseline."""
 

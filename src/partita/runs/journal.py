@@ -52,6 +52,7 @@ class FolderJournal:
         fingerprint: the settings that must not change on resume, by name.
         frozen: the frozen tensors of the pretrained model that came unchanged from a file, with their names
             there.
+        trained: the finished run whose shared tensors are read, for an onboarding; None: the run's own.
 
     Raises:
         InUse: another process is writing the run.
@@ -64,8 +65,10 @@ class FolderJournal:
         fingerprint: Mapping[str, str] | None = None,
         *,
         frozen: Mapping[str, str] | None = None,
+        trained: RunFolder | None = None,
     ) -> None:
         self.folder = folder
+        self._trained = trained or folder
         self._frozen = frozen or {}
         self._fingerprint = dict(fingerprint or {})
         self._state: State | None = None
@@ -137,7 +140,7 @@ class FolderJournal:
 
     def shared(self, name: str) -> dict[str, Tensor]:
         """Read `shared/NAME.safetensors`, without the frozen tensors of a file: the task's model has them."""
-        return from_bytes(self.folder.shared_file(name).read_bytes())
+        return from_bytes(self._trained.shared_file(name).read_bytes())
 
     def rounds(self) -> Iterator[RoundRow]:
         """Yield the lines of all committed rounds but those of unseen devices, none in a new run."""

@@ -1,6 +1,7 @@
 """The journal of a run that stays in memory."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 from torch import Tensor
 
@@ -8,6 +9,7 @@ from partita.data.arrow import Table, table_of
 from partita.device.store import Store
 from partita.params import Params, cloned
 from partita.protocol import DeviceId
+from partita.runs.onboarded import served_by
 from partita.server.round import State
 from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import Commit, RoundRow
@@ -87,6 +89,16 @@ class MemoryJournal:
     def measurements(self) -> Table:
         """The measurements as a table."""
         return table_of(self._rows, self._columns)
+
+    @property
+    def joined(self) -> Mapping[DeviceId, None]:
+        """No device joins a run in memory."""
+        return {}
+
+    @property
+    def served(self) -> Mapping[DeviceId, Literal["global", "personal"]]:
+        """Which model each evaluated device is served."""
+        return served_by(self.measurements)
 
     def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Return all tensors that a device keeps."""

@@ -59,12 +59,12 @@ def prepare(config: Config, beside: Path, command: str = "") -> Prepared:
         beside: the folder in which files that the config names are looked up.
         command: the command line that asked for the run, recorded with it.
     """
-    built = _build(config, beside)
+    built = build_run(config, beside)
     for key, (was, now) in changed_files(config, beside).items():
         if key != START:
             logger.warning("The run was made with `%s` %s; now it is %s.", key, was, now)
     folder = RunFolder(claim(config))
-    _write_config(config, beside, folder, built.task, command)
+    write_config(config, beside, folder, built.task, command)
     return Prepared(config, built, folder)
 
 
@@ -81,7 +81,7 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
     """Build the run in a folder again, to resume it; `resumed_config` says what may change."""
     folder = RunFolder(path)
     config = resumed_config(folder, overrides)
-    run = Prepared(config, _build(config, path), folder)
+    run = Prepared(config, build_run(config, path), folder)
     if overrides:
         with FolderJournal(folder):
             _save(replace(config, made_with=still_made_with(config, path)), folder)
@@ -89,7 +89,8 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
     return run
 
 
-def _build(config: Config, beside: Path) -> Built:
+def build_run(config: Config, beside: Path) -> Built:
+    """Return the objects of a run on this machine, with a warning where its code has changed."""
     check_machine(config)
     find_own_code(to_values(config), beside)
     built = build(config, beside)
@@ -148,7 +149,7 @@ def _run_baseline(run: Prepared, watch: RoundCallback, make_executor: ExecutorFa
     nested = _baseline(config, initial_model(run.built.task, seed=config.seed))
     built = build(nested, run.folder.path)
     make_folder(inner.path, exist_ok=True)
-    _write_config(nested, run.folder.path, inner, built.task)
+    write_config(nested, run.folder.path, inner, built.task)
     if built.start and (built.start.new or built.start.unused):
         raise RunFailed(f"The baseline cannot start from the pretrained model: {built.start}.")
     own = Prepared(nested, built, inner)
@@ -245,7 +246,7 @@ def _make(folder: Path) -> Path:
     return folder
 
 
-def _write_config(config: Config, beside: Path, folder: RunFolder, task: Task, command: str = "") -> None:
+def write_config(config: Config, beside: Path, folder: RunFolder, task: Task, command: str = "") -> None:
     """Write the resolved run, with paths relative to its folder, and the values that its task derived."""
     files, contents = relative_to(folder.path, find_files(config, beside)), contents_of(config, beside)
     write_derived(folder, task)

@@ -5,17 +5,23 @@ on the device's own training examples. Every stage's model is evaluated: the pre
 of v, and u with the fine-tuned v. These are rounds over blocks of devices like all others.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, Literal
 
 from partita.protocol import DeviceId, Executor, Stage
-from partita.training.evaluation import DeviceRow, Summary, summarize
-from partita.training.failures import TrainingFailures
+from partita.tasks.task import Task
+from partita.training.evaluation import DeviceRow, Summary, columns_of, served, summarize
+from partita.training.failures import TrainingFailures, failures_by_stage
+from partita.training.journal import RoundRow
 from partita.training.loop import run_rounds
 from partita.training.plan import Plan, Turn
 from partita.training.rounds import Round
 from partita.training.stages import Stages
+
+RoundCallback = Callable[[RoundRow, int, int], None]
+"""Called after every round, see `training.pipeline`."""
 
 
 def onboarding_turns(plan: Plan, devices: Sequence[DeviceId], *, first: int = 0) -> list[Turn]:
@@ -70,10 +76,106 @@ def summarize_unseen(
     """
     split, devices = stages.plan.evaluate.split, len(stages.unseen)
     found = summarize(rows, stages.task, devices=devices, split=split, failures=failures)
+    return _with_gaps(found["stages"], seen) | found["failed"]
+
+
+def _with_gaps(unseen: Mapping[str, Any], seen: Summary) -> dict[str, Any]:
+    """Return the statistics of each stage over unseen devices, with the gap to those over seen ones."""
     sign = 1 if seen["direction"] == "up" else -1
     summary: dict[str, Any] = {}
-    for stage, statistics in found["stages"].items():
+    for stage, statistics in unseen.items():
         other = seen["stages"].get(stage)
         gap = sign * (other["weighted_mean"] - statistics["weighted_mean"]) if other else None
         summary[stage] = {**statistics, "gap": gap}
-    return summary | found["failed"]
+    return summary
+
+
+ServedBefore = Mapping[DeviceId, Literal["global", "personal"]]
+"""Which model each device was served before it was personalized again."""
+
+
+class Onboarding:
+    """Devices that join a finished run: all of a task's devices, none of which training has seen.
+
+    Args:
+        stages: the stages of the run, for these devices; its journal is the onboarding's own.
+        executor: carries out the visits; entered by the caller.
+        seen: the summary of the run.
+        before: where devices are personalized again, what they were served before. The stage `personalized`
+            is then the personal part that a device had before, and `finetuned` the new one.
+    """
+
+    def __init__(
+        self, stages: Stages, executor: Executor, *, seen: Summary, before: ServedBefore | None = None
+    ) -> None:
+        self._stages = stages
+        self._devices = stages.all_devices
+        self._executor = executor
+        self._journal = stages.journal
+        self._seen = seen
+        self._before = before
+        self._turns = onboarding_turns(stages.plan, self._devices)
+
+    def run(self, on_round: RoundCallback | None = None) -> Summary:
+        """Run the rounds that are not committed yet, and return the summary."""
+        if (summary := self._journal.finished()) is not None:
+            return summary
+        last = self._journal.last()
+        if last is not None:
+            self._executor.close(last.label, last.counted, last.asked)
+        left = [turn for turn in self._turns if last is None or turn.number > last.number]
+        for done in onboard(self._stages, self._devices, left, self._executor):
+            if on_round is not None:
+                self._report(done, on_round)
+        return self._finish()
+
+    def _report(self, done: Round, on_round: RoundCallback) -> None:
+        stage = done.turn.stage
+        rounds = sum(turn.stage is stage and turn.work != "evaluate" for turn in self._turns)
+        headline = {"headline": self._stages.task.headline} if done.turn.work == "evaluate" else {}
+        on_round({**done.line, "rounds": rounds, **headline}, done.turn.number + 1, len(self._turns))
+
+    def _finish(self) -> Summary:
+        """Write the table of devices and the summary."""
+        task, plan, journal = self._stages.task, self._stages.plan, self._journal
+        failures = failures_by_stage(journal.onboarding())
+        chosen = list(self._served())
+        summary = summarize(
+            chain(journal.rows(), chosen),
+            task,
+            devices=len(self._devices),
+            split=plan.evaluate.split,
+            failures=failures,
+        )
+        summary["stages"] = _with_gaps(summary["stages"], self._seen)
+        if self._before is not None:
+            new = {row["device"] for row in chosen if row["is_new"]}
+            summary["kept_previous"] = [device for device in self._devices if device not in new]
+        journal.finish(columns_of(task), chain(journal.rows(), chosen), summary)
+        return summary
+
+    def _served(self) -> Iterator[DeviceRow]:
+        """Yield the measurements of the models that devices are served, where there is a choice."""
+        task, devices = self._stages.task, len(self._devices)
+        if self._before is not None:
+            yield from _better(self._journal.rows, task, self._before)
+        elif self._stages.plan.evaluate.choose:
+            yield from served(self._journal.rows, task, devices=devices)
+
+
+def _better(rows: Callable[[], Iterable[DeviceRow]], task: Task, before: ServedBefore) -> Iterator[DeviceRow]:
+    """Yield the rows of the model that is better on validation data: the new one, or the one before.
+
+    On a tie, and where there is no validation metric, the model before stays.
+    """
+    metrics = {(row["device"], row["stage"]): row["metric"] for row in rows() if row["split"] == "validation"}
+    sign = 1 if task.metrics[task.headline].direction == "up" else -1
+    for row in rows():
+        device = row["device"]
+        is_personal = before.get(device, "personal") == "personal"
+        old = Stage.PERSONALIZED if is_personal else Stage.PRETRAINED
+        measured = [metrics.get((device, stage)) for stage in (Stage.FINETUNED, old)]
+        new, kept = (None if metric is None else sign * metric for metric in measured)
+        is_new = new is not None and kept is not None and new > kept
+        if row["stage"] == (Stage.FINETUNED if is_new else old):
+            yield {**row, "stage": Stage.SERVED, "is_new": is_new}

@@ -1,0 +1,73 @@
+"""The command `onboard`."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from partita.cli.output import console, json_printer, log, print_json, print_table
+from partita.errors import ConfigError
+
+if TYPE_CHECKING:
+    from partita.runs.onboarded import Onboarding
+
+
+def onboard(options: argparse.Namespace) -> int:
+    """Personalize devices from the model of a finished run, and add them to its folder; or go back."""
+    from partita.exports.opening import finished_run
+    from partita.progress.display import Display
+    from partita.studies import onboard as studies
+
+    run = finished_run(options.run)
+    if options.back is not None:
+        return _go_back(options)
+    given = [text for text in options.arguments if "=" not in text]
+    if len(given) + options.resume != 1:
+        raise ConfigError("`partita onboard` needs a run's folder and one table, or --resume.")
+    overrides = [text for text in options.arguments if "=" in text]
+    log(options, f"Onboarding into {run.path}")
+    try:
+        with Display(console(options)) as display:
+            watch = json_printer(options) or display.watch
+            data = Path(given[0]) if given else None
+            done = studies.onboard(run, data, overrides, again=options.again, watch=watch)
+    except KeyboardInterrupt:
+        command = shlex.join(["partita", "onboard", str(run.path), "--resume"])
+        raise KeyboardInterrupt(f"Resume with `{command}`.") from None
+    _print_onboarding(options, done)
+    return 1 if done.folder.has_failed_stage else 0
+
+
+def _print_onboarding(options: argparse.Namespace, done: "Onboarding") -> None:
+    from partita.report.models import all_models
+    from partita.report.tables.commands import models_table
+    from partita.report.tables.table import to_terminal
+    from partita.runs.warnings import warnings_of
+
+    run, models = done.folder, all_models(done.folder)
+    if options.json:
+        print_json({"summary": run.summary, "models": dict(models), "folder": str(run.path)})
+        return
+    table = models_table(run.summary, models, warnings_of(run))
+    if table.rows:
+        print_table(to_terminal(table))
+    for note in table.notes:
+        print(note)
+    if done.is_again:
+        new, before = len(done.holds), len(run.summary["kept_previous"])
+        print(f"{new} devices are served the new model, {before} keep the one before")
+    print(f"{len(done.devices)} devices are in {run.path}")
+
+
+def _go_back(options: argparse.Namespace) -> int:
+    from partita.exports.opening import finished_run
+    from partita.studies.onboard import go_back
+
+    if options.arguments or options.again or options.resume:
+        raise ConfigError("`--back` takes the ids of devices, and nothing else with it.")
+    back = go_back(finished_run(options.run), options.back)
+    if options.json:
+        print_json({"back": back})
+    else:
+        print(f"{len(back)} devices are served the model that they had before")
+    return 0
