@@ -34,6 +34,7 @@ def _export_one(options: argparse.Namespace, given: Sequence[str], overrides: Se
 def _export_all(options: argparse.Namespace, given: Sequence[str], overrides: Sequence[str]) -> int:
     from partita.exports.export import INDEX, export_all, open_run
     from partita.progress.bar import ProgressBar
+    from partita.report.differences import counted
 
     if given:
         raise ConfigError(f"With --all every device is exported: leave out {given[0]!r}.")
@@ -44,7 +45,7 @@ def _export_all(options: argparse.Namespace, given: Sequence[str], overrides: Se
         print_json({"folder": str(options.all), "devices": len(found), "personal": own})
     else:
         print(
-            f"The models of {len(found)} devices, {own} of them personal, are in {options.all}; "
+            f"The models of {counted(len(found), 'device')}, {own} of them personal, are in {options.all}; "
             f"{options.all / INDEX} has the file of each device"
         )
     return 0

@@ -39,6 +39,7 @@ def onboard(options: argparse.Namespace) -> int:
 
 
 def _print_onboarding(options: argparse.Namespace, done: "Onboarding") -> None:
+    from partita.report.differences import counted
     from partita.report.models import all_models
     from partita.report.tables.commands import models_table
     from partita.report.tables.table import to_terminal
@@ -55,12 +56,13 @@ def _print_onboarding(options: argparse.Namespace, done: "Onboarding") -> None:
         print(note)
     if done.is_again:
         new, before = len(done.holds), len(run.summary["kept_previous"])
-        print(f"{new} devices are served the new model, {before} keep the one before")
-    print(f"{len(done.devices)} devices are in {run.path}")
+        print(f"The new model is served to {counted(new, 'device')}, {before} kept the one from before")
+    print(f"The results of {counted(len(done.devices), 'device')} are in {run.path}")
 
 
 def _go_back(options: argparse.Namespace) -> int:
     from partita.exports.opening import finished_run
+    from partita.report.differences import counted
     from partita.studies.onboard import go_back
 
     if options.arguments or options.again or options.resume:
@@ -69,5 +71,6 @@ def _go_back(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"back": back})
     else:
-        print(f"{len(back)} devices are served the model that they had before")
+        verb = "has" if len(back) == 1 else "have"
+        print(f"{counted(len(back), 'device')} {verb} the model from before again")
     return 0

@@ -11,6 +11,7 @@ def predict(options: argparse.Namespace) -> int:
     from partita.exports.opening import SKIP_BAD
     from partita.exports.predict import predict_table
     from partita.progress.bar import ProgressBar
+    from partita.report.differences import counted
 
     paths = [text for text in options.arguments if text != SKIP_BAD]
     with ProgressBar(console(options), "predict") as progress:
@@ -30,5 +31,6 @@ def predict(options: argparse.Namespace) -> int:
         return 0
     if found.skipped:
         log(options, f"{found.skipped} bad rows have no prediction: the column `reason` says why.")
-    print(f"The predictions for {rows} rows of {len(found.devices)} devices are {options.out}")
+    whose = f"{counted(rows, 'row')} of {counted(len(found.devices), 'device')}"
+    print(f"The predictions for {whose} are in {options.out}")
     return 0

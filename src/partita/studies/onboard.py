@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.building import Built
-from partita.config.loading import TASKS, load, takes
+from partita.config.loading import TASKS, load, taken
 from partita.config.overrides import TABLE
 from partita.config.reading import changed, read_config
 from partita.config.schema import Config
@@ -165,7 +165,7 @@ def _config_for(run: RunFolder, data: Path, overrides: Sequence[str], *, again: 
     """Return the config of an onboarding: the run's, with another table."""
     config = located_files(read_config(run.config_file, overrides), run.path)
     function = load("task.kind", config.task.kind, TASKS)
-    if not takes("data", function):
+    if not taken(function, {"data": ""}) and "data" not in config.task.options:
         raise ConfigError(
             f"`task.kind` = {config.task.kind!r} reads no table: devices join a run only with a task that "
             "takes `data`."
