@@ -12,7 +12,7 @@ import partita
 from partita.config.reference import field_docs
 
 TOPICS = {
-    "Runs": ("api", "training", "runs", "studies", "progress"),
+    "Runs": ("api", "exports", "training", "runs", "studies", "progress"),
     "Tasks": ("tasks", "data", "errors"),
     "Partitions": ("partition",),
     "Models": ("models",),

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from partita.server.optimizers import Adagrad, Adam, Averaging, FedAdam, Yogi
     from partita.server.schedules import Exponential, Linear, constant
     from partita.tasks.metrics import Metric, Undefined, accuracy
+    from partita.tasks.predictor import Predictor
     from partita.tasks.task import Task
     from partita.training.plan import Evaluation, Plan, Training
 
@@ -77,6 +78,7 @@ __all__ = [
     "Partition",
     "Personalization",
     "Plan",
+    "Predictor",
     "Regularization",
     "ResNet",
     "Result",
@@ -144,6 +146,7 @@ _HOMES = {
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
     "partita.training.plan": ("Evaluation", "Plan", "Training"),
     "partita.tasks.metrics": ("Metric", "Undefined", "accuracy"),
+    "partita.tasks.predictor": ("Predictor",),
     "partita.tasks.task": ("Task",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -161,7 +161,7 @@ def test_a_model_of_ones_own_is_named_and_built_where_the_caller_allows_it(tmp_p
 
     with pytest.raises(ConfigError, match="built by `exported:make_halves`, which is not"):
         partita.load(tmp_path / "m.safetensors")
-    loaded = partita.load(tmp_path / "m.safetensors", own_code=True)
+    loaded = partita.load(tmp_path / "m.safetensors", user_code=True)
 
     assert same_on_every_test_row(run, "d3", loaded)
     assert partita.model_metadata(tmp_path / "m.safetensors")["build"]["options"]["scale"] == 3.0

@@ -1,4 +1,4 @@
-"""What commands print: messages and progress on the error stream, results on the output."""
+"""The output of commands: messages and progress on the error stream, results on the standard output."""
 
 import argparse
 import io

@@ -113,7 +113,7 @@ def _safetensors(subject: Subject) -> bytes:
             f"{error} Give `model.name` an import path, or export a program with `--format torch-export`."
         ) from None
     content = model_bytes(subject.model, recipe, subject.metadata)
-    loaded = model_from(content, "the file", own_code=True)
+    loaded = model_from(content, "the file", user_code=True)
     for inputs in all_inputs(subject.task, subject.model, subject.examples):
         if largest_difference(output_of(subject.model, inputs), output_of(loaded, inputs)) > 0:
             raise CannotDo(

@@ -31,21 +31,21 @@ def model_bytes(model: nn.Module, recipe: Recipe, metadata: Mapping[str, Any]) -
     return to_bytes(tensors, **{_ENTRY: json.dumps(values, allow_nan=False)})
 
 
-def load(path: str | Path, *, own_code: bool = False) -> nn.Module:
+def load(path: str | Path, *, user_code: bool = False) -> nn.Module:
     """Return the model in a file that `partita export` wrote, in eval mode.
 
     Neither the run nor its data are needed.
 
     Args:
         path: the file.
-        own_code: whether to import and call the function that builds the model where it is not Partita's.
+        user_code: whether to import and call the function that builds the model where it is not Partita's.
             Allow it only for files that you trust.
 
     Raises:
         ConfigError: there is no such file, it is damaged, or its model cannot be built here.
     """
     content = _read(Path(path))
-    return model_from(content, f"`{path}`", own_code=own_code)
+    return model_from(content, f"`{path}`", user_code=user_code)
 
 
 def model_metadata(path: str | Path) -> dict[str, Any]:
@@ -60,17 +60,17 @@ def model_metadata(path: str | Path) -> dict[str, Any]:
     return _opened(_read(Path(path)), f"`{path}`")[0]
 
 
-def model_from(content: bytes, name: str, *, own_code: bool) -> nn.Module:
+def model_from(content: bytes, name: str, *, user_code: bool) -> nn.Module:
     """Return the model in the content of a file; `name` is the file's in messages."""
     values, tensors = _opened(content, name)
     recipe = recipe_from(values.get("build", {}))
-    if recipe.own_code and not own_code:
+    if recipe.user_code and not user_code:
         raise ConfigError(
-            f"The model in {name} is built by `{recipe.own_code}`, which is not Partita's code: if you trust "
-            "the file, `partita.load(..., own_code=True)` imports and calls it."
+            f"The model in {name} is built by `{recipe.user_code}`, which is not Partita's code: if you trust "
+            "the file, `partita.load(..., user_code=True)` imports and calls it."
         )
     try:
-        if not recipe.own_code:
+        if not recipe.user_code:
             _check_shapes(recipe, tensors)
         model = recipe.build()
         copy_into(_tensors_of(model), tensors)

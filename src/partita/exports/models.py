@@ -60,7 +60,7 @@ class Record(Protocol):
 
     @property
     def served(self) -> Mapping[DeviceId, Literal["global", "personal"]]:
-        """Which model each evaluated device is served."""
+        """The model that each evaluated device is served."""
         ...
 
 

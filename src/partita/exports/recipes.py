@@ -66,7 +66,7 @@ class Recipe:
         return {"function": self.call.path, "options": dict(self.call.options), "steps": steps}
 
     @property
-    def own_code(self) -> str:
+    def user_code(self) -> str:
         """The import path of the first function that is not Partita's, empty if there is none."""
         calls = [self.call, *(_call_in(step) for step in self.steps if _OWN in step)]
         return next((call.path for call in calls if not call.is_ours), "")
@@ -188,7 +188,7 @@ def _found(path: str) -> Any:
 
 
 def _function(call: Call) -> Callable[..., Any]:
-    """Return the function of a call; of Partita's own code, only a model's class.
+    """Return the function of a call; of Partita, only the class of a model.
 
     Raises:
         ConfigError: there is none.

@@ -77,7 +77,7 @@ class Subject:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What is said about the model, as JSON values."""
+        """The description of the model that goes with it, as JSON values."""
         task = self.run.models.origin.task
         about = task.predictor.preprocessing if task.predictor else {}
         return {
@@ -145,7 +145,7 @@ class ServedRun:
 
     @cached_property
     def about(self) -> Mapping[str, Any]:
-        """What is said about the run: its name, the digest of its config, and versions."""
+        """The description of the run: its name, the digest of its config, and versions."""
         values = self.folder.values
         versions = {name: values.get("made_with", {}).get(name) for name in _VERSIONS}
         digest = hashlib.sha256(self.folder.config_text.encode()).hexdigest()

@@ -97,7 +97,7 @@ class MemoryJournal:
 
     @property
     def served(self) -> Mapping[DeviceId, Literal["global", "personal"]]:
-        """Which model each evaluated device is served."""
+        """The model that each evaluated device is served."""
         return served_by(self.measurements)
 
     def kept(self, device: DeviceId) -> dict[str, Tensor] | None:

@@ -144,7 +144,7 @@ class OnboardedRun:
 
     @property
     def served(self) -> Mapping[DeviceId, Literal["global", "personal"]]:
-        """Which model each evaluated device is served now."""
+        """The model that each evaluated device is served now."""
         return self._served
 
     @cached_property
@@ -172,7 +172,7 @@ def served_by(table: Table) -> dict[DeviceId, Literal["global", "personal"]]:
 
 
 def _every(run: RunFolder) -> list[Onboarding]:
-    """Return all onboardings that have begun, in order."""
+    """Return all onboardings, finished or not, in order."""
     if not run.onboarded_folder.is_dir():
         return []
     numbers = sorted(int(path.name) for path in run.onboarded_folder.iterdir() if path.name.isdigit())

@@ -118,7 +118,7 @@ def _locked(run: RunFolder) -> Iterator[None]:
 
 
 def _left_over(known: OnboardedRun) -> RunFolder | None:
-    """Return an onboarding that was interrupted; one that had not begun is removed."""
+    """Return an onboarding that was interrupted; one without a config has done nothing and is removed."""
     left = known.unfinished
     if left is not None and not left.exists:
         shutil.rmtree(left.path)

@@ -91,7 +91,7 @@ def _with_gaps(unseen: Mapping[str, Any], seen: Summary) -> dict[str, Any]:
 
 
 ServedBefore = Mapping[DeviceId, Literal["global", "personal"]]
-"""Which model each device was served before it was personalized again."""
+"""The model that each device was served before it was personalized again."""
 
 
 class Onboarding:
