@@ -73,6 +73,7 @@ def finished(folder: Path, kind: str, **settings: Any) -> Path:
             write(keys["task.data"], rows_of(kind))
     config = folder / "empty.toml"
     config.write_text("")
+    keys = {key: value for key, value in keys.items() if value is not None}
     given = [
         f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in keys.items()
     ]

@@ -19,6 +19,7 @@ from partita.exports.export import INDEX, export_all, export_device, open_run
 from partita.exports.samples import all_inputs, largest_difference, output_of
 from partita.protocol import key_of
 from partita.runs.folder import RunFolder
+from small import affine_task
 
 
 def same_on_every_test_row(run: Path, device: str, other: nn.Module) -> bool:
@@ -219,6 +220,33 @@ def test_a_wrong_request_is_one_line(
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["TAKEN"]
     assert Path("TAKEN").read_text() == "mine"
+
+
+def test_a_run_from_python_is_exported_in_python(tmp_path: Path) -> None:
+    task = affine_task()
+    partition = partita.Partition(task.model(), personal="offset")
+    result = partita.run(task, partition, partita.FedAlt(), rounds=1, out=tmp_path / "run")
+
+    file = partita.open(tmp_path / "run", task=task).export("d3", tmp_path / "m.safetensors")
+
+    assert main(["export", str(tmp_path / "run"), "d3", str(tmp_path / "n.safetensors")]) == 2
+    loaded = partita.load(file, user_code=True)
+    inputs, _ = task.devices["d3"]["test"]
+    assert torch.equal(loaded(inputs), result.model("d3", "served")(inputs))
+    with pytest.raises(ValueError, match="`format` must be one of safetensors, torch-export, onnx, got 'h5'"):
+        result.export("d3", tmp_path / "m.h5", format="h5")
+    in_memory = partita.run(task, partition, partita.FedAlt(), rounds=1)
+    with pytest.raises(ConfigError, match="The run is in memory"):
+        in_memory.export("d3", tmp_path / "o.safetensors")
+
+
+def test_a_comparison_is_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.toml").write_text("")
+    (tmp_path / "comparison.json").write_text("{}")
+
+    assert main(["export", str(tmp_path), "d0", str(tmp_path / "m")]) == 2
+
+    assert f"give the folder of one of its runs, in `{tmp_path}/cells`." in capsys.readouterr().err
 
 
 def test_an_unfinished_run_is_refused(

@@ -1,5 +1,6 @@
 """Onboarding: devices join a finished run with the bits of `evaluate.unseen`, whatever interrupts them."""
 
+import inspect
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from partita.errors import ConfigError, InUse
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun
 from partita.studies.onboard import onboard
+from partita.tasks.tabular import Perceptron, tabular
 from tables import write
 
 NEW = range(4, 7)
@@ -335,6 +338,37 @@ def test_devices_of_every_kind_of_table_join(kind: str, tmp_path: Path) -> None:
     assert "served" in done.folder.measurements["stage"].to_pylist()
     export = ["export", str(run), "d4", str(tmp_path / "m.safetensors")]
     assert main(export) == 0
+
+
+def own_task(data: str, hidden: int = 4) -> partita.Task:
+    """A task of one's own that reads a table."""
+    return tabular(data=data, classes=2).with_model(partial(Perceptron, inputs=2, outputs=2, hidden=hidden))
+
+
+def test_devices_join_a_run_with_a_task_of_ones_own(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    source = (
+        "from functools import partial\nimport partita\n"
+        "from partita.tasks.tabular import Perceptron, tabular\n" + inspect.getsource(own_task)
+    )
+    (folder / "own_rooms.py").write_text(source)
+    monkeypatch.syspath_prepend(str(folder))
+    keys = {"task.kind": "own_rooms:own_task", "task.data": tmp_path / "tabular.parquet"}
+    own = finished(tmp_path / "code", "synthetic", **keys, **{"task.form": None, "task.devices": None})
+    with pytest.raises(Interrupted):
+        onboard(RunFolder(own), tmp_path / "new.parquet", watch=interrupt_after(1))
+    with pytest.raises(ConfigError, match="must be finished first, with its own table"):
+        onboard(RunFolder(own), tmp_path / "tabular.parquet")
+
+    done = onboard(RunFolder(own), tmp_path / "new.parquet")
+
+    assert done.devices == ["d4", "d5", "d6"]
+    partita.open(own).export("d5", tmp_path / "m.safetensors")
+    loaded = partita.load(tmp_path / "m.safetensors").state_dict()
+    assert same(loaded, partita.open(own).model("d5").state_dict())
 
 
 @pytest.mark.slow

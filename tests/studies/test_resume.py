@@ -343,3 +343,19 @@ def test_the_number_of_workers_may_change_on_resume_and_changes_no_bit(
         assert (run / "personal" / file.name).read_bytes() == file.read_bytes()
     line = refusal(capsys, "run", "--resume", str(run), "workers=1")
     assert "`timeout` needs worker processes" in line
+
+
+def table_task(data: str) -> partita.Task:
+    """A task of the user's own whose argument has the name of a file of built-in tasks."""
+    return tabular(data=data)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_keeps_the_arguments_of_the_users_own_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "table_tasks", sys.modules[__name__])
+    data = Path("t.parquet").resolve()
+
+    folder = interrupted(2, "task.kind=table_tasks:table_task", f"task.data={data}")
+
+    assert RunFolder(folder).values["task"] == {"kind": "table_tasks:table_task", "data": str(data)}
+    assert main(["run", "--resume", str(folder), "--quiet"]) == 0

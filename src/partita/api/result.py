@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from partita.data.arrow import Table
 from partita.errors import ConfigError
+from partita.exports.export import FORMATS, export_device
 from partita.exports.models import Models, Origin, Record, Which
+from partita.exports.subject import ServedRun
 from partita.protocol import DeviceId, Stage
 from partita.report import write
 from partita.report.differences import counted
@@ -69,6 +71,26 @@ class Result:
                 "The run is in memory and has no folder for a report: run it again with `out`, a new folder."
             )
         return write.write_report(self._record.path)
+
+    def export(self, device: DeviceId, out: str | Path, *, format: str = "safetensors") -> Path:
+        """Write the model that a device is served to a new file, as `partita export` does.
+
+        Args:
+            device: the device.
+            out: the file.
+            format: safetensors, which `partita.load` reads; torch-export or onnx, programs without Partita.
+
+        Raises:
+            ConfigError: the run is in memory, the file exists, or no import path names the model.
+            RunFailed: the model cannot leave in this format.
+        """
+        if not isinstance(self._record, RunFolder):
+            raise ConfigError(
+                "The run is in memory and has no folder: run it again with `out`, a new folder."
+            )
+        if format not in FORMATS:
+            raise ValueError(f"`format` must be one of {', '.join(FORMATS)}, got {format!r}.")
+        return export_device(ServedRun(self._record, self._models), device, Path(out), format).file
 
     def __repr__(self) -> str:
         """Return the metric of each stage on one line."""

@@ -1,4 +1,4 @@
-"""The output of commands: messages and progress on the error stream, results on the standard output."""
+"""The output of commands: messages and progress on the error stream, results on the output."""
 
 import argparse
 import io

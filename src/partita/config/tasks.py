@@ -119,14 +119,14 @@ class _NamedModel:
     """Builds the model that a config names."""
 
     name: str
-    inner: Callable[[], nn.Module]
+    plain_builder: Callable[[], nn.Module]
     """The function with its arguments."""
     what: str
     """The function in messages."""
 
     def __call__(self) -> nn.Module:
         with own_code(self.what):
-            model = self.inner()
+            model = self.plain_builder()
         if not isinstance(model, nn.Module):
             raise ConfigError(f"`model.name` = {self.name!r} must return a module, got {model!r}.")
         return model
@@ -183,7 +183,7 @@ def _with_start(
 class _StartedModel:
     """Builds a model that starts from a file's tensors."""
 
-    inner: Callable[[], nn.Module]
+    plain_builder: Callable[[], nn.Module]
     """Builds the model with its own initial weights."""
     tensors: Params
     names: Mapping[str, str]
@@ -191,6 +191,6 @@ class _StartedModel:
     """A report on the file for every model that was built."""
 
     def __call__(self) -> nn.Module:
-        model = self.inner()
+        model = self.plain_builder()
         self.reports.append(load_start(model, self.tensors, self.names))
         return model

@@ -66,8 +66,8 @@ def model_from(content: bytes, name: str, *, user_code: bool) -> nn.Module:
     recipe = recipe_from(values.get("build", {}))
     if recipe.user_code and not user_code:
         raise ConfigError(
-            f"The model in {name} is built by `{recipe.user_code}`, which is not Partita's code: if you trust "
-            "the file, `partita.load(..., user_code=True)` imports and calls it."
+            f"The model in {name} is built by `{recipe.user_code}`, which is not Partita's code: if you "
+            "trust the file, `partita.load(..., user_code=True)` imports and calls it."
         )
     try:
         if not recipe.user_code:

@@ -14,7 +14,8 @@ from partita.exports.models import Models, Origin
 from partita.partition import Partition, Personalization, personalization_of
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun
-from partita.studies.folders import check_finished, check_is_run
+from partita.studies.comparison import CELLS
+from partita.studies.folders import check_finished, is_comparison
 from partita.studies.resume import RESUMABLE, check_paths, located_files
 from partita.tasks.build import initial_model
 from partita.tasks.derived import differing
@@ -46,7 +47,10 @@ def finished_run(path: Path) -> RunFolder:
         ConfigError: there is none.
     """
     folder = RunFolder(path)
-    check_is_run(path)
+    if is_comparison(path):
+        raise ConfigError(
+            f"`{path}` holds a comparison: give the folder of one of its runs, in `{path / CELLS}`."
+        )
     if not folder.exists:
         raise ConfigError(f"`{path}` holds no run: it has no `{folder.config_file.name}`.")
     check_finished(folder)

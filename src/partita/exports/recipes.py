@@ -35,7 +35,7 @@ class Wraps(Protocol):
     """A function that builds a model around another one, which is enough to build it without weights."""
 
     @property
-    def inner(self) -> Callable[[], nn.Module]:
+    def plain_builder(self) -> Callable[[], nn.Module]:
         """The other function."""
         ...
 
@@ -93,7 +93,7 @@ def recipe_of(builder: Callable[[], nn.Module], own: Personalization | None) -> 
         NotNamed: import paths and JSON values do not say how it is built.
     """
     while isinstance(builder, Wraps):
-        builder = builder.inner
+        builder = builder.plain_builder
     steps = [] if own is None else list(_steps_of(own))
     return Recipe(_call_of("The model", builder), steps)
 

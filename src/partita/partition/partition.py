@@ -152,7 +152,7 @@ class Partition:
 
     @property
     def preparation(self) -> tuple[Callable[[nn.Module], nn.Module] | None, Mapping[str, str]]:
-        """The steps of `prepare`: the function that was given, and the tensors that are untied, see `untie`."""
+        """The steps of `prepare`: the function that was given, and the tensors that are untied."""
         return self._prepare, self._untied
 
     def prepare(self, model: nn.Module) -> nn.Module:

@@ -10,6 +10,7 @@ from typing import Any
 from partita.config.building import Built
 from partita.config.loading import TASKS, load, taken
 from partita.config.overrides import TABLE
+from partita.config.provenance import find_own_code
 from partita.config.reading import changed, read_config
 from partita.config.schema import Config
 from partita.device.store import DiskStore
@@ -153,16 +154,32 @@ def _resumed(left: RunFolder, data: Path | None, *, again: bool) -> runner.Prepa
             f"`{left.path}` was interrupted: finish it first, with `partita onboard RUN_DIR --resume`."
         )
     try:
-        given = [] if data is None else [f"{TABLE}={data.resolve()}"]
-        return runner.reopen(left.path, given)
+        return runner.reopen(left.path, _same_table(left, data))
     except ConfigError as error:
         raise ConfigError(
             f"`{left.path}` was interrupted, and must be finished first, with its own table: {error}"
         ) from None
 
 
+def _same_table(left: RunFolder, data: Path | None) -> list[str]:
+    """Return the override that names the table of an onboarding, none where its config is enough.
+
+    Raises:
+        ConfigError: the task of one's own has another table; of a built-in one, the digest is compared later.
+    """
+    task = left.values["task"]
+    if data is None:
+        return []
+    if task["kind"] in TASKS:
+        return [f"{TABLE}={data.resolve()}"]
+    if task["data"] != str(data.resolve()):
+        raise ConfigError(f"it is {task['data']!r}, not `{data}`.")
+    return []
+
+
 def _config_for(run: RunFolder, data: Path, overrides: Sequence[str], *, again: bool) -> Config:
     """Return the config of an onboarding: the run's, with another table."""
+    find_own_code(run.values, run.path)
     config = located_files(read_config(run.config_file, overrides), run.path)
     function = load("task.kind", config.task.kind, TASKS)
     if not taken(function, {"data": ""}) and "data" not in config.task.options:

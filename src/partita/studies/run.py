@@ -255,7 +255,9 @@ def write_config(config: Config, beside: Path, folder: RunFolder, task: Task, co
         files[DERIVED] = folder.derived_file.name
         contents[DERIVED] = describe_file(folder.derived_file)
     named = {key.removeprefix("task."): name for key, name in files.items() if key != START}
-    options = {name: value for name, value in config.task.options.items() if f"task.{name}" not in KEYS}
+    # Of the user's own task, even `data` is an argument like any other.
+    listed = KEYS if config.task.kind in TASKS else ()
+    options = {name: value for name, value in config.task.options.items() if f"task.{name}" not in listed}
     versions = made_with(config, folder.path.resolve()) | contents | ({COMMAND: command} if command else {})
     recorded = replace(
         config,
