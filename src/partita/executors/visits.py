@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ from partita.device.visit import Visitor
 from partita.executors.codec import answer_values
 from partita.executors.remote_errors import error_values
 from partita.params import WeightedMean
-from partita.protocol import DeviceId, Failure, Order, Reply, Tally
+from partita.protocol import DeviceId, Order, Reply, Tally, Update
 from partita.tasks.build import one_thread
 
 
@@ -70,19 +70,10 @@ class Visits:
 
     def _outcome(self, order: Order) -> dict[str, Any]:
         """Return the answer to an order as values, and whether its change is in the sum."""
-        answer, is_summed = self.visitor(order), False
-        if isinstance(answer, Reply) and answer.change is not None:
-            answer = self._add(order, answer)
-            is_summed = isinstance(answer, Reply)
+        mean = WeightedMean(order.shared) if self._mean is None else self._mean
+        answer = self.visitor(order, mean)
+        is_summed = isinstance(order.work, Update) and isinstance(answer, Reply)
+        if is_summed:
+            self._mean = mean
+            self._summed.append(order.device)
         return {"answer": answer_values(answer), "summed": is_summed}
-
-    def _add(self, order: Order, reply: Reply) -> Reply | Failure:
-        """Add the change of a reply to the sum, in place; one that cannot be added is a failure."""
-        if self._mean is None:
-            self._mean = WeightedMean(order.shared)
-        try:
-            self._mean.add(order.device, reply.change or {}, reply.weight)
-        except ValueError as error:
-            return Failure(device=order.device, reason=str(error))
-        self._summed.append(order.device)
-        return replace(reply, change=None)
