@@ -63,8 +63,9 @@ class WorkersExecutor:
 
     def _serve(self, connection: socket.socket, values: dict[str, Any]) -> None:
         """Be a worker, in a process of its own."""
-        make = partial(self._serial.make_visitor, worker=values["number"])
-        Worker(connection, Visits(self._serial.task.skipped, make)).serve()
+        number = values["number"]
+        visits = Visits(self._serial.task.skipped, partial(self._serial.make_visitor, worker=number))
+        Worker(connection, visits, self._pool.board, number).serve()
 
     @property
     def seconds(self) -> float:
