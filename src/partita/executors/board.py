@@ -14,8 +14,8 @@ MAX_WORKERS = 4096
 """The most workers that a board has room for."""
 
 _NUMBER = 4
-"""Bytes of the number of an order in the pipe: a write of fewer than 4,096 bytes, and so every number, arrives
-in one piece, and only one worker reads it."""
+"""Bytes of the number of an order in the pipe. The system lets one process at a time read from a pipe, so each
+number is read in one piece, by one worker."""
 _MOST = 8192
 """The most numbers that the pipe is given at a time, half of what it has room for."""
 _NONE = -1

@@ -1,4 +1,4 @@
-"""Orders given out to workers, the largest device first, until every one is answered and counted once."""
+"""Orders put up for workers, the largest device first, until every one is answered and counted once."""
 
 import selectors
 import time
@@ -63,7 +63,8 @@ class Dispatch:
     def run(self) -> Iterator[Reply | Tally | Failure]:
         """Yield an answer to each order, and the sums of all changes.
 
-        The tensors of a tally are those that a worker writes to: they hold until the next answer is asked for.
+        The tensors of a tally are in the memory that its worker writes to, so they hold only until the next
+        answer is asked for.
 
         Raises:
             BaseException: what a visit has raised; where several have, the first in the order of the orders.
@@ -79,7 +80,7 @@ class Dispatch:
                 while self._is_open():
                     for key, _ in selector.select(self._patience()):
                         yield from self._read(key.data, selector)
-                    self._end_late()
+                    yield from self._end_late(selector)
         self.reports.raise_first()
 
     def _put_tensors(self) -> None:
@@ -137,6 +138,7 @@ class Dispatch:
         elif "reports" not in message.values:
             self._replay(message.values)
         else:
+            self.seconds += message.values["seconds"]
             yield from self._reported(worker, message.values["reports"])
             if "totals" in message.values:
                 worker.is_busy = False
@@ -146,7 +148,6 @@ class Dispatch:
     def _reported(self, worker: WorkerState, reports: list[Any]) -> Iterator[Reply | Failure]:
         """Keep the answers of a worker until its sums arrive; yield those that are not in them."""
         for number, report in reports:
-            self.seconds += report["seconds"]
             self._heard.add(number)
             answer = self.reports.add(number, report)
             if isinstance(answer, Reply) and report["summed"]:
@@ -174,36 +175,52 @@ class Dispatch:
         for number in numbers:
             yield self._replies.pop(number)
 
-    def _end_late(self) -> None:
-        """Kill the workers whose visit takes too long; that they have ended is then read."""
-        board, now = self._pool.board, time.monotonic()
-        for worker in self._pool.workers if self._timeout else ():
+    def _end_late(self, selector: selectors.BaseSelector) -> Iterator[Failure]:
+        """Replace the workers whose visit takes too long."""
+        board = self._pool.board
+        for worker in list(self._pool.workers) if self._timeout else ():
             order = board.order_of(worker.number)
-            if order is not None and worker.late is None and now >= board.begun(worker.number) + self._timeout:
-                worker.late = order
+            if order is not None and time.monotonic() >= board.begun(worker.number) + self._timeout:
                 worker.child.kill()
+                yield from self._replace(worker, selector, late=order)
 
-    def _replace(self, worker: WorkerState, selector: selectors.BaseSelector) -> Iterator[Failure]:
-        """Replace a worker that has ended, and yield a failure of the device that it was at."""
+    def _replace(
+        self, worker: WorkerState, selector: selectors.BaseSelector, *, late: int | None = None
+    ) -> Iterator[Failure]:
+        """Replace a worker, and yield a failure of the device it was at where that is the second time.
+
+        Args:
+            worker: the worker, which has ended or was killed.
+            selector: waits for all workers.
+            late: the order that took it too long.
+        """
         selector.unregister(worker.child.connection)
         ended = self._pool.replace(worker)
         new = self._pool.workers[worker.number]
         selector.register(new.child.connection, selectors.EVENT_READ, new)
         self._begin(new)
-        if ended.order is None:
-            self._deaths += 1
-            if self._deaths == _MAX_DEATHS:
-                raise RunFailed(
-                    f"Worker processes end between visits: the last of {_MAX_DEATHS} {ended.reason}."
-                )
-        elif worker.late in (None, ended.order):
-            late = f"The visit took longer than `timeout` = {self._timeout:g} s"
-            causes = self._causes.setdefault(ended.order, [])
-            causes.append(f"The worker process {ended.reason}" if worker.late is None else late)
-            if len(causes) == 2:
-                self._heard.add(ended.order)
-                self._answered.add(ended.order)
-                yield Failure(device=self._orders[ended.order].device, reason=_twice(*causes))
+        cause = f"The worker process {ended.reason}"
+        if late is not None:
+            cause = f"The visit took longer than `timeout` = {self._timeout:g} s"
+        if ended.order is None and late is None:
+            self._count_death(ended.reason)
+        elif ended.order is not None and late in (None, ended.order):
+            yield from self._strike(ended.order, cause)
+
+    def _count_death(self, reason: str) -> None:
+        """Count a worker that has ended between visits, in place, and raise if there are too many."""
+        self._deaths += 1
+        if self._deaths == _MAX_DEATHS:
+            raise RunFailed(f"Worker processes end between visits: the last of {_MAX_DEATHS} {reason}.")
+
+    def _strike(self, number: int, cause: str) -> Iterator[Failure]:
+        """Note why a visit has ended with its worker, in place, and yield a failure the second time."""
+        causes = self._causes.setdefault(number, [])
+        causes.append(cause)
+        if len(causes) == 2:
+            self._heard.add(number)
+            self._answered.add(number)
+            yield Failure(device=self._orders[number].device, reason=_twice(*causes))
 
 
 def _twice(first: str, second: str) -> str:

@@ -24,8 +24,6 @@ class WorkerState:
     """The names of the tensors that it has."""
     is_busy: bool = False
     """Whether it was asked to take orders, and has not said yet that there are no more."""
-    late: int | None = None
-    """The number of the order that took it too long, for which it was killed."""
     summed: list[int] = field(default_factory=list)
     """The numbers of the orders that are in its sums and nowhere else."""
     totals: SharedTensors | None = None
@@ -95,7 +93,7 @@ class Pool:
                 worker.send({"processes": number})
 
     def replace(self, worker: WorkerState) -> Ended:
-        """Start a worker in place of one that has ended or is to end, and say how and where that one ended."""
+        """Start a worker in place of one that has ended or is to end, and return how and where that was."""
         ended = Ended(worker.child.exit_reason(), self.board.order_of(worker.number))
         self.workers[worker.number] = self._started(worker.number)
         self.workers[worker.number].send({"processes": len(self.workers)})

@@ -21,9 +21,9 @@ from partita.protocol import Start
 
 SHARED = "shared"
 """The name of the shared part among the tensors that workers are given."""
-_PATIENCE = 0.005
-"""Seconds for which a report is kept to be sent with those of further visits, once the visit of the moment
-is over. A visit that takes longer is reported at once."""
+_PATIENCE = 0.01
+"""Seconds for which reports are kept, to be sent together; looked at when a visit ends. So a visit that takes
+longer is reported at once."""
 
 
 class Worker:
@@ -60,19 +60,20 @@ class Worker:
 
     def _take(self, orders: Orders) -> None:
         """Take orders and carry them out until there are no more; then send the sums."""
-        board, reports, end = self._board, list[list[Any]](), self._board.end
-        sent = time.monotonic()
+        board, end = self._board, self._board.end
+        reports = _Unsent()
         while (number := board.take()) is not None:
             if number >= min(end, board.end):
                 continue
             board.begin(self._number, number)
             report = self._visits.carry_out(orders[number])
             board.leave(self._number)
-            reports.append([number, report])
-            end = number if "error" in report else end
-            if "error" in report or time.monotonic() - sent > _PATIENCE:
-                self._link.send({"reports": reports})
-                reports, sent = [], time.monotonic()
+            reports.rows.append([number, report])
+            if "error" in report:
+                end = number
+            if "error" in report or reports.are_old():
+                self._link.send(reports.values())
+                reports = _Unsent()
         self._finish(reports)
 
     def _start(self, values: Values) -> Start:
@@ -87,11 +88,11 @@ class Worker:
     def _tensors(self, name: str) -> Params | None:
         return self._given[name].tensors if name in self._given else None
 
-    def _finish(self, reports: list[list[Any]]) -> None:
-        """Send the last reports, and the sums if there are any: in shared memory, where new ones begin."""
+    def _finish(self, reports: "_Unsent") -> None:
+        """Send the last reports, and the sums if there are any, in shared memory; begin new ones."""
         tally = self._visits.close()
         if tally is None:
-            self._link.send({"reports": reports, "totals": None})
+            self._link.send({**reports.values(), "totals": None})
             return
         values, groups = totals_values(tally.totals)
         tensors = {f"{group}/{name}": each for group, some in groups.items() for name, each in some.items()}
@@ -100,8 +101,25 @@ class Worker:
             self._totals = SharedTensors.like(tensors)
         self._totals.write(tensors)
         layout = self._totals.layout if is_new else None
-        message = {"reports": reports, "totals": values, "layout": layout}
+        message = {**reports.values(), "totals": values, "layout": layout}
         self._link.send(message, self._totals.descriptor if is_new else None)
+
+
+class _Unsent:
+    """Reports that have not been sent yet, with their numbers, which are added in place."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self._begin = time.monotonic()
+        self._seconds = time.process_time()
+
+    def are_old(self) -> bool:
+        """Return whether it is time to send them."""
+        return time.monotonic() - self._begin > _PATIENCE
+
+    def values(self) -> dict[str, Any]:
+        """Return them with the processor time since the last ones were sent."""
+        return {"reports": self.rows, "seconds": time.process_time() - self._seconds}
 
 
 def start_name(digest: str) -> str:
