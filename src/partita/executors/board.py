@@ -14,8 +14,8 @@ MAX_WORKERS = 4096
 """The most workers that a board has room for."""
 
 _NUMBER = 4
-"""Bytes of the number of an order in the pipe. The system lets one process at a time read from a pipe, so each
-number is read in one piece, by one worker."""
+"""Bytes of the number of an order in the pipe. One process at a time can read from a pipe, so each number is
+read in one piece, by one worker."""
 _MOST = 8192
 """The most numbers that the pipe is given at a time, half of what it has room for."""
 _NONE = -1
@@ -26,7 +26,7 @@ class Board:
 
     A pipe holds the numbers of the orders that nobody has taken yet: reading one from it is taking it. The
     memory has a place for each worker, in which it writes the number of the order that it is at and when it
-    began, and one for the first order that nobody is to begin with any more.
+    began, and one for the number from which on no order is started any more.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Board:
 
         Args:
             numbers: the numbers of the orders, in the order in which they are to be taken.
-            end: orders from this number on are not begun with.
+            end: orders from this number on are not started.
         """
         while self.take() is not None:
             pass
@@ -63,7 +63,7 @@ class Board:
 
     @property
     def end(self) -> int:
-        """Orders from this number on are not begun with."""
+        """Orders from this number on are not started."""
         return self._numbers[0]
 
     @end.setter
