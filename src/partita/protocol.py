@@ -181,7 +181,8 @@ class Executor(Protocol):
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
         """Carry out the orders and yield the answers, in any order.
 
-        When all have been yielded, what devices have saved is on disk.
+        The tensors of a tally hold only until the next answer is asked for. When all have been yielded, what
+        devices have saved is on disk.
         """
         ...
 

@@ -1,6 +1,5 @@
 """Visits of workers and ranks, whose results are reported to the process that sent the orders."""
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
@@ -48,7 +47,6 @@ class Visits:
     def carry_out(self, order: Order) -> dict[str, Any]:
         """Visit a device and return, as JSON values, everything that `Reports` must know of it."""
         self._warnings.clear()
-        begin = time.process_time()
         with self._skipped.collected() as rows:
             try:
                 with one_thread():
@@ -57,7 +55,6 @@ class Visits:
                 outcome = {"error": error_values(error)}
         return {
             **outcome,
-            "seconds": time.process_time() - begin,
             "warnings": list(self._warnings),
             "skipped": [asdict(row) for row in rows],
         }
