@@ -9,7 +9,7 @@ and resumed like training rounds.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from partita.params import WeightedMean
 from partita.protocol import Executor, MeasuresTime
@@ -32,14 +32,15 @@ def run_rounds(
         executor: carries out the visits.
         journal: commits the rounds.
     """
+    clock = _clock_of(executor)
     for turn in turns:
         cohort = stage.cohort(turn)
         orders = stage.orders(turn, cohort, state)
         mean = WeightedMean(state.shared) if turn.trains_shared else None
         # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
-        begin = _processor_time(executor)
+        begin = clock()
         outcome = ask(orders, executor, mean)
-        seconds = _processor_time(executor) - begin
+        seconds = clock() - begin
         if mean is not None and outcome.heard:
             state = stage.server.step(state, mean.value(), heard=len(outcome.heard))
         done = Round(stage, turn, orders=orders, outcome=outcome, state=state, seconds=seconds)
@@ -50,6 +51,8 @@ def run_rounds(
         yield done
 
 
-def _processor_time(executor: Executor) -> float:
-    """Return the processor time so far of this process, and of the executor's own."""
-    return time.process_time() + (executor.seconds if isinstance(executor, MeasuresTime) else 0.0)
+def _clock_of(executor: Executor) -> Callable[[], float]:
+    """Return a clock of the processor time of this process, and of the executor's own."""
+    if isinstance(executor, MeasuresTime):
+        return lambda: time.process_time() + executor.seconds
+    return time.process_time
