@@ -59,6 +59,20 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}{''.join(where)}"
 
 
+def shortened(value: object, length: int = 80) -> str:
+    """Return the `repr` of a value for a message, cut in the middle where it is long.
+
+    >>> shortened("x"), shortened("0123456789" * 100, length=12)
+    ("'x'", "'01234 ... 56789'")
+    """
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # Nested very deeply, or a number of very many digits.
+        return f"a {type(value).__name__} that is too large to show"
+    half = length // 2
+    return text if len(text) <= length else f"{text[:half]} ... {text[-half:]}"
+
+
 def needed(module: str, *, by: str, extra: str) -> Any:
     """Return an optional package, or raise an error that names the feature and the install command.
 

@@ -1,7 +1,9 @@
 """Image classification, from a table of images and labels by device."""
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -40,6 +42,7 @@ def image(
     flip: bool = False,
     mean: float | list[float] | str = 0.0,
     std: float | list[float] | str = 1.0,
+    max_pixels: int = 50_000_000,
     image: str = "image",
     label: str = "label",
     metrics: Sequence[str] = ("accuracy",),
@@ -59,6 +62,7 @@ def image(
         mean: the value that is subtracted from pixels, which are from 0 to 1: a number, one for each channel,
             or "imagenet", as models trained on ImageNet need it.
         std: the value that the result is divided by, in the same form.
+        max_pixels: the maximum width times height of an image; larger ones are bad rows and are not decoded.
         image: the column of images.
         label: the column of labels: whole numbers from 0 on.
         metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
@@ -72,6 +76,8 @@ def image(
         raise ValueError(f"`channels` must be 1 or 3, got {channels}.")
     if size < 1 or (crop_from and crop_from < size):
         raise ValueError(f"`size` must be at least 1, and at most `crop_from`, got {size} and {crop_from}.")
+    if max_pixels < 1:
+        raise ValueError(f"`max_pixels` must be at least 1, got {max_pixels}.")
     if classes < 0:
         raise ValueError(f"`classes` must be 0 or above, got {classes}.")
     pixels = {name: _per_channel(name, own, channels) for name, own in (("mean", mean), ("std", std))}
@@ -93,6 +99,7 @@ def image(
         training_size=crop_from or size,
         channels=channels,
         classes=classes,
+        max_pixels=max_pixels,
     )
     return Task(
         model=partial(ResNet, depth=10, width=0.25, **options),
@@ -132,10 +139,12 @@ class _Parser:
     training_size: int
     channels: int
     classes: int
+    max_pixels: int
 
     def __call__(self, rows: Rows) -> tuple[Tensor, Tensor]:
         size = self.training_size if rows.split == "train" else self.size
-        parsed = rows.parse(lambda row: (self._pixels(row, size), self._label(row)))
+        with _limited(self.max_pixels):
+            parsed = rows.parse(lambda row: (self._pixels(row, size), self._label(row)))
         images = np.zeros((len(parsed), self.channels, size, size), np.uint8)
         for image, (pixels, _) in zip(images, parsed, strict=True):
             image[:] = pixels
@@ -152,6 +161,8 @@ class _Parser:
             decoded = _on_white(_eight_bits(decoded)).convert(_MODES[self.channels])
         except BadRow:
             raise
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise BadRow(f"`{self.image}` has more pixels than `max_pixels` = {self.max_pixels}") from error
         except Exception as error:
             raise BadRow(f"`{self.image}` cannot be decoded as an image") from error
         if decoded.size != (size, size):
@@ -163,6 +174,18 @@ class _Parser:
         if not 0 <= label < self.classes:
             raise BadRow(f"`{self.label}` must be from 0 to {self.classes - 1}, got {label}")
         return label
+
+
+@contextmanager
+def _limited(pixels: int) -> Iterator[None]:
+    """Let Pillow raise, in this block, before it decodes an image with more pixels."""
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, pixels
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
