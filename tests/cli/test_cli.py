@@ -444,6 +444,20 @@ def test_a_wrong_rate_of_the_baseline_is_refused_before_training(
     assert not (here / "a").exists()
 
 
+@pytest.mark.parametrize("form", ["quadratic", "mixture"])
+def test_tune_searches_on_synthetic_tasks(here: Path, form: str) -> None:
+    pytest.importorskip("optuna")
+    (here / "syn.toml").write_text(
+        f"[task]\nkind = 'synthetic'\nform = '{form}'\ndevices = 3\nexamples = 6\n"
+    )
+    settings = ["pretrain.rounds=1", "personalize.rounds=1", "finetune.epochs=1", "workers=1"]
+    settings += ["pretrain.devices_per_round=3", "personalize.devices_per_round=3"]
+
+    assert main(["tune", "syn.toml", "finetune.personal_lr=0.1,0.0", *settings, "out=t", "--quiet"]) == 0
+
+    assert read_config(here / "t/tuned.toml").finetune.personal_lr in (0.1, 0.0)
+
+
 def test_tune_gives_up_a_trial_whose_devices_failed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
 
