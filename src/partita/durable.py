@@ -50,7 +50,13 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
     if exist_ok and path.is_dir():
         return
     new = [path, *(parent for parent in path.parents if not parent.exists())]
-    path.mkdir(parents=True, exist_ok=exist_ok)
+    try:
+        path.mkdir(parents=True, exist_ok=exist_ok)
+    except BaseException:
+        for folder in new[1:]:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
     for folder in reversed(new):
         sync_folder(folder.parent)
 

@@ -59,6 +59,16 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}{''.join(where)}"
 
 
+def one_line(text: str) -> str:
+    r"""Return a text as one line that shows on any terminal: line breaks as spaces, control codes escaped.
+
+    >>> print(one_line("a\n  b\x1b\ud800 é"))
+    a b\x1b\ud800 é
+    """
+    words = " ".join(line.strip() for line in text.strip().split("\n"))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+
+
 def shortened(value: object, length: int = 80) -> str:
     """Return the `repr` of a value for a message, cut in the middle where it is long.
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from partita.cli.arguments import parse
-from partita.errors import ConfigError, InUse, RankLost, RunFailed, exit_code
+from partita.errors import ConfigError, InUse, RankLost, RunFailed, exit_code, one_line
 from partita.executors.launch import refuse_ranks
 
 
@@ -60,5 +60,5 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _print_error(code: int, message: object) -> int:
-    print(f"partita: {message}", file=sys.stderr)
+    print(f"partita: {one_line(str(message))}", file=sys.stderr)
     return code

@@ -81,7 +81,7 @@ def libraries() -> str:
     """
     cached = cache_folder() / f"charts-{metadata.version('vl-convert-python')}-{_VERSION}.js"
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return cached.read_text()
+        return cached.read_text(encoding="utf-8")
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VERSION)
     with contextlib.suppress(OSError):
         cached.parent.mkdir(parents=True, exist_ok=True)

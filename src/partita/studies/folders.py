@@ -8,6 +8,8 @@ from partita.runs.folder import RunFolder
 
 COMPARISON_FILE = "comparison.json"
 """The cells of a comparison and the methods that it compares, resolved when it begins."""
+CELLS = "cells"
+"""The folder of a comparison's runs."""
 SEARCH_FILE = "search.json"
 """The search space and the number of trials of a search, in its folder."""
 
@@ -19,7 +21,7 @@ def is_comparison(folder: Path) -> bool:
 
 def is_search(folder: Path) -> bool:
     """Return whether a folder holds a search."""
-    return (folder / SEARCH_FILE).is_file()
+    return (folder / "config.toml").is_file() and (folder / SEARCH_FILE).is_file()
 
 
 def check_is_run(folder: Path) -> None:
