@@ -1,5 +1,7 @@
 """Errors that a caller can act on."""
 
+import errno
+import os
 import traceback
 from importlib import import_module
 from pathlib import Path
@@ -57,6 +59,32 @@ def described(error: BaseException) -> str:
     place = (own or places)[-1:]
     where = [f" ({Path(p.filename).name}, line {p.lineno})" for p in place]
     return f"{type(error).__name__}: {text}{''.join(where)}"
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+_BROKEN = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV)
+
+
+def is_fault(error: BaseException) -> bool:
+    """Return whether an error is one of the machine, and neither of a request nor of anybody's code.
+
+    Such are a full disk, one that cannot be read or written, and too many open files.
+
+    >>> is_fault(OSError(errno.ENOSPC, "No space left on device")), is_fault(FileNotFoundError(2, "x"))
+    (True, False)
+    """
+    return isinstance(error, OSError) and error.errno in (*_FULL, *_BROKEN)
+
+
+def fault_text(error: OSError) -> str:
+    """Return an error of the system as a sentence with the file that it is about, where that is known.
+
+    >>> fault_text(OSError(errno.EIO, "Input/output error", "run/commit.json"))
+    'Input/output error: `run/commit.json`.'
+    """
+    reason = os.strerror(error.errno) if error.errno else one_line(str(error)).rstrip(".")
+    files = [str(file) for file in (error.filename, error.filename2) if file is not None]
+    return f"{reason}: {', '.join(f'`{file}`' for file in files)}." if files else f"{reason}."
 
 
 def one_line(text: str) -> str:

@@ -1,7 +1,5 @@
 """Claiming folders: what a process leaves that ends too early is no dead end."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,8 +43,8 @@ class Killed(BaseException):
     """Ends a command like SIGKILL: nothing in Partita handles it."""
 
 
-def stop_at(name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let the first write of a file with this name fail after its temporary file was written."""
+def stopping_at(name: str) -> Callable[[Path, bytes], None]:
+    """Return a `write_file` that ends the process once it has written a file whose name begins like this."""
     write = durable.write_file
 
     def fail(path: Path, content: bytes) -> None:
@@ -54,20 +52,17 @@ def stop_at(name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         if path.name.startswith(name):
             raise Killed(path.name)
 
-    context = monkeypatch.context()
-    patched = context.__enter__()
-    patched.setattr(durable, "write_file", fail)
-    return lambda: context.__exit__(None, None, None)
+    return fail
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_that_was_killed_before_its_config_was_written_can_be_repeated(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    restore = stop_at("config.toml", monkeypatch)
-    with pytest.raises(Killed):
-        main([*COMMANDS[command], "out=x"])
-    restore()
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "write_file", stopping_at("config.toml"))
+        with pytest.raises(Killed):
+            main([*COMMANDS[command], "out=x"])
     assert not (here / "x/config.toml").exists()
     assert list((here / "x").iterdir())
 
@@ -98,18 +93,13 @@ def test_an_empty_folder_can_be_claimed_and_one_with_files_cannot(tmp_path: Path
 
 def test_a_folder_in_which_another_process_begins_is_not_taken_over(tmp_path: Path) -> None:
     config = Config(name="x", out=str(tmp_path / "x"))
-    with claimed(config):
-        other = f"""
-from partita.config.schema import Config
-from partita.studies.claiming import claimed
-with claimed(Config(name="x", out={config.out!r})):
-    pass
-"""
-        ended = subprocess.run([sys.executable, "-c", other], check=False, capture_output=True, text=True)
 
-    assert InUse.__name__ in ended.stderr
-    with claimed(config):
+    # A lock is that of an open folder, not of a process: this one stands for another process, too.
+    with claimed(config), pytest.raises(InUse, match="Another process is writing"), claimed(config):
         pass
+
+    with claimed(config) as folder:
+        assert folder == tmp_path / "x"
 
 
 @pytest.mark.parametrize("key", ["name", "out"])

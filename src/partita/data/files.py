@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from partita.data.arrow import Ids, check_id_type, id_strings
 from partita.data.rows import Location, RowError
 from partita.data.writing import BYTES
-from partita.errors import ConfigError
+from partita.durable import naming
+from partita.errors import ConfigError, is_fault
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,13 @@ def first_line(error: Exception) -> str:
     return f"{lines[0].rstrip('.!')}."
 
 
+def raise_fault(error: Exception, path: Path) -> None:
+    """Raise an error that is one of the machine again, with the file: not the file is wrong, but the disk."""
+    if is_fault(error):
+        with naming(path):
+            raise error
+
+
 def _runs_of_ids(path: Path) -> Iterator[str]:
     last = None
     for table in _read_tables(path, BYTES, ["device"]):
@@ -145,6 +153,7 @@ def _open(path: Path) -> pq.ParquetFile:
     except FileNotFoundError:
         raise ConfigError(f"There is no file or folder `{path}`.") from None
     except (OSError, pa.ArrowException) as error:
+        raise_fault(error, path)
         raise ConfigError(f"`{path}` cannot be read as Parquet: {first_line(error)}") from error
 
 
@@ -155,6 +164,7 @@ def _read_tables(path: Path, nbytes: int, columns: list[str] | None) -> Iterator
             for batch in file.iter_batches(size, columns=columns):
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:
+            raise_fault(error, path)
             raise ConfigError(f"`{path}` cannot be read: {first_line(error)}") from error
 
 
@@ -249,5 +259,6 @@ class RowGroups:
                 self._open[file] = pq.ParquetFile(file)
             return self._open[file].read_row_group(number_in_file, columns=columns)
         except (OSError, pa.ArrowException) as error:
+            raise_fault(error, file)
             message = f"the row group cannot be read, {first_line(error).rstrip('.')}"
             raise RowError(self._starts[number], message) from error

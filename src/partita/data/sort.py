@@ -31,7 +31,7 @@ from partita.data.writing import (
     no_progress,
     publish,
 )
-from partita.durable import move_file
+from partita.durable import move_file, naming
 from partita.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -177,6 +177,7 @@ class _Sorter:
         """Write a run in chunks so small that one chunk of each run fits in memory."""
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with (
+            naming(path),
             pa.OSFile(str(path), "wb") as file,
             pa.ipc.new_stream(file, self.schema, options=options) as writer,
         ):

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partita.durable import locked, make_folder, move_file, sync_folder, write_file
+from partita.durable import locked, make_folder, move_file, naming, sync_folder, write_file
 from partita.errors import ConfigError, InUse
 
 ColumnKind = Literal["image", "audio", "text", "label", "number"]
@@ -130,6 +130,7 @@ class TableWriter:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
+        self._path = path
         self._writer = pq.ParquetWriter(path, schema, compression="zstd")
         self._pending: list[pa.Table] = []
         self._rows = 0
@@ -144,9 +145,10 @@ class TableWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            self._flush()
-        self._writer.close()
+        with naming(self._path):
+            if error is None:
+                self._flush()
+            self._writer.close()
 
     def add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write some rows."""
@@ -158,7 +160,8 @@ class TableWriter:
         for begin in range(0, len(table), step):
             part = table.slice(begin, step)
             if self._rows and (self._rows + len(part) > ROWS or self._bytes + part.nbytes > BYTES):
-                self._flush()
+                with naming(self._path):
+                    self._flush()
             self._pending.append(part)
             self._rows += len(part)
             self._bytes += part.nbytes

@@ -22,7 +22,7 @@ from partita.runs.frozen import bytes_without, frozen_in
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.columns import chosen
-from partita.studies.folders import CELLS, COMPARISON_FILE, is_comparison
+from partita.studies.folders import CELLS, COMPARISON_FILE, check_recorded, is_comparison
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tuning import folder_of
 
@@ -208,6 +208,7 @@ def reopen(folder: Path) -> Comparison:
     if not is_comparison(folder):
         raise ConfigError(f"`{folder}` is not the folder of a comparison: it has no `{COMPARISON_FILE}`.")
     values = read_values(folder / "config.toml")
+    check_recorded(values, folder, "comparison")
     try:
         resolved = json.loads((folder / COMPARISON_FILE).read_bytes())
         cells = [Cell(**cell) for cell in resolved["cells"]]

@@ -1,6 +1,8 @@
 """Folders of runs, comparisons and searches: which is which, and how each is resumed."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from partita.config.recording import has_task_from_python
 from partita.errors import ConfigError
@@ -17,6 +19,15 @@ SEARCH_FILE = "search.json"
 def is_comparison(folder: Path) -> bool:
     """Return whether a folder holds a comparison."""
     return (folder / "config.toml").is_file() and (folder / COMPARISON_FILE).is_file()
+
+
+def check_recorded(values: Mapping[str, Any], folder: Path, kind: str) -> None:
+    """Raise if the config in a folder is not one that a comparison or a search has written."""
+    if not isinstance(values.get("made_with"), Mapping):
+        raise ConfigError(
+            f"`{folder / 'config.toml'}` has no section [made_with]: it is not the file that the {kind} "
+            f"wrote. Restore that file, or start a new {kind}."
+        )
 
 
 def is_search(folder: Path) -> bool:

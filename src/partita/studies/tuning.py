@@ -20,7 +20,7 @@ from partita.errors import ConfigError, needed
 from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.studies.claiming import claimed
-from partita.studies.folders import SEARCH_FILE, is_search
+from partita.studies.folders import SEARCH_FILE, check_recorded, is_search
 from partita.studies.same_task import fingerprint_in
 from partita.studies.trials import SearchSpace, Tuned, check_space
 
@@ -95,6 +95,7 @@ def reopen(folder: Path, *, workers: int | None = None) -> Tuning:
     if not is_search(folder):
         raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{SEARCH_FILE}`.")
     values = read_values(folder / "config.toml")
+    check_recorded(values, folder, "search")
     if workers is not None:
         values = with_values(values, {"workers": workers})
     try:
