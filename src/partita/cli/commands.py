@@ -377,7 +377,7 @@ class _Text(io.StringIO):
     """A text in memory that is printed later: rich draws lines that its encoding has."""
 
     @property
-    def encoding(self) -> str:
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The encoding of the output."""
         return sys.stdout.encoding or "utf-8"
 

@@ -1,6 +1,7 @@
 """Caches: decoded examples in memory, and the names of derived files in the user's cache folder."""
 
 import contextlib
+import glob
 import hashlib
 import os
 from collections import OrderedDict
@@ -101,7 +102,9 @@ def cache_folder() -> Path:
 def cache_name(table: Path, *, key: str, suffix: str) -> str:
     """Return the name of a file derived from a table; `key` distinguishes it from others of that table."""
     path_digest = hashlib.sha256(str(table.resolve()).encode()).hexdigest()[:12]
-    return f"{table.name}.{path_digest}.{key}.{suffix}"
+    # A file name has at most 255 bytes.
+    name = os.fsencode(table.name)[:100].decode(errors="ignore")
+    return f"{name}.{path_digest}.{key}.{suffix}"
 
 
 def cache_paths(table: Path, *, key: str, suffix: str) -> list[Path]:
@@ -111,13 +114,22 @@ def cache_paths(table: Path, *, key: str, suffix: str) -> list[Path]:
     return [beside, cache_folder() / cache_name(table, key=key, suffix=suffix)]
 
 
-def write_to_first(paths: Sequence[Path], write: Callable[[Path], Any]) -> bool:
-    """Write a file to the first path where that is possible, and return whether there was one."""
+def write_to_first(paths: Sequence[Path], write: Callable[[Path], Any], *, mode: int) -> bool:
+    """Write a file to the first path where that is possible, and return whether there was one.
+
+    Args:
+        paths: the paths.
+        write: writes the file to a path.
+        mode: who may read it, see `mode_of`.
+    """
     for path in paths:
         scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(path)
+            scratch.touch(mode=0o600)
             write(scratch)
+            scratch.chmod(mode)
             move_file(scratch, path)
         except OSError:
             with contextlib.suppress(OSError):
@@ -125,6 +137,32 @@ def write_to_first(paths: Sequence[Path], write: Callable[[Path], Any]) -> bool:
             continue
         return True
     return False
+
+
+def remove_unfinished(path: Path) -> None:
+    """Delete the temporary files for `path` of processes that were killed while they wrote them."""
+    for scratch in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
+        process = scratch.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
+        if process.isdecimal() and not _is_alive(int(process)):
+            scratch.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def mode_of(files: Sequence[Path]) -> int:
+    """Return the permissions of a file derived from others: who may read and write all of them."""
+    mode = 0o666
+    for file in files:
+        mode &= file.stat().st_mode
+    return mode | 0o600
 
 
 def file_states(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from partita.data.cache import cache_paths, file_states, write_to_first
+from partita.data.cache import cache_paths, file_states, mode_of, write_to_first
 from partita.data.files import open_files
 
 _SHA256 = "sha256 "
@@ -70,7 +70,7 @@ def _cached_digest(path: Path, files: Sequence[Path]) -> str:
         names = "".join(f"{digest} {file.name}\n" for digest, file in zip(digests, files, strict=True))
         digests = [hashlib.sha256(names.encode()).hexdigest()]
     content = json.dumps({"files": states, "sha256": digests[0]}).encode()
-    write_to_first(places, lambda place: place.write_bytes(content))
+    write_to_first(places, lambda place: place.write_bytes(content), mode=mode_of(files))
     return digests[0]
 
 

@@ -19,7 +19,7 @@ from partita.data.files import RowGroups
 from partita.data.index import Batch, Index, IndexCache, build_index, select_devices, sort_index
 from partita.data.options import TableOptions
 from partita.data.rows import PartialRow, RowError, Rows, SkippedRow, SkippedRows
-from partita.data.sort import ensure_sorted_copy
+from partita.data.sorted_copy import ensure_sorted_copy
 from partita.data.splits import SPLITS, SplitRule
 from partita.data.unseen import divide
 from partita.errors import ConfigError

@@ -76,6 +76,7 @@ def importing(out: Path) -> Iterator[Path]:
             f"`{folder}` is not the folder of an import: remove it, or give another name than `{out.name}`."
         )
     make_folder(folder, exist_ok=True)
+    folder.chmod(0o700)
     with locked(folder / _MARKER) as is_ours:
         if not is_ours:
             raise InUse(f"Another process is writing `{out}`.")
@@ -111,9 +112,19 @@ def _delete(folder: Path) -> None:
         folder.rmdir()
 
 
-def publish(whole: Path, out: Path) -> None:
+def remove_abandoned(folder: Path) -> None:
+    """Delete the folder of an import whose process was killed; one that is in use stays."""
+    if _is_free(folder):
+        with locked(folder / _MARKER) as is_ours:
+            if is_ours:
+                _delete(folder)
+
+
+def publish(whole: Path, out: Path, mode: int | None = None) -> None:
     """Move a complete table to `out`, which must still be a new name, and wait until it is on disk."""
     check_new(out)
+    if mode is not None:
+        whole.chmod(mode)
     move_file(whole, out)
 
 

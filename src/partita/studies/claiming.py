@@ -11,7 +11,7 @@ from pathlib import Path
 
 from partita.config.schema import Config
 from partita.durable import locked, make_folder
-from partita.errors import ConfigError, InUse
+from partita.errors import ConfigError, InUse, is_fault
 from partita.runs.folder import RunFolder
 from partita.studies.folders import CELLS, COMPARISON_FILE, SEARCH_FILE
 
@@ -36,6 +36,8 @@ def claimed(config: Config, name: str = "") -> Iterator[Path]:
         except ConfigError:
             raise
         except (OSError, ValueError) as error:
+            if is_fault(error):
+                raise
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(
                 f"Cannot create the run's folder, `{config.out or 'runs'}`: {reason}."
