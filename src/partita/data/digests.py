@@ -41,6 +41,14 @@ def places_of(name: str, folder: Path, *, is_recorded: bool) -> list[Path]:
     return [place / each for each in names for place in folders]
 
 
+def is_there(place: Path) -> bool:
+    """Return whether there is a file or folder; at a path that no file can have there is none."""
+    try:
+        return place.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def is_digest(text: str) -> bool:
     """Return whether a text identifies the content of a file."""
     return text.startswith(_SHA256)

@@ -159,8 +159,8 @@ def _open(path: Path) -> pq.ParquetFile:
 
 def _read_tables(path: Path, nbytes: int, columns: list[str] | None) -> Iterator[pa.Table]:
     with _open(path) as file:
-        size = min(max(nbytes // max(1, _bytes_per_row(file.metadata, columns)), 1), _MAX_ROWS)
         try:
+            size = min(max(nbytes // max(1, _bytes_per_row(file, columns)), 1), _MAX_ROWS)
             for batch in file.iter_batches(size, columns=columns):
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:
@@ -168,14 +168,17 @@ def _read_tables(path: Path, nbytes: int, columns: list[str] | None) -> Iterator
             raise ConfigError(f"`{path}` cannot be read: {first_line(error)}") from error
 
 
-def _bytes_per_row(metadata: pq.FileMetaData, columns: list[str] | None) -> int:
+def _bytes_per_row(file: pq.ParquetFile, columns: list[str] | None) -> int:
     """Return the mean size of a row in some columns, in the row group where it is largest."""
+    names = [file.schema.column(position).path.partition(".")[0] for position in range(len(file.schema))]
+    read = [position for position, name in enumerate(names) if columns is None or name in columns]
     largest = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        chunks = [group.column(position) for position in range(group.num_columns)]
-        read = [c for c in chunks if columns is None or c.path_in_schema.partition(".")[0] in columns]
-        largest = max(largest, sum(c.total_uncompressed_size for c in read) // max(1, group.num_rows))
+    for number in range(file.metadata.num_row_groups):
+        # Reading finds damage to the metadata of a column; asking for it would end the process.
+        next(iter(file.iter_batches(1, row_groups=[number], columns=columns)), None)
+        group = file.metadata.row_group(number)
+        size = sum(group.column(position).total_uncompressed_size for position in read)
+        largest = max(largest, size // max(1, group.num_rows))
     return largest
 
 

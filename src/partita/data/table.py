@@ -217,7 +217,15 @@ class _DeviceSplits(Mapping[str, Any]):
     def __getitem__(self, split: str) -> Any:
         if split not in self._splits:
             raise KeyError(split)
-        return self._cache.get_or_load((self._device, split), lambda: self._examples(self._rows[split]))
+        return self._cache.get_or_load((self._device, split), lambda: self._load(split))
+
+    def _load(self, split: str) -> Any:
+        if split not in self._rows:
+            raise ConfigError(
+                f"`{self._table.path}`, device {self._device!r}: it has no {split} rows any more. The table "
+                "is damaged, or has changed while it was read."
+            )
+        return self._examples(self._rows[split])
 
     def __contains__(self, split: object) -> bool:
         return split in self._splits

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from partita.config.schema import Config
 from partita.durable import locked, make_folder
-from partita.errors import ConfigError, InUse, is_fault
+from partita.errors import ConfigError, InUse, RunFailed, fault_text, is_fault
 from partita.runs.folder import RunFolder
 from partita.studies.folders import CELLS, COMPARISON_FILE, SEARCH_FILE
 
@@ -42,7 +42,16 @@ def claimed(config: Config, name: str = "") -> Iterator[Path]:
             raise ConfigError(
                 f"Cannot create the run's folder, `{config.out or 'runs'}`: {reason}."
             ) from None
-        yield folder
+        try:
+            yield folder
+        except OSError as error:
+            if not is_fault(error):
+                raise
+            has_begun = RunFolder(folder).exists
+            how = f"resume with `--resume {folder}`" if has_begun else f"start it again with `out={folder}`"
+            raise RunFailed(
+                f"{fault_text(error)} Nothing was trained yet: when the cause is mended, {how}."
+            ) from error
 
 
 def _create(out: str, name: str) -> Path:
