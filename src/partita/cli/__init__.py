@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from partita.cli.arguments import parse
 from partita.errors import ConfigError, InUse, RankLost, RunFailed, exit_code
 from partita.executors.launch import refuse_ranks
+from partita.shown import shown_lines
 
 
 class _ErrorStream:
-    """The current error stream, looked up on every write: a live display replaces `sys.stderr`."""
+    """The current error stream, looked up on every write: a live display replaces `sys.stderr`.
+
+    Characters that cannot be printed are escaped: a message may name a device or a metric.
+    """
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        return sys.stderr.write(shown_lines(text))
 
     def flush(self) -> None:
         sys.stderr.flush()
@@ -60,5 +64,5 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _print_error(code: int, message: object) -> int:
-    print(f"partita: {message}", file=sys.stderr)
+    print(shown_lines(f"partita: {message}"), file=sys.stderr)
     return code

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import ConfigError, RankLost, RunFailed
+from partita.shown import shown_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,7 +105,7 @@ def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
         result = {"summary": run.summary, "models": dict(models), "warnings": warnings}
         _print_json({**result, "folder": str(run.path), "page": str(page)})
     else:
-        print(f"The run is in {run.path}, its report is {page}")
+        print(shown_lines(f"The run is in {run.path}, its report is {page}"))
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -168,7 +169,7 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
         paths = {"folder": str(comparison.folder), "page": str(page)}
         _print_json({"tables": values, "failed": failed, **paths})
     else:
-        print(f"The comparison is in {comparison.folder}, its report is {page}")
+        print(shown_lines(f"The comparison is in {comparison.folder}, its report is {page}"))
     return 1 if comparison.has_failures else 0
 
 
@@ -195,7 +196,7 @@ def tune(options: argparse.Namespace) -> int:
         _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
     else:
         _print_table(to_terminal(table))
-        print("\n".join([*table.notes, final_run(config)]))
+        print(shown_lines("\n".join([*table.notes, final_run(config)])))
     return 0
 
 
@@ -276,9 +277,10 @@ def describe(options: argparse.Namespace) -> int:
         print(json.dumps(described.to_values(), indent=1))
         return 0
     _print_table(costs_table(described.model, described.devices, described.partitions))
-    print("\n".join([*costs_notes(described.partitions), *described.notes]))
+    print(shown_lines("\n".join([*costs_notes(described.partitions), *described.notes])))
     if described.start:
-        print("\n  ".join(["Tensors of the initial model's file:", *described.start.lines()]))
+        tensors = "\n  ".join(["Tensors of the initial model's file:", *described.start.lines()])
+        print(shown_lines(tensors))
     return 0
 
 
@@ -289,8 +291,7 @@ def import_(options: argparse.Namespace) -> int:
 
     with ProgressBar(_console(options), options.kind) as progress:
         lines = import_data(options.kind, options.source, options.out, options.settings, progress.update)
-    print("\n".join(lines))
-    print(f"The table is {options.out}")
+    print(shown_lines("\n".join([*lines, f"The table is {options.out}"])))
     return 0
 
 
@@ -305,7 +306,7 @@ def config(_: argparse.Namespace) -> int:
 def _log(options: argparse.Namespace, text: str) -> None:
     """Print a message to the error stream, unless `--quiet` is given."""
     if not options.quiet:
-        print(text, file=sys.stderr)
+        print(shown_lines(text), file=sys.stderr)
 
 
 def _console(options: argparse.Namespace) -> "Console":
@@ -340,7 +341,7 @@ def _print_table(table: "Table") -> None:
 
 def _print_notes(table: "report_tables.Table") -> None:
     for note in table.notes:
-        print(note)
+        print(shown_lines(note))
 
 
 def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:

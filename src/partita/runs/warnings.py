@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from partita.data.rows import skipped_text
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
+from partita.shown import shown_id
 from partita.training.evaluation import weighted_mean
 from partita.training.stopping import NO_MEASUREMENT
 
@@ -112,7 +113,9 @@ def _failed(run: RunFolder) -> Iterator[str]:
         for line in lines:
             reasons |= line["failed"]
         if reasons:
-            shown = "; ".join(f"{device}: {reason}" for device, reason in list(reasons.items())[:_SHOWN])
+            shown = "; ".join(
+                f"{shown_id(device)}: {reason}" for device, reason in list(reasons.items())[:_SHOWN]
+            )
             more = f"; the others are in `{run.rounds_file.name}`" if len(reasons) > _SHOWN else ""
             yield f"{_devices(len(reasons), name)} failed in at least one round ({shown}{more})"
 
@@ -149,7 +152,7 @@ def _unchosen(run: RunFolder) -> Iterator[str]:
         splits.setdefault(row["device"], set()).add(row["split"])
     lacking = [device for device, own in splits.items() if "validation" not in own]
     if lacking:
-        shown = ", ".join([*lacking[:_SHOWN], *(["..."] if len(lacking) > _SHOWN else [])])
+        shown = ", ".join([*map(shown_id, lacking[:_SHOWN]), *(["..."] if len(lacking) > _SHOWN else [])])
         has = "has" if len(lacking) == 1 else "have"
         yield f"{_devices(len(lacking))} {has} no validation rows and did not choose a model ({shown})"
 
@@ -168,11 +171,11 @@ def _reason(run: RunFolder, stage: str, split: str) -> str:
     """Return why the first device without a metric in a stage has none."""
     for row in run.devices.select(["stage", "device", "split", "metric", "reason"]).to_pylist():
         if (row["stage"], row["split"]) == (stage, split) and row["metric"] is None:
-            return f"{row['device']}: {row['reason']}".rstrip(".")
+            return f"{shown_id(row['device'])}: {row['reason']}".rstrip(".")
     for line in run.rounds():
         if line["final"] and line["stage"] == stage and line["failed"]:
             device, reason = next(iter(line["failed"].items()))
-            return f"{device}: its evaluation failed: {reason}".rstrip(".")
+            return f"{shown_id(device)}: its evaluation failed: {reason}".rstrip(".")
     return f"no {split} examples"
 
 

@@ -11,6 +11,7 @@ from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
+from partita.shown import shown
 from partita.studies.cells import START, base_of
 from partita.studies.columns import DEFAULT, chosen
 from partita.studies.comparison import Comparison, first_seed
@@ -182,7 +183,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         split=summary["split"],
         seeds=config.compare.seeds,
         outcomes=outcomes,
-        titles={name: method.title for name, method in methods.items()},
+        titles={name: shown(method.title) for name, method in methods.items()},
         citations={name: method.citation for name, method in methods.items()},
         baseline=config.compare.baseline or reference_among(outcomes)[0],
         notes=[*comparison.notes, *notes],

@@ -13,6 +13,7 @@ from partita.report.figures import Datum
 from partita.report.run.data import Place, ranked, training_rounds
 from partita.report.tables.models import ComparedModel, models_of
 from partita.runs.folder import RunFolder
+from partita.shown import shown, shown_id
 from partita.studies.cells import START
 from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant, collect
@@ -69,7 +70,7 @@ class ComparisonData:
     def name(self, variant: Variant) -> str:
         """Return the title of a variant: its method and its personal part."""
         title = self.results.titles[variant[0]]
-        return f"{title} ({variant[1]})" if variant[1] else title
+        return shown(f"{title} ({variant[1]})" if variant[1] else title)
 
     def change(self, variant: Variant) -> float:
         """Return how much better a variant is than the reference; 0 without a device in common."""
@@ -170,7 +171,7 @@ class ComparisonData:
         metrics = [row["metric"] for row in rows if _has_metric(row)]
         losses = [row["loss"] for row in rows if row["loss"] is not None]
         return {
-            "device": device,
+            "device": shown_id(device),
             "model": self.name(variant),
             "method": self.results.titles[variant[0]],
             "part": variant[1] or WHOLE,

@@ -10,6 +10,7 @@ from partita.report.differences import Difference, difference
 from partita.report.figures import Datum
 from partita.report.models import EvaluatedModel, evaluated_models
 from partita.runs.folder import RunFolder
+from partita.shown import shown_id
 from partita.studies.statistics import DeviceMetrics
 
 Place = tuple[DeviceId, str]
@@ -129,7 +130,7 @@ def visits_of(lines: Iterable[Mapping[str, Any]]) -> list[Datum]:
     for line in lines:
         stage = ACTIVITIES[Stage(line["stage"])]
         for device in line["asked"]:
-            new = {"device": device, "stage": stage, "asked": 0, "replied": 0, "failed": None}
+            new = {"device": shown_id(device), "stage": stage, "asked": 0, "replied": 0, "failed": None}
             visits = found.setdefault((device, stage), new)
             visits["asked"] += 1
             visits["replied"] += device in line["heard"]
@@ -145,7 +146,7 @@ def _changes(data: RunData, *, seen: bool) -> Iterable[Datum]:
         for (device, split), row in rows.items():
             start = before.get((device, split)) if model is not data.first else None
             yield {
-                "device": device,
+                "device": shown_id(device),
                 "model": model.title,
                 "method": model.title,
                 "split": split,

@@ -22,6 +22,7 @@ from partita.report.tables.entries import Entry, Interval, Rounded
 from partita.report.tables.means import mean_std
 from partita.report.tables.models import interval_notes
 from partita.report.tables.table import Table
+from partita.shown import shown_id
 
 _EXPLANATION = (
     "Weighted means over a model's own devices, averaged over its own seeds, ± their standard deviation. "
@@ -171,7 +172,7 @@ class _SideBySide:
             is_other = not self.ranking.is_comparable(each.source)
             for device in sorted(each.model.devices):
                 yield {
-                    "device": f"{each.source.name}: {device}" if is_other else device,
+                    "device": f"{each.source.name}: {shown_id(device)}" if is_other else shown_id(device),
                     "model": each.name,
                     "split": self._first.split,
                     "examples": each.source.examples.get(device),

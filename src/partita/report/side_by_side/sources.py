@@ -18,6 +18,7 @@ from partita.report.run.data import training_rounds
 from partita.report.tables.models import models_of
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import warnings_of
+from partita.shown import shown
 from partita.studies.cells import base_of
 from partita.studies.comparison import Comparison, reopen
 from partita.studies.folders import check_finished, is_comparison
@@ -47,7 +48,7 @@ class SourceModel:
     @property
     def name(self) -> str:
         """The title with the personal part."""
-        return f"{self.title} ({self.part})" if self.part else self.title
+        return shown(f"{self.title} ({self.part})" if self.part else self.title)
 
     @property
     def devices(self) -> frozenset[DeviceId]:
@@ -105,7 +106,10 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     if twice := [folder for folder in folders if places.count(folder.resolve()) > 1]:
         raise ConfigError(f"`{twice[0]}` is given twice: give each run or comparison once.")
     last = [place.name for place in places]
-    return [str(folder) if last.count(name) > 1 else name for folder, name in zip(folders, last, strict=True)]
+    return [
+        shown(str(folder) if last.count(name) > 1 else name)
+        for folder, name in zip(folders, last, strict=True)
+    ]
 
 
 def read_source(folder: Path, name: str) -> Source:
