@@ -17,6 +17,7 @@ from partita.errors import ConfigError
 
 _TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 _ROWS_AT_A_TIME = 10_000
+_DICTS_AT_A_TIME = 1_000
 
 
 class Ids(Sequence[str]):
@@ -140,10 +141,9 @@ def _refuse(wrong: pa.Array, message: str) -> None:
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> None:
     """Write rows as Parquet, a few thousand at a time; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
-    remaining = iter(rows)
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        while block := list(islice(remaining, _ROWS_AT_A_TIME)):
-            writer.write_table(pa.Table.from_pylist(block, schema=schema))
+        for block in _tables_of(rows, schema):
+            writer.write_table(block)
 
 
 def read_table(path: Path) -> Table:
@@ -163,10 +163,27 @@ def rows_where(table: Table, column: str, *, value: bool) -> Table:
     return table.filter(pc.call_function("equal", [table[column], pa.scalar(value)]))
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:
+def table_of(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:
     """Return rows as a table in memory; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
-    return pa.Table.from_pylist(list(rows), schema=schema)
+    return pa.concat_tables([schema.empty_table(), *_tables_of(rows, schema)])
+
+
+def rows_of(table: Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table, converted some at a time: a row as a dict takes ten times the memory."""
+    for batch in table.to_batches(max_chunksize=_DICTS_AT_A_TIME):
+        yield from batch.to_pylist()
+
+
+def _tables_of(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator[Table]:
+    """Yield rows as tables of a few thousand each; few of them are dicts at a time."""
+    remaining = iter(rows)
+    while True:
+        whole = islice(remaining, _ROWS_AT_A_TIME)
+        blocks = iter(lambda: list(islice(whole, _DICTS_AT_A_TIME)), [])  # noqa: B023
+        if not (tables := [pa.Table.from_pylist(block, schema=schema) for block in blocks]):
+            return
+        yield pa.concat_tables(tables).combine_chunks()
 
 
 def stacked(tables: Iterable[tuple[Mapping[str, str | int], Table]]) -> Table:
