@@ -1,13 +1,14 @@
 """Synthetic tasks: the closed-form optimum is correct, and training finds it."""
 
 import math
+import weakref
 
 import numpy as np
 import pytest
 import torch
 
 from partita import FedAlt, Partition, run
-from partita.tasks.synthetic import best_boundary, find_optimum, mixture, quadratic
+from partita.tasks.synthetic import best_boundary, find_optimum, mixture, quadratic, synthetic
 
 
 def test_the_optimum_is_that_of_one_large_least_squares_problem() -> None:
@@ -100,3 +101,17 @@ def test_the_same_seed_gives_the_same_data_and_more_devices_change_no_other() ->
 def test_invalid_sizes_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         quadratic(**settings)
+
+
+def test_the_data_of_many_devices_is_not_kept() -> None:
+    task = synthetic(devices=3_000, examples=4)
+    first = task.devices["device-0000"]
+    before = [tensor.clone() for tensor in first["train"]]
+    kept = weakref.ref(first["train"][0])
+    del first
+
+    for device in task.devices:
+        assert len(task.devices[device]["train"][0]) == 4
+
+    assert kept() is None
+    assert all(map(torch.equal, task.devices["device-0000"]["train"], before))

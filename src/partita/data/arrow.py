@@ -158,9 +158,36 @@ def with_column(table: Table, column: str, *, value: bool) -> Table:
     return table.append_column(column, pa.repeat(value, len(table)))
 
 
-def rows_where(table: Table, column: str, *, value: bool) -> Table:
-    """Return the rows in which a column of booleans has a value."""
-    return table.filter(pc.call_function("equal", [table[column], pa.scalar(value)]))
+def rows_where(table: Table, column: str, *, value: bool | str) -> Table:
+    """Return the rows in which a column of booleans or strings has a value; the table itself if all have."""
+    has_value = pc.call_function("equal", [table[column], pa.scalar(value)])
+    return table if pc.call_function("all", [has_value]).as_py() else table.filter(has_value)
+
+
+def rows_among(table: Table, column: str, values: Iterable[str]) -> Table:
+    """Return the rows in which a column of strings has one of some values."""
+    options = pc.SetLookupOptions(value_set=pa.array(sorted(values), pa.string()))
+    return table.filter(pc.call_function("is_in", [table[column]], options))
+
+
+def tuples_of(table: Table, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of some columns row by row, converted some at a time.
+
+    >>> list(tuples_of(table_of([{"x": 1.5, "y": 2}], {"x": float, "y": int}), "y", "x"))
+    [(2, 1.5)]
+    """
+    for batch in table.select(list(columns)).to_batches(max_chunksize=_ROWS_AT_A_TIME):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def numbers_by(table: Table, key: str, column: str) -> list[int]:
+    """Return a number of each distinct value of `key`; a column that is the same in all of its rows.
+
+    >>> table = table_of([{"k": "a", "n": 2}, {"k": "b", "n": 3}, {"k": "a", "n": 2}], {"k": str, "n": int})
+    >>> sorted(numbers_by(table, "k", "n"))
+    [2, 3]
+    """
+    return table.group_by(key).aggregate([(column, "max")])[f"{column}_max"].to_pylist()
 
 
 def table_of(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:

@@ -1,4 +1,4 @@
-"""The journal of a run that stays in memory, with lines and measurements packed: there may be many devices."""
+"""The journal of a run that stays in memory; lines and measurements are packed, as devices may be many."""
 
 import json
 import zlib

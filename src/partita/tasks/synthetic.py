@@ -1,14 +1,15 @@
 """Synthetic tasks with a known optimum: least squares in u and v_i, and a mixture of two Gaussians."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from partita.data.devices import Devices, Splits
 from partita.data.examples import Batch
 from partita.data.options import keys_of, unknown_key
 from partita.protocol import DeviceId, derive_seed
@@ -17,6 +18,9 @@ from partita.tasks.metrics import Metric, NamedMetric, select
 from partita.tasks.regression_metrics import REGRESSION
 from partita.tasks.task import Task
 from partita.tasks.validation import hold_out_validation
+
+_KEPT = 1_000
+"""Devices whose data is kept: drawing it again takes longer than a step on it."""
 
 
 def synthetic(*, form: str = "quadratic", validation: float = 0.0, **settings: Any) -> Task:
@@ -76,7 +80,7 @@ def quadratic(
         model=partial(Quadratic, shared=shared, personal=personal),
         loss=half_square_error,
         metrics=select(metrics, _ERRORS, of="regression"),
-        devices={name: data(name) for name in _names(devices)},
+        devices=_devices(devices, examples, data),
         model_options={"shared": shared, "personal": personal},
     )
 
@@ -120,7 +124,7 @@ def mixture(
         model=partial(Boundary, dimension=dimension),
         loss=_cross_entropy,
         metrics=classification_metrics(metrics, classes=2),
-        devices={name: data(name) for name in _names(devices)},
+        devices=_devices(devices, examples, data),
         model_options={"dimension": dimension},
     )
 
@@ -270,6 +274,12 @@ def _cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
 def _halves(inputs: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     half = len(inputs) // 2
     return {"train": (inputs[:half], targets[:half]), "test": (inputs[half:], targets[half:])}
+
+
+def _devices(count: int, examples: int, data: Callable[[DeviceId], Splits]) -> Devices:
+    """Return devices whose data is drawn when it is needed; that of a few is kept."""
+    load = lru_cache(maxsize=_KEPT)(data)
+    return Devices(_names(count), load, largest=lambda: examples, size=lambda device: examples)
 
 
 def _names(count: int) -> list[DeviceId]:

@@ -10,6 +10,7 @@ from typing import Any
 from partita.config.changes import dotted
 from partita.config.overrides import KEYS, TABLE
 from partita.config.reading import to_values
+from partita.data.arrow import rows_where, tuples_of
 from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage
 from partita.report.differences import MetricsBySeed
@@ -149,10 +150,13 @@ def _run(run: RunFolder, name: str) -> Source:
 
 
 def _metrics(model: EvaluatedModel) -> DeviceMetrics:
-    rows = model.run.devices.select(["stage", "device", "split", "metric", "weight"]).to_pylist()
+    rows = tuples_of(model.run.devices, "stage", "split", "device", "metric", "weight")
     place = model.stage, model.run.summary.get("split", "test")
-    own = [row for row in rows if (row["stage"], row["split"]) == place and row["metric"] is not None]
-    return {row["device"]: (row["metric"], row["weight"]) for row in own}
+    return {
+        device: (metric, weight)
+        for stage, split, device, metric, weight in rows
+        if (stage, split) == place and metric is not None
+    }
 
 
 def _model_of(run: RunFolder, model: EvaluatedModel, metrics: DeviceMetrics) -> SourceModel:
@@ -229,6 +233,5 @@ def _data_of(run: RunFolder) -> dict[str, Any]:
 def _examples(runs: Iterable[RunFolder]) -> dict[DeviceId, int]:
     found: dict[DeviceId, int] = {}
     for run in runs:
-        rows = run.devices.select(["device", "split", "examples"]).to_pylist()
-        found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
+        found.update(tuples_of(rows_where(run.devices, "split", value="train"), "device", "examples"))
     return found
