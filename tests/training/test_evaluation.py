@@ -172,5 +172,7 @@ def test_the_pretrained_metrics_of_many_devices_are_one_column() -> None:
     assert kept < 10 * devices
     assert peak < 40 * devices
     assert found.against([{**row("personalized", "a", 2.0), "position": 5}]) == {
-        "helped": 1, "hurt": 0, "same": 0,
+        "helped": 1,
+        "hurt": 0,
+        "same": 0,
     }

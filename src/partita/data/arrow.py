@@ -33,6 +33,8 @@ class Ids(Sequence[str]):
             self._array = _strings(ids)
         except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
             raise TypeError(f"Device ids must be strings: {error}") from None
+        except UnicodeEncodeError as error:
+            raise ValueError(f"Device ids must be text in UTF-8, got {error.object!r}.") from None
         if self._array.null_count:
             raise TypeError("Device ids must be strings, got None.")
         if (repeated := first_repeated(self._array)) is not None:
