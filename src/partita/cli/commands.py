@@ -227,7 +227,7 @@ def report(options: argparse.Namespace) -> int:
     if options.json:
         _print_json({"folder": str(page.parent), "page": str(page)})
     else:
-        print(f"The report is {page}")
+        print(shown_lines(f"The report is {page}"))
     return 0
 
 
