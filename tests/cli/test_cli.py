@@ -505,3 +505,14 @@ def test_tune_gives_up_a_trial_whose_devices_failed(here: Path, capsys: pytest.C
     out = capsys.readouterr().out
     assert "the stage `finetuned` failed and has no result: 5 of 5 devices failed in it (d0: The loss" in out
     assert read_config(here / "tuned/tuned.toml").finetune.weight_decay == 0.0
+
+
+@pytest.mark.usefixtures("reports")
+def test_errors_show_hidden_characters_escaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["report", "no\x1b[2Jsuch\udc80"]) == 2
+
+    assert capsys.readouterr().err.startswith(r"partita: `no\x1b[2Jsuch\udc80` is not the folder")

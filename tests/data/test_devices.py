@@ -48,3 +48,8 @@ def test_ids_must_be_unique(ids: list[str]) -> None:
 def test_ids_must_be_strings(ids: list) -> None:
     with pytest.raises(TypeError, match="must be strings"):
         Ids(ids)
+
+
+def test_an_id_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be text in UTF-8, got 'a\\ud800'"):
+        Devices(["a\ud800"], load=lambda device: {})

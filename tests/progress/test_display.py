@@ -159,3 +159,12 @@ def test_a_plain_line_is_not_markup() -> None:
 
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "2/2 [bold]d[0].*\n"
+
+
+def test_hidden_characters_in_the_name_of_a_metric_are_shown_escaped() -> None:
+    fields = {"metric": 0.5, "weight": 3, **counts(1, 0, 0), "headline": "clear\x1b[2J\x07"}
+
+    text = str(RunProgress().after(line(Stage.PERSONALIZED, "evaluate", 1, None, 3) | fields))
+
+    assert r"clear\x1b[2J\x07 0.5000" in text
+    assert text.isprintable()

@@ -1,14 +1,11 @@
 """The page of a real run in a real browser: tooltips, sorting, search; no error and no request."""
 
-import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
@@ -16,19 +13,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.ui import WebDriverWait
 
+from browser import BROWSER, DRIVER, assert_quiet, at, driver_of
 from compared import done, values
 from partita.cli import main
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-sync",
-    "--disable-quic",
-)
-FLAGS += ("--disable-background-networking", "--disable-component-update", "--hide-scrollbars")
 SMALL = ("pretrain.rounds=5", "personalize.rounds=4", "finetune.epochs=1")
 pytestmark = [
     pytest.mark.skipif(
@@ -62,12 +50,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for flag in FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    driver = driver_of()
     yield driver
     driver.quit()
 
@@ -75,19 +58,6 @@ def opened() -> Iterator[Any]:
 @pytest.fixture
 def browser(opened: Any, page: Path) -> Any:
     return at(opened, page)
-
-
-def at(driver: Any, page: Path, *, width: int = 1100, scheme: str = "light") -> Any:
-    """Open a page and wait until its charts are drawn."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    for kind in ("browser", "performance"):
-        driver.get_log(kind)
-    driver.get(page.as_uri())
-    WebDriverWait(driver, 30).until(lambda d: d.execute_script("return document.body.dataset.drawn") == "all")
-    return driver
 
 
 def shown(browser: Any) -> list[str]:
@@ -106,15 +76,6 @@ def test_all_charts_are_drawn_without_an_error_or_a_request_and_fit(
     assert len(browser.find_elements(By.CSS_SELECTOR, ".chart svg")) == 6
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert wider_than_the_page(browser, ".chart") == []
-
-
-def assert_quiet(browser: Any, page: Path) -> None:
-    """Assert that a page has logged nothing and requested nothing."""
-    assert browser.get_log("browser") == []
-    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-    assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob"}
-    assert [url for url in asked if url.startswith("file")] == [page.as_uri()]
 
 
 def wider_than_the_page(browser: Any, selector: str) -> list[str]:

@@ -1,14 +1,17 @@
-"""The colors of charts: enough contrast, and distinguishable with every kind of color vision."""
+"""The colors of charts, distinguishable with every kind of color vision, and the script that draws them."""
 
 import itertools
 import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from partita.report.figures import PALETTES
+from partita.report.figures import PALETTES, libraries
 
 Colors = NDArray[np.float64]
 # Simulation of missing cones, on linear RGB: Machado, Oliveira and Fernandes (2009), severity 1.
@@ -74,3 +77,55 @@ def test_no_two_colors_look_alike(scheme: str, vision: str) -> None:
     least = min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(lab, 2))
     # The just noticeable difference is about 0.02.
     assert least >= 0.08
+
+
+@pytest.fixture
+def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """An empty cache, and the number of times that scripts are bundled."""
+    counts = Counter[str]()
+
+    def bundle(text: str, **_: str) -> str:
+        counts["bundled"] += 1
+        return f"{text}\nwindow.done = 1;\n"
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("vl_convert.javascript_bundle", bundle)
+    libraries.cache_clear()
+    yield counts
+    libraries.cache_clear()
+
+
+def again() -> str:
+    libraries.cache_clear()
+    return libraries()
+
+
+def test_the_script_is_bundled_once(bundled: Counter[str]) -> None:
+    first = libraries()
+
+    assert again() == first
+    assert bundled["bundled"] == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-10],
+        lambda content: b"",
+        lambda content: content[:80] + bytes([content[80] ^ 1]) + content[81:],
+        lambda content: content + b"more",
+        lambda content: content.partition(b"\n")[2],
+        lambda content: content.replace(b"window", b"\xff\xfe"),
+    ],
+)
+def test_a_damaged_script_is_bundled_again(
+    bundled: Counter[str], tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    first = libraries()
+    (cached,) = tmp_path.rglob("charts-*.js")
+    whole = cached.read_bytes()
+    cached.write_bytes(damage(whole))
+
+    assert again() == first
+    assert bundled["bundled"] == 2
+    assert cached.read_bytes() == whole

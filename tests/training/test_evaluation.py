@@ -1,5 +1,7 @@
 """Summaries over devices, against numbers worked by hand."""
 
+import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -134,3 +136,43 @@ def test_a_block_of_devices_is_compared_with_the_pretrained_model(
     assert pretrained.against(after) == {"helped": helped, "hurt": hurt, "same": 0}
     assert pretrained.against(after[1:2]) == {"helped": 0, "hurt": 0, "same": 0}
     assert pretrained.against([row("finetuned", "c", 0.25)]) == {"helped": 0, "hurt": 0, "same": 1}
+
+
+def many_rows(devices: int, *further: str) -> Iterator[dict[str, Any]]:
+    """The test rows of three stages, made one at a time."""
+    for stage in ("pretrained", "personalized", "finetuned"):
+        for position in range(devices):
+            value = (position * 7919 % 1000) / 1000
+            measured = {"split": "test", "loss": 1.0, "metric": value, "weight": 1, "reason": None}
+            own = {"stage": stage, "device": f"d{position}", "position": position}
+            yield {**own, **measured, **dict.fromkeys(further, value)}
+
+
+def test_a_summary_of_many_devices_takes_less_than_100_bytes_for_each() -> None:
+    devices, further = 20_000, ("one", "two", "three")
+    task = affine_task(metrics={"closeness": negative_error, **dict.fromkeys(further, negative_error)})
+
+    tracemalloc.start()
+    summary = summarize(many_rows(devices, *further), task, devices=devices)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert summary["stages"]["finetuned"]["metrics"]["three"]["devices"] == devices
+    assert peak < 100 * devices
+
+
+def test_the_pretrained_metrics_of_many_devices_are_one_column() -> None:
+    devices = 20_000
+    tracemalloc.start()
+
+    found = Pretrained(many_rows(devices), affine_task(), devices=devices, split="test")
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 10 * devices
+    assert peak < 40 * devices
+    assert found.against([{**row("personalized", "a", 2.0), "position": 5}]) == {
+        "helped": 1,
+        "hurt": 0,
+        "same": 0,
+    }

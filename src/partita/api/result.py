@@ -19,6 +19,7 @@ from partita.report.tables.commands import models_table
 from partita.report.tables.table import to_html
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun
+from partita.shown import shown
 from partita.training.evaluation import Summary
 from partita.training.journal import RoundRow
 
@@ -99,7 +100,7 @@ class Result:
         stages += [f"{stage} failed" for stage in summary.get("failed", {})]
         devices = max((stats["devices"] for stats in summary["stages"].values()), default=0)
         whose = f"{summary['split']} {summary['metric']} over {counted(devices, 'device')}"
-        return f"Result({whose}: {', '.join(stages)})"
+        return shown(f"Result({whose}: {', '.join(stages)})")
 
     def _repr_html_(self) -> str:
         """Return the table of models, for a notebook."""

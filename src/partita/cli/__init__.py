@@ -13,13 +13,17 @@ from importlib import import_module
 from partita.cli.arguments import parse
 from partita.errors import ConfigError, InUse, RankLost, RunFailed, exit_code, fault_text, is_fault, one_line
 from partita.executors.launch import refuse_ranks
+from partita.shown import shown_lines
 
 
 class _ErrorStream:
-    """The current error stream, looked up on every write: a live display replaces `sys.stderr`."""
+    """The current error stream, looked up on every write: a live display replaces `sys.stderr`.
+
+    Characters that cannot be printed are escaped: a message may name a device or a metric.
+    """
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        return sys.stderr.write(shown_lines(text))
 
     def flush(self) -> None:
         sys.stderr.flush()

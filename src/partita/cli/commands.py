@@ -17,6 +17,7 @@ from partita.cli.output import log as _log
 from partita.cli.output import print_json as _print_json
 from partita.cli.output import print_table as _print_table
 from partita.errors import ConfigError, RankLost, RunFailed, fault_text, is_fault
+from partita.shown import shown_lines
 
 if TYPE_CHECKING:
     from partita.report.tables import table as report_tables
@@ -104,7 +105,7 @@ def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
         result = {"summary": run.summary, "models": dict(models), "warnings": warnings}
         _print_json({**result, "folder": str(run.path), "page": str(page)})
     else:
-        print(f"The run is in {run.path}, its report is {page}")
+        print(shown_lines(f"The run is in {run.path}, its report is {page}"))
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -172,7 +173,7 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
         paths = {"folder": str(comparison.folder), "page": str(page)}
         _print_json({"tables": values, "failed": failed, **paths})
     else:
-        print(f"The comparison is in {comparison.folder}, its report is {page}")
+        print(shown_lines(f"The comparison is in {comparison.folder}, its report is {page}"))
     return 1 if comparison.has_failures else 0
 
 
@@ -203,7 +204,7 @@ def tune(options: argparse.Namespace) -> int:
         _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
     else:
         _print_table(to_terminal(table))
-        print("\n".join([*table.notes, final_run(config)]))
+        print(shown_lines("\n".join([*table.notes, final_run(config)])))
     return 0
 
 
@@ -234,7 +235,7 @@ def report(options: argparse.Namespace) -> int:
     if options.json:
         _print_json({"folder": str(page.parent), "page": str(page)})
     else:
-        print(f"The report is {page}")
+        print(shown_lines(f"The report is {page}"))
     return 0
 
 
@@ -303,9 +304,10 @@ def describe(options: argparse.Namespace) -> int:
         print(json.dumps(described.to_values(), indent=1))
         return 0
     _print_table(costs_table(described.model, described.devices, described.partitions))
-    print("\n".join([*costs_notes(described.partitions), *described.notes]))
+    print(shown_lines("\n".join([*costs_notes(described.partitions), *described.notes])))
     if described.start:
-        print("\n  ".join(["Tensors of the initial model's file:", *described.start.lines()]))
+        tensors = "\n  ".join(["Tensors of the initial model's file:", *described.start.lines()])
+        print(shown_lines(tensors))
     return 0
 
 
@@ -324,8 +326,7 @@ def import_(options: argparse.Namespace) -> int:
             f"{fault_text(error)} No table was written: when the cause is mended, give the same command "
             f"again, `{options.command_line}`. It continues after what is finished, if anything is."
         ) from error
-    print("\n".join(lines))
-    print(f"The table is {options.out}")
+    print(shown_lines("\n".join([*lines, f"The table is {options.out}"])))
     return 0
 
 
@@ -339,7 +340,7 @@ def config(_: argparse.Namespace) -> int:
 
 def _print_notes(table: "report_tables.Table") -> None:
     for note in table.notes:
-        print(note)
+        print(shown_lines(note))
 
 
 def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:

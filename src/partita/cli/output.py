@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from partita.shown import shown_lines
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 def log(options: argparse.Namespace, text: str) -> None:
     """Print a message to the error stream, unless `--quiet` is given."""
     if not options.quiet:
-        print(text, file=sys.stderr)
+        print(shown_lines(text), file=sys.stderr)
 
 
 def console(options: argparse.Namespace) -> "Console":

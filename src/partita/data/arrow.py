@@ -18,6 +18,7 @@ from partita.errors import ConfigError
 
 _TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 _ROWS_AT_A_TIME = 10_000
+_DICTS_AT_A_TIME = 1_000
 
 
 class Ids(Sequence[str]):
@@ -33,8 +34,8 @@ class Ids(Sequence[str]):
             self._array = _strings(ids)
         except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
             raise TypeError(f"Device ids must be strings: {error}") from None
-        except UnicodeEncodeError as error:  # They have lone surrogates.
-            raise ValueError(f"Device ids must be text that UTF-8 can hold: {error}") from None
+        except UnicodeEncodeError as error:
+            raise ValueError(f"Device ids must be text in UTF-8, got {error.object!r}.") from None
         if self._array.null_count:
             raise TypeError("Device ids must be strings, got None.")
         if (repeated := first_repeated(self._array)) is not None:
@@ -143,10 +144,9 @@ def _refuse(wrong: pa.Array, message: str) -> None:
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> None:
     """Write rows as Parquet, a few thousand at a time; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
-    remaining = iter(rows)
     with naming(path), pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        while block := list(islice(remaining, _ROWS_AT_A_TIME)):
-            writer.write_table(pa.Table.from_pylist(block, schema=schema))
+        for block in _tables_of(rows, schema):
+            writer.write_table(block)
 
 
 def read_table(path: Path) -> Table:
@@ -161,14 +161,10 @@ def with_column(table: Table, column: str, *, value: bool) -> Table:
     return table.append_column(column, pa.repeat(value, len(table)))
 
 
-def rows_where(table: Table, column: str, *, value: bool) -> Table:
-    """Return the rows in which a column of booleans has a value."""
-    return table.filter(pc.call_function("equal", [table[column], pa.scalar(value)]))
-
-
-def rows_equal(table: Table, column: str, value: str) -> Table:
-    """Return the rows in which a column of strings has a value."""
-    return table.filter(pc.call_function("equal", [table[column], pa.scalar(value)]))
+def rows_where(table: Table, column: str, *, value: bool | str) -> Table:
+    """Return the rows in which a column of booleans or strings has a value; the table itself if all have."""
+    has_value = pc.call_function("equal", [table[column], pa.scalar(value)])
+    return table if pc.call_function("all", [has_value]).as_py() else table.filter(has_value)
 
 
 def distinct(table: Table, column: str) -> list[str]:
@@ -176,10 +172,53 @@ def distinct(table: Table, column: str) -> list[str]:
     return table[column].unique().to_pylist()
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:
+def rows_among(table: Table, column: str, values: Iterable[str]) -> Table:
+    """Return the rows in which a column of strings has one of some values."""
+    options = pc.SetLookupOptions(value_set=pa.array(sorted(values), pa.string()))
+    return table.filter(pc.call_function("is_in", [table[column]], options))
+
+
+def tuples_of(table: Table, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of some columns row by row, converted some at a time.
+
+    >>> list(tuples_of(table_of([{"x": 1.5, "y": 2}], {"x": float, "y": int}), "y", "x"))
+    [(2, 1.5)]
+    """
+    for batch in table.select(list(columns)).to_batches(max_chunksize=_ROWS_AT_A_TIME):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def numbers_by(table: Table, key: str, column: str) -> list[int]:
+    """Return a number of each distinct value of `key`; a column that is the same in all of its rows.
+
+    >>> table = table_of([{"k": "a", "n": 2}, {"k": "b", "n": 3}, {"k": "a", "n": 2}], {"k": str, "n": int})
+    >>> sorted(numbers_by(table, "k", "n"))
+    [2, 3]
+    """
+    return table.group_by(key).aggregate([(column, "max")])[f"{column}_max"].to_pylist()
+
+
+def table_of(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:
     """Return rows as a table in memory; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
-    return pa.Table.from_pylist(list(rows), schema=schema)
+    return pa.concat_tables([schema.empty_table(), *_tables_of(rows, schema)])
+
+
+def rows_of(table: Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table, converted some at a time: a row as a dict takes ten times the memory."""
+    for batch in table.to_batches(max_chunksize=_DICTS_AT_A_TIME):
+        yield from batch.to_pylist()
+
+
+def _tables_of(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator[Table]:
+    """Yield rows as tables of a few thousand each; few of them are dicts at a time."""
+    remaining = iter(rows)
+    while True:
+        whole = islice(remaining, _ROWS_AT_A_TIME)
+        blocks = iter(lambda: list(islice(whole, _DICTS_AT_A_TIME)), [])  # noqa: B023
+        if not (tables := [pa.Table.from_pylist(block, schema=schema) for block in blocks]):
+            return
+        yield pa.concat_tables(tables).combine_chunks()
 
 
 def stacked(tables: Iterable[tuple[Mapping[str, str | int], Table]]) -> Table:

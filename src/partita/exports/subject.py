@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from partita.data.arrow import rows_equal
+from partita.data.arrow import rows_where
 from partita.data.examples import Examples
 from partita.errors import ConfigError
 from partita.exports.models import Models
@@ -62,7 +62,7 @@ class Subject:
     @cached_property
     def rows(self) -> list[DeviceRow]:
         """The measurements of the device."""
-        return rows_equal(self._holder.measurements, "device", self.device).to_pylist()
+        return rows_where(self._holder.measurements, "device", value=self.device).to_pylist()
 
     @property
     def _holder(self) -> RunFolder:

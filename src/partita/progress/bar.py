@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column
 
 from partita.progress.notebook import notebook_bar
+from partita.shown import shown
 
 OnProgress = Callable[[float, int, str], None]
 """A callback for progress: how much is done, the total, and a description of the current step."""
@@ -72,7 +73,7 @@ class ProgressBar:
 
     def update(self, done: float, total: int, text: str = "") -> None:
         """Show how much is done, with a description of the current step."""
-        text = text or self._name
+        text = shown(text or self._name)
         self._bar.update(self._task, description=text, completed=done, total=total)
         if self._cell is not None:
             self._cell.update(done, total, f"{int(done)}/{total}", text)

@@ -18,6 +18,7 @@ from partita.progress.bar import PeriodicPrinter
 from partita.progress.notebook import notebook_bar
 from partita.protocol import Stage
 from partita.runs.curves import mean_in
+from partita.shown import shown
 from partita.training.evaluation import Mean, combined_mean
 
 _WINDOW = 30
@@ -97,7 +98,7 @@ class RunProgress:
             self.evaluation,
             f"{self.hurt} of {self.compared} hurt" if self.compared else "",
         ]
-        return ", ".join(filter(None, facts))
+        return shown(", ".join(filter(None, facts)))
 
 
 class Speed:

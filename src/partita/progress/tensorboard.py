@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Self
 from partita.errors import needed
 from partita.runs.curves import mean_in
 from partita.runs.folder import RunFolder
+from partita.shown import shown
 from partita.training.evaluation import combined_mean
 
 _VERSION = "brain.Event:2"
@@ -100,7 +101,7 @@ class TensorBoard:
         if self._events <= self._written:
             return
         is_first = self._events == self._written + 1
-        values = [{"tag": f"{line['stage']}/{name}", "simple_value": n} for name, n in scalars.items()]
+        values = [{"tag": shown(f"{line['stage']}/{name}"), "simple_value": n} for name, n in scalars.items()]
         self._folder.mkdir(exist_ok=True)
         with self._file.open("wb" if is_first else "ab") as file:
             if is_first:

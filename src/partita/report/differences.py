@@ -4,11 +4,16 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from partita.studies.statistics import DeviceMetrics, mean_of, paired_difference
 from partita.tasks.metrics import Direction
 
 MetricsBySeed = Mapping[int, DeviceMetrics]
 """The metrics of a model by seed, then by device."""
+Changes = npt.NDArray[np.float64]
+"""The change of each device, in no particular order; positive if better."""
 BETTER, UNCLEAR, WORSE, UNKNOWN = "clearly better", "no clear difference", "clearly worse", "no interval"
 """The verdicts: whether the interval lies above zero, holds it, lies below it, or cannot be estimated."""
 
@@ -82,6 +87,36 @@ def difference(own: MetricsBySeed, other: MetricsBySeed, direction: Direction) -
     return Difference(
         value=found.value, low=found.low, high=found.high, devices=len(devices), seeds=found.seeds
     )
+
+
+def changes_between(own: MetricsBySeed, other: MetricsBySeed, direction: Direction) -> Changes:
+    """Return the change of each device from one model to another, averaged over the seeds that both have.
+
+    >>> changes_between({1: {"a": (0.5, 1), "b": (1.0, 1)}}, {1: {"a": (0.25, 1)}}, "up")
+    array([0.25])
+    """
+    sign = 1 if direction == "up" else -1
+    sums: dict[str, tuple[float, int]] = {}
+    for seed in own.keys() & other.keys():
+        for device, (metric, _) in own[seed].items():
+            if device in other[seed]:
+                total, count = sums.get(device, (0.0, 0))
+                sums[device] = total + sign * (metric - other[seed][device][0]), count + 1
+    return np.array([total / count for total, count in sums.values()])
+
+
+def quantiles_text(changes: Mapping[str, Changes]) -> str:
+    """Return the spread of changes over all devices in words, by model, with a space before it.
+
+    >>> quantiles_text({"FedAlt": np.array([-0.1, 0.0, 0.1])})
+    ' Over all devices, 10th percentile, median and 90th percentile: FedAlt -0.0800, 0.0000, +0.0800.'
+    """
+    spread = [
+        f"{model} {', '.join(signed(float(value)) for value in np.quantile(own, [0.1, 0.5, 0.9]))}"
+        for model, own in changes.items()
+        if len(own)
+    ]
+    return f" Over all devices, 10th percentile, median and 90th percentile: {'; '.join(spread)}."
 
 
 def mean_over_seeds(model: MetricsBySeed) -> float:

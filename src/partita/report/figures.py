@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import hashlib
 import json
 import resource
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,13 +115,26 @@ def with_data(chart: Chart, data: Data) -> dict[str, Any]:
 def libraries() -> str:
     """Return the JavaScript libraries that draw charts, to be embedded: a page makes no network request.
 
-    Bundling takes seconds, so the bundle is kept in the user's cache folder.
+    Bundling takes seconds, so the bundle is kept in the user's cache folder, with its digest in the first
+    line; one that is damaged is bundled again.
     """
     cached = cache_folder() / f"charts-{metadata.version('vl-convert-python')}-{_VERSION}.js"
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return cached.read_text(encoding="utf-8")
+    with contextlib.suppress(OSError):
+        if (script := _checked(cached.read_bytes())) is not None:
+            return script
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VERSION)
     with contextlib.suppress(OSError):
         cached.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(cached, script.encode())
+        replace_file(cached, _first_line(script.encode()) + script.encode())
     return script
+
+
+def _checked(content: bytes) -> str | None:
+    """Return the script in a cached file, None if it is not the one that was written."""
+    first, end, script = content.partition(b"\n")
+    return script.decode() if first + end == _first_line(script) else None
+
+
+def _first_line(script: bytes) -> bytes:
+    """Return the line before a script in the cache: a comment with its digest."""
+    return f"// sha256 {hashlib.sha256(script).hexdigest()}\n".encode()

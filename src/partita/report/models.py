@@ -10,6 +10,7 @@ from partita.methods.named import NamedMethod
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.server import registry as servers
+from partita.shown import shown
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
     finetuned = f"{title}, fine-tuned" if personalize["rounds"] else _finetuned_alone(method, values)
     server = servers.title_of(pretrain["server_optimizer"])
     return {
-        Stage.PRETRAINED: server if pretrain["rounds"] else "Start",
-        Stage.PERSONALIZED: title,
-        Stage.FINETUNED: finetuned,
+        Stage.PRETRAINED: shown(server) if pretrain["rounds"] else "Start",
+        Stage.PERSONALIZED: shown(title),
+        Stage.FINETUNED: shown(finetuned),
         Stage.SERVED: "chosen on validation",
     }
 

@@ -54,10 +54,17 @@ class Page:
     """The split that the table of devices shows."""
     listed: Sequence[str] = ()
     """The models in the table of devices, if it does not show all of them."""
+    sample: str = ""
+    """Sentences about the devices that are drawn and listed, if these are not all."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """How to reproduce it: commands, versions and seeds, by name."""
     config: str = ""
     """The text of the config file."""
+
+    @property
+    def devices_title(self) -> str:
+        """The heading of the table of devices."""
+        return "A sample of devices" if self.sample else "All devices"
 
     @property
     def charts(self) -> list[Chart]:

@@ -1,6 +1,7 @@
 """Sections that the page of a run and that of a comparison share; a paragraph replaces an empty chart."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -8,8 +9,7 @@ from typing import Any
 
 from partita.config.provenance import COMMAND
 from partita.config.recording import has_task_from_python
-from partita.data.arrow import Table
-from partita.protocol import DeviceId
+from partita.data.arrow import Table, numbers_by, rows_where
 from partita.report.charts import devices as device_charts
 from partita.report.charts.chart import Chart, Legend
 from partita.report.differences import counted
@@ -46,13 +46,13 @@ def setup_line(runs: Sequence[RunFolder]) -> str:
         f"{' or '.join(f'{size:,}' for size in sizes)} {'device' if sizes == [1] else 'devices'} per round"
     )
     split = runs[0].summary.get("split", "test")
-    seen, unseen = (_examples_by_device(table, split) for table in (runs[0].devices, runs[0].unseen))
+    seen, unseen = (examples_in(table, split) for table in (runs[0].devices, runs[0].unseen))
     devices = counted(len(seen) + len(unseen), "device")
     if values["evaluate"]["devices"] != "all":
         devices += " evaluated"
     if unseen:
         devices += f" ({len(seen):,} seen, {len(unseen):,} unseen)"
-    examples = counted(sum([*seen.values(), *unseen.values()]), f"{split} example")
+    examples = counted(sum([*seen, *unseen]), f"{split} example")
     parts = (
         f"{name}{data}",
         model and f"model {model}",
@@ -63,9 +63,14 @@ def setup_line(runs: Sequence[RunFolder]) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _examples_by_device(table: Table, split: str) -> dict[DeviceId, int]:
-    rows = table.select(["device", "split", "examples"]).to_pylist()
-    return {row["device"]: row["examples"] for row in rows if row["split"] == split}
+def examples_in(table: Table, split: str) -> list[int]:
+    """Return the number of examples of each device that has any on a split."""
+    return numbers_by(rows_where(table, "split", value=split), "device", "examples")
+
+
+def sizes_of(examples: Iterable[int]) -> list[Datum]:
+    """Return the data of the histogram of training examples: how many devices have how many."""
+    return [{"examples": size, "devices": count} for size, count in sorted(Counter(examples).items())]
 
 
 def change_of(metric: str, direction: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from partita.report.side_by_side.page import side_by_side_page
 from partita.report.side_by_side.sources import Source, names_of, read_source
 from partita.report.tables.table import write_tables
 from partita.runs.folder import RunFolder
+from partita.shown import shown_in, shown_lines
 from partita.studies.claiming import claimed
 from partita.studies.comparison import reopen
 from partita.studies.folders import is_comparison
@@ -99,6 +101,7 @@ def read_choices(arguments: Sequence[str], *, several: bool = False) -> dict[str
 
 def _write(page: Page, run: RunFolder) -> Path:
     """Write the page, its figures and its tables, and return the page's path."""
+    page = replace(shown_in(page), config=shown_lines(page.config))
     write_figures(page.charts, page.data, run.figures_folder)
     write_tables(page.tables, run.tables_folder)
     replace_file(run.report_file, html_of(page).encode())

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from partita.data.arrow import rows_where, tuples_of
 from partita.protocol import DeviceId
 from partita.runs.folder import RunFolder
 from partita.training.evaluation import Mean, combined_mean
@@ -158,13 +159,12 @@ def _count_in(line: RoundRow, column: str) -> int:
 
 def _final_means(run: RunFolder, column: str, sample: Collection[DeviceId]) -> dict[str, Measured]:
     """Return the mean over the sample at the end of each stage, and the number of devices in it."""
-    table, split = run.devices, run.summary["split"]
-    columns = ["stage", "device", "split", "weight", column]
-    rows = table.select(columns).to_pylist() if column in table.column_names else []
+    if column not in run.devices.column_names:
+        return {}
+    own = rows_where(run.devices, "split", value=run.summary["split"])
     stages: dict[str, list[Mean]] = {}
-    for row in rows:
-        is_measured = row[column] is not None and row["weight"]
-        if row["split"] == split and row["device"] in sample and is_measured:
-            stages.setdefault(row["stage"], []).append((row[column], row["weight"]))
+    for stage, device, weight, value in tuples_of(own, "stage", "device", "weight", column):
+        if device in sample and value is not None and weight:
+            stages.setdefault(stage, []).append((value, weight))
     found = {stage: combined_mean(means) for stage, means in stages.items()}
     return {stage: (mean[0], len(stages[stage])) for stage, mean in found.items() if mean}

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from partita.data.arrow import rows_where, tuples_of
 from partita.data.rows import skipped_text
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
+from partita.shown import shown_id
 from partita.training.evaluation import weighted_mean
 from partita.training.stopping import NO_MEASUREMENT
 
@@ -99,9 +101,10 @@ def _start_loss(run: RunFolder, losses: dict[str, float]) -> float | None:
 def _training_losses(run: RunFolder) -> dict[str, float]:
     """Return each stage's mean loss on training examples, over the devices that have one."""
     found: dict[str, list[tuple[float, int]]] = {}
-    for row in run.devices.select(["stage", "split", "loss", "examples"]).to_pylist():
-        if row["split"] == "train" and row["loss"] is not None:
-            found.setdefault(row["stage"], []).append((row["loss"], row["examples"]))
+    train = rows_where(run.devices, "split", value="train")
+    for stage, loss, examples in tuples_of(train, "stage", "loss", "examples"):
+        if loss is not None:
+            found.setdefault(stage, []).append((loss, examples))
     return {stage: weighted_mean(*zip(*found[stage], strict=True)) for stage in Stage if stage in found}
 
 
@@ -112,7 +115,9 @@ def _failed(run: RunFolder) -> Iterator[str]:
         for line in lines:
             reasons |= line["failed"]
         if reasons:
-            shown = "; ".join(f"{device}: {reason}" for device, reason in list(reasons.items())[:_SHOWN])
+            shown = "; ".join(
+                f"{shown_id(device)}: {reason}" for device, reason in list(reasons.items())[:_SHOWN]
+            )
             more = f"; the others are in `{run.rounds_file.name}`" if len(reasons) > _SHOWN else ""
             yield f"{_devices(len(reasons), name)} failed in at least one round ({shown}{more})"
 
@@ -144,12 +149,10 @@ def _unchosen(run: RunFolder) -> Iterator[str]:
     """Yield which devices could not choose a model, for lack of validation rows."""
     if Stage.SERVED not in run.summary["stages"]:
         return
-    splits: dict[str, set[str]] = {}
-    for row in run.devices.select(["device", "split"]).to_pylist():
-        splits.setdefault(row["device"], set()).add(row["split"])
-    lacking = [device for device, own in splits.items() if "validation" not in own]
+    chosen = set(rows_where(run.devices, "split", value="validation")["device"].unique().to_pylist())
+    lacking = [device for device in run.devices["device"].unique().to_pylist() if device not in chosen]
     if lacking:
-        shown = ", ".join([*lacking[:_SHOWN], *(["..."] if len(lacking) > _SHOWN else [])])
+        shown = ", ".join([*map(shown_id, lacking[:_SHOWN]), *(["..."] if len(lacking) > _SHOWN else [])])
         has = "has" if len(lacking) == 1 else "have"
         yield f"{_devices(len(lacking))} {has} no validation rows and did not choose a model ({shown})"
 
@@ -166,13 +169,14 @@ def few_unseen(unseen: int) -> Iterator[str]:
 
 def _reason(run: RunFolder, stage: str, split: str) -> str:
     """Return why the first device without a metric in a stage has none."""
-    for row in run.devices.select(["stage", "device", "split", "metric", "reason"]).to_pylist():
-        if (row["stage"], row["split"]) == (stage, split) and row["metric"] is None:
-            return f"{row['device']}: {row['reason']}".rstrip(".")
+    rows = tuples_of(run.devices, "stage", "split", "metric", "device", "reason")
+    for at, measured, metric, device, reason in rows:
+        if (at, measured) == (stage, split) and metric is None:
+            return f"{shown_id(device)}: {reason}".rstrip(".")
     for line in run.rounds():
         if line["final"] and line["stage"] == stage and line["failed"]:
             device, reason = next(iter(line["failed"].items()))
-            return f"{device}: its evaluation failed: {reason}".rstrip(".")
+            return f"{shown_id(device)}: its evaluation failed: {reason}".rstrip(".")
     return f"no {split} examples"
 
 

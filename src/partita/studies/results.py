@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partita.data.arrow import Table
+from partita.data.arrow import Table, rows_where, tuples_of
 from partita.errors import RunFailed
 from partita.methods import registry
 from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import divergence, failed_stages, warnings_of
+from partita.shown import shown
 from partita.studies.cells import START, base_of
 from partita.studies.columns import DEFAULT, chosen
 from partita.studies.comparison import Comparison, first_seed
@@ -182,7 +183,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         split=summary["split"],
         seeds=config.compare.seeds,
         outcomes=outcomes,
-        titles={name: method.title for name, method in methods.items()},
+        titles={name: shown(method.title) for name, method in methods.items()},
         citations={name: method.citation for name, method in methods.items()},
         baseline=config.compare.baseline or reference_among(outcomes)[0],
         notes=[*comparison.notes, *notes],
@@ -242,12 +243,12 @@ def listed(cells: Sequence[str]) -> str:
 
 
 def _outcome(run: RunFolder) -> CellResult:
-    lines = list(run.rounds())
     summary = run.summary
     further = [name for name in summary.get("directions", {}) if name != summary["metric"]]
-    stages = {line["stage"]: {} for line in lines} | _by_stage(run.devices, "metric", summary)
+    stages = {line["stage"]: {} for line in run.rounds()} | _by_stage(run.devices, "metric", summary)
     onboarded = {"split": summary["split"], "failed": _failed_unseen(summary)}
-    training = [line for line in lines if line["work"] != "evaluate"]
+    kept = ("work", "bytes", "seconds")  # Not the devices, of which there may be many.
+    training = [{key: line[key] for key in kept} for line in run.rounds() if line["work"] != "evaluate"]
     return CellResult(
         stages={stage: stages[stage] for stage in Stage if stage in stages},
         rounds=sum(line["work"] == "update" for line in training),
@@ -271,17 +272,18 @@ def _by_stage(
     """Return a metric and its weight by stage and device, on the split that counts."""
     split, failed = summary["split"], summary.get("failed", {})
     stages: dict[str, dict[DeviceId, tuple[float, int]]] = {}
-    for row in table.select(["stage", "device", "split", column, "weight"]).to_pylist():
-        if row["split"] == split and row[column] is not None and row["stage"] not in failed:
-            stages.setdefault(row["stage"], {})[row["device"]] = row[column], row["weight"]
+    own = rows_where(table, "split", value=split)
+    for stage, device, metric, weight in tuples_of(own, "stage", "device", column, "weight"):
+        if metric is not None and stage not in failed:
+            stages.setdefault(stage, {})[device] = metric, weight
     return stages
 
 
 def _examples(run: RunFolder) -> dict[DeviceId, int]:
     """Return the number of training examples of each evaluated device."""
     found: dict[DeviceId, int] = {}
-    for row in run.devices.select(["device", "split", "examples"]).to_pylist():
-        found.setdefault(row["device"], 0)
-        if row["split"] == "train":
-            found[row["device"]] = row["examples"]
+    for device, split, examples in tuples_of(run.devices, "device", "split", "examples"):
+        found.setdefault(device, 0)
+        if split == "train":
+            found[device] = examples
     return found

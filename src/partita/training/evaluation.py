@@ -4,6 +4,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -69,9 +70,9 @@ def served(rows: Callable[[], Iterable[DeviceRow]], task: Task, *, devices: int)
         task: names the headline metric and its direction.
         devices: number of evaluated devices.
     """
-    values = _measured(rows(), devices, "validation").values
+    measured = _measured(rows(), devices, "validation")
     last = last_stage(row["stage"] for row in rows())
-    gains = _gains(values, task)[last]
+    gains = measured.gains(last, task)
 
     def of(stage: Stage, *, own: bool) -> Iterator[DeviceRow]:
         return (r for r in rows() if r["stage"] == stage and (gains[r["position"]] > 0) == own)
@@ -99,7 +100,8 @@ class Pretrained:
     """
 
     def __init__(self, rows: Iterable[DeviceRow], task: Task, *, devices: int, split: str) -> None:
-        self._before = _measured(rows, devices, split).values[Stage.PRETRAINED]
+        before = (row for row in rows if row["stage"] == Stage.PRETRAINED)
+        self._before = _measured(before, devices, split).column(Stage.PRETRAINED)
         self._sign = _sign(task)
         self._split = split
 
@@ -144,7 +146,8 @@ def summarize(
     after it: they are in `failed`.
 
     Args:
-        rows: measurements, each with the `position` of its device among all that were evaluated.
+        rows: measurements, each with the `position` of its device among all that were evaluated; those of
+            one stage follow each other.
         task: names the headline metric and its direction.
         devices: number of evaluated devices.
         split: the split that counts.
@@ -152,16 +155,15 @@ def summarize(
     """
     measured = _measured(rows, devices, split, further_metrics(task))
     failed = _failed_stages(measured, failures or {})
-    gains = _gains(measured.values, task)
     stages = {
         str(stage): {
-            **_statistics(column, measured.weights),
+            **_statistics(measured.values[stage], measured.weights),
             "failed": measured.failed[stage],
-            **_counts(gains[stage]),
-            "metrics": measured.further_statistics(stage),
+            **_counts(measured.gains(stage, task)),
+            "metrics": measured.further[stage],
         }
-        for stage, column in measured.values.items()
-        if stage not in failed and not np.isnan(column).all()
+        for stage in Stage
+        if stage in measured.values and stage not in failed
     }
     directions = {name: metric.direction for name, metric in task.metrics.items()}
     about = {"metric": task.headline, "direction": directions[task.headline], "split": split}
@@ -170,13 +172,13 @@ def summarize(
 
 @dataclass(frozen=True)
 class _Measured:
-    """The measurements on one split, by stage."""
+    """The measurements on one split, by stage; a column has 8 bytes for each device."""
 
-    values: dict[Stage, Column]
-    """The metric by position, NaN where there is none."""
     weights: Column
-    further: dict[tuple[Stage, str], Column] = field(default_factory=dict)
-    """The further metrics by stage and name, in the same form."""
+    values: dict[Stage, Column] = field(default_factory=dict)
+    """The metric by position, NaN where there is none; without stages in which no device has it."""
+    further: dict[Stage, dict[str, dict[str, float | int]]] = field(default_factory=dict)
+    """The statistics of each further metric that a device with a weight has, by stage and name."""
     failed: Counter[str] = field(default_factory=Counter)
     """The number of devices without a loss and a metric: training failed, or they are not finite."""
     known: Counter[str] = field(default_factory=Counter)
@@ -184,35 +186,43 @@ class _Measured:
     reasons: dict[str, str] = field(default_factory=dict)
     """The first device that failed, with its reason."""
 
-    def further_statistics(self, stage: Stage) -> dict[str, dict[str, float | int]]:
-        """Return the statistics of each further metric that a device with a weight has."""
-        return {
-            name: _statistics(column, self.weights)
-            for (at, name), column in self.further.items()
-            if at == stage and self.weights[~np.isnan(column)].any()
-        }
+    def column(self, stage: Stage) -> Column:
+        """Return the metric by position, NaN where there is none."""
+        found = self.values.get(stage)
+        return np.full(len(self.weights), np.nan) if found is None else found
+
+    def gains(self, stage: Stage, task: Task) -> Column:
+        """Return the improvement of a stage's model over the pretrained one, by position."""
+        return (self.column(stage) - self.column(Stage.PRETRAINED)) * _sign(task)
+
+    def add(self, row: DeviceRow, columns: Mapping[str, Column]) -> None:
+        """Add a row, in place, and its metrics to the columns of its stage."""
+        stage, position = Stage(row["stage"]), row["position"]
+        self.known[stage] += 1
+        for name, column in columns.items():
+            if row[name] is not None:
+                column[position] = row[name]
+                self.weights[position] = row["weight"]
+        if row["metric"] is None and row["loss"] is None:
+            self.failed[stage] += 1
+            self.reasons.setdefault(stage, f"{row['device']}: {row['reason']}")
 
 
 def _measured(rows: Iterable[DeviceRow], devices: int, split: str, further: Sequence[str] = ()) -> _Measured:
-    """Return the measurements on a split, with those of some further metrics."""
-    values = {stage: np.full(devices, np.nan) for stage in Stage}
-    others = {(stage, name): np.full(devices, np.nan) for stage in Stage for name in further}
-    found = _Measured(values, np.zeros(devices), others)
-    for row in rows:
-        if row["split"] != split:
-            continue
-        stage = Stage(row["stage"])
-        found.known[stage] += 1
-        for name in further:
-            if row[name] is not None:
-                others[stage, name][row["position"]] = row[name]
-                found.weights[row["position"]] = row["weight"]
-        if row["metric"] is not None:
-            found.values[stage][row["position"]] = row["metric"]
-            found.weights[row["position"]] = row["weight"]
-        elif row["loss"] is None:
-            found.failed[stage] += 1
-            found.reasons.setdefault(stage, f"{row['device']}: {row['reason']}")
+    """Return the measurements on a split, with the statistics of some further metrics."""
+    found = _Measured(np.zeros(devices))
+    own = (row for row in rows if row["split"] == split)
+    for stage, group in groupby(own, key=lambda row: Stage(row["stage"])):
+        columns = {name: np.full(devices, np.nan) for name in ("metric", *further)}
+        for row in group:
+            found.add(row, columns)
+        if not np.isnan(values := columns.pop("metric")).all():
+            found.values[stage] = values
+        found.further[stage] = {
+            name: _statistics(column, found.weights)
+            for name, column in columns.items()
+            if found.weights[~np.isnan(column)].any()
+        }
     return found
 
 
@@ -243,11 +253,6 @@ def _failed_stages(measured: _Measured, failures: Mapping[str, TrainingFailures]
 
 def _first(reasons: Mapping[DeviceId, str]) -> str:
     return next((f"{device}: {reason}" for device, reason in reasons.items()), "")
-
-
-def _gains(values: Mapping[Stage, Column], task: Task) -> dict[Stage, Column]:
-    """Return the improvement of each stage's model over the pretrained one."""
-    return {stage: (column - values[Stage.PRETRAINED]) * _sign(task) for stage, column in values.items()}
 
 
 def _sign(task: Task) -> int:

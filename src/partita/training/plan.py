@@ -133,7 +133,7 @@ class Evaluation:
         return evaluated if self.sample == "all" else self.sample
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One round of the run, committed as a whole."""
 

@@ -217,7 +217,7 @@ def test_a_metric_that_no_device_has_leaves_the_rest_of_the_page(tmp_path: Path)
     text = (folder / "report.html").read_text()
     assert "The pretrained model has no test closeness on any device: there is nothing to compare." in text
     assert "Traffic and memory" in text
-    assert {path.stem for path in (folder / "figures").iterdir()} == {"curves"}
+    assert {path.stem for path in (folder / "figures").iterdir()} == {"curves", "examples"}
 
 
 def unmeasured() -> Any:

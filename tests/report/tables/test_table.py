@@ -70,7 +70,7 @@ def test_latex_is_balanced_and_every_row_has_all_columns() -> None:
 def test_latex_escapes_special_characters() -> None:
     text = to_latex(TABLE)
 
-    assert r"my\_update~\cite{li2020} & a|b & $12{,}345$ & $\mathbf{0.3333 \pm 0.3000}$" in text
+    assert r"my\_update~\cite{li2020} & a\textbar{}b & $12{,}345$ & $\mathbf{0.3333 \pm 0.3000}$" in text
     assert r"\caption{50 \% of a\_b \& [c]}" in text
     assert r"\#3\textasciicircum{}4 \textbackslash{} \$" in text
     assert r"$\pm$ 95 \% of \{all\}; 1 \textless{} 2 \textasciitilde{}" in text

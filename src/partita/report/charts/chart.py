@@ -1,10 +1,12 @@
 """A chart without its data, how it encodes models, and the pieces that all charts are made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
+
+from partita.shown import shown_in
 
 WIDTH = 820
 """The width of a chart in pixels; on a narrow page every part of a chart is scaled down."""
@@ -72,11 +74,47 @@ class Legend:
 
 def chart_of(name: str, title: str, caption: str, drawn: Any, *data: str) -> Chart:
     """Return a drawn chart with its name, its texts and the names of its datasets."""
-    spec = drawn.to_dict() | {"description": caption, "config": _CONFIG}
+    spec = _with_backslashes(shown_in(drawn.to_dict() | {"description": caption, "config": _CONFIG}))
     if "facet" in spec and "transform" in spec["spec"]:
         # Panels are split and sorted after the transforms, not before.
         spec["transform"] = spec["spec"].pop("transform")
     return Chart(name=name, title=title, caption=caption, spec=spec, data=data)
+
+
+def _with_backslashes(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a specification whose titles are shown as they are, also if they have a backslash.
+
+    Vega-Lite writes titles into expressions, for tooltips and for descriptions of marks, and does not escape
+    backslashes there. So those of tooltips are escaped here, and such a chart has no descriptions of marks.
+    """
+    if not any("\\" in title for title in _titles(spec)):
+        return spec
+    return {**_with_escaped_tips(spec), "config": {**spec["config"], "aria": False}}
+
+
+def _titles(spec: Any) -> Iterator[str]:
+    """Yield all titles in a specification."""
+    if isinstance(spec, list):
+        for part in spec:
+            yield from _titles(part)
+    elif isinstance(spec, dict):
+        if isinstance(spec.get("title"), str):
+            yield spec["title"]
+        yield from _titles(list(spec.values()))
+
+
+def _with_escaped_tips(spec: Any) -> Any:
+    """Return a part of a specification with the backslashes in titles of tooltips escaped."""
+    if isinstance(spec, list):
+        return [_with_escaped_tips(part) for part in spec]
+    if not isinstance(spec, dict):
+        return spec
+    found = {key: _with_escaped_tips(part) for key, part in spec.items()}
+    if isinstance(tips := found.get("tooltip"), list):
+        found["tooltip"] = [
+            {**tip, "title": tip["title"].replace("\\", "\\\\")} if tip.get("title") else tip for tip in tips
+        ]
+    return found
 
 
 def from_data(data: str) -> alt.Chart:

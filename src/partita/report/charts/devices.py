@@ -126,8 +126,11 @@ def histogram(caption: str) -> Chart:
         .mark_bar()
         .encode(
             x=alt.X("examples:Q", bin=alt.Bin(maxbins=30, minstep=1), title="training examples", axis=COUNTS),
-            y=alt.Y("count()", title="devices"),
-            tooltip=[alt.Tooltip("examples:Q", bin=alt.Bin(maxbins=30, minstep=1)), "count()"],
+            y=alt.Y("sum(devices):Q", title="devices"),
+            tooltip=[
+                alt.Tooltip("examples:Q", bin=alt.Bin(maxbins=30, minstep=1)),
+                alt.Tooltip("sum(devices):Q", title="devices"),
+            ],
         )
         .properties(width=WIDTH, height=HEIGHT // 2)
     )

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from partita.data.arrow import Table, rows_of, rows_where, tuples_of
 from partita.protocol import DeviceId
 from partita.report.charts.training import PRETRAINING
+from partita.report.differences import Changes, changes_between
 from partita.report.figures import Datum
 from partita.report.run.data import Place, ranked, training_rounds
+from partita.report.sample import Sample, ids_in, sample_among
 from partita.report.tables.models import ComparedModel, models_of
 from partita.runs.folder import RunFolder
+from partita.shown import shown, shown_id
 from partita.studies.cells import START
 from partita.studies.comparison import Comparison
 from partita.studies.results import Results, Variant, collect
@@ -69,7 +73,7 @@ class ComparisonData:
     def name(self, variant: Variant) -> str:
         """Return the title of a variant: its method and its personal part."""
         title = self.results.titles[variant[0]]
-        return f"{title} ({variant[1]})" if variant[1] else title
+        return shown(f"{title} ({variant[1]})" if variant[1] else title)
 
     def change(self, variant: Variant) -> float:
         """Return how much better a variant is than the reference; 0 without a device in common."""
@@ -83,22 +87,17 @@ class ComparisonData:
 
     def _training_examples(self, *, seen: bool) -> dict[DeviceId, int]:
         found: dict[DeviceId, int] = {}
-        for runs in self.results.runs.values():
-            for run in runs.values():
-                table = run.devices if seen else run.unseen
-                rows = table.select(["device", "split", "examples"]).to_pylist()
-                found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
+        for run in self._all_runs:
+            table = rows_where(run.devices if seen else run.unseen, "split", value="train")
+            found.update(tuples_of(table, "device", "examples"))
         return found
 
     def unseen_examples(self, devices: Collection[DeviceId]) -> int:
         """Return the number of examples of unseen devices on the split that counts."""
         found: dict[DeviceId, int] = {}
-        for runs in self.results.runs.values():
-            for run in runs.values():
-                rows = run.unseen.select(["device", "split", "examples"]).to_pylist()
-                found |= {
-                    row["device"]: row["examples"] for row in rows if row["split"] == self.results.split
-                }
+        for run in self._all_runs:
+            table = rows_where(run.unseen, "split", value=self.results.split)
+            found.update(tuples_of(table, "device", "examples"))
         return sum(found[device] for device in devices)
 
     def is_personal(self, variant: Variant) -> bool:
@@ -129,7 +128,7 @@ class ComparisonData:
 
     @cached_property
     def devices(self) -> list[Datum]:
-        """One datum for each variant, device and split: means over seeds, and the range over seeds."""
+        """One datum for each variant, drawn device and split: means over seeds, and the range over seeds."""
         return self._devices(seen=True)
 
     @cached_property
@@ -153,7 +152,27 @@ class ComparisonData:
         return ranked(found, self.results.split)
 
     def _measurements(self, variant: Variant, *, seen: bool) -> dict[int, dict[Place, Datum]]:
-        return {seed: _last_rows(run, seen=seen) for seed, run in self._runs(variant).items()}
+        sample = self.sample if seen else self._unseen_sample
+        runs = self._runs(variant)
+        return {seed: _last_rows(run.devices if seen else run.unseen, sample) for seed, run in runs.items()}
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The devices that training has seen and that are drawn."""
+        return sample_among(ids_in(run.devices for run in self._all_runs))
+
+    @cached_property
+    def _unseen_sample(self) -> Sample:
+        return sample_among(ids_in(run.unseen for run in self._all_runs))
+
+    @property
+    def _all_runs(self) -> list[RunFolder]:
+        return [run for runs in self.results.runs.values() for run in runs.values()]
+
+    def changes_of(self, variant: Variant) -> Changes:
+        """Return the change of each device from the reference, averaged over seeds."""
+        own, other = (self.models[each].by_seed for each in (variant, self.reference))
+        return changes_between(own, other, self.results.direction)
 
     def _runs(self, variant: Variant) -> dict[int, RunFolder]:
         """Return the finished runs of a variant that have a metric, by seed."""
@@ -170,7 +189,7 @@ class ComparisonData:
         metrics = [row["metric"] for row in rows if _has_metric(row)]
         losses = [row["loss"] for row in rows if row["loss"] is not None]
         return {
-            "device": device,
+            "device": shown_id(device),
             "model": self.name(variant),
             "method": self.results.titles[variant[0]],
             "part": variant[1] or WHOLE,
@@ -190,12 +209,12 @@ def read_comparison(comparison: Comparison) -> ComparisonData:
     return ComparisonData(comparison, collect(comparison, comparison.failed()))
 
 
-def _last_rows(run: RunFolder, *, seen: bool) -> dict[Place, Datum]:
-    """Return the rows of the model of a run's last training stage, by device and split."""
-    table = run.devices if seen else run.unseen
-    rows = table.select(["stage", "device", "split", "metric", "loss", "reason"]).to_pylist()
-    last = last_stage(row["stage"] for row in rows)
-    return {(row["device"], row["split"]): row for row in rows if row["stage"] == last}
+def _last_rows(table: Table, sample: Sample) -> dict[Place, Datum]:
+    """Return the rows of the model of a run's last training stage on drawn devices, by device and split."""
+    last = last_stage(table["stage"].unique().to_pylist())
+    own = sample.rows_of(rows_where(table, "stage", value=str(last)))
+    rows = rows_of(own.select(["stage", "device", "split", "metric", "loss", "reason"]))
+    return {(row["device"], row["split"]): row for row in rows}
 
 
 def _has_metric(row: Mapping[str, Any]) -> bool:

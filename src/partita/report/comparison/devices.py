@@ -7,7 +7,7 @@ from partita.report.charts import devices as device_charts
 from partita.report.comparison.colors import legend_of
 from partita.report.comparison.data import ComparisonData
 from partita.report.comparison.standings import Standings
-from partita.report.differences import counted
+from partita.report.differences import counted, quantiles_text
 from partita.report.page import Section
 from partita.report.sections import (
     change_of,
@@ -41,17 +41,25 @@ class DeviceSections:
             yield Section(title="Devices", paragraphs=["No device's metric differs between models."])
             return
         change = change_of(data.results.metric, data.results.direction)
-        omitted = self._omitted()
+        omitted = f"{self._omitted()}{data.sample.note}"
         relative = f"relative to {reference}{self.over_seeds}"
         caption = f"Each point is one device under one model: its change {relative}, by training examples."
         legend = replace(legend_of(self.standings), shown=self._drawn)
         yield scatter_section(data.devices, device_charts.scatter(change, f"{caption}{omitted}", legend))
-        yield distribution_section(data.devices, change, legend, omitted)
+        yield distribution_section(data.devices, change, legend, f"{omitted}{self._quantiles()}")
         has_band = bool(self.over_seeds)
         band = " The band is the range over seeds." if has_band else ""
         caption = f"The change of every device {relative}, lowest first.{band}{omitted}"
         yield chart_section(device_charts.sorted_changes(change, caption, legend, has_band=has_band))
         yield examples_section(list(data.training_examples.values()))
+
+    def _quantiles(self) -> str:
+        """Return the spread of changes over all devices, if only some of them are drawn."""
+        data = self._data
+        if data.sample.devices is None:
+            return ""
+        shown = [variant for variant in self.standings.shown if variant != data.reference]
+        return quantiles_text({data.name(variant): data.changes_of(variant) for variant in shown})
 
     @property
     def _drawn(self) -> list[str]:

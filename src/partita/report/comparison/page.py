@@ -16,7 +16,7 @@ from partita.report.comparison.unseen import UnseenAnswer
 from partita.report.curve_sections import CurveSections, comparison_curves
 from partita.report.forest_section import forest_section
 from partita.report.page import Page, Section
-from partita.report.sections import change_of, chart_section, reproduction, setup_line
+from partita.report.sections import change_of, chart_section, reproduction, setup_line, sizes_of
 from partita.report.tables.comparison import comparison_tables
 from partita.report.tables.entries import Entry, Interval, Rounded
 from partita.report.tables.models import interval_notes
@@ -63,13 +63,13 @@ class _ComparisonPage:
         answer, devices = ComparisonAnswer(self.standings), DeviceSections(self.standings, self._over_seeds)
         folder = RunFolder(self.data.comparison.folder)
         seeds = sorted({seed for runs in self._results.outcomes.values() for seed in runs})
-        examples = self.data.training_examples.items()
+        sample = self.data.sample.explanation
         command = f"partita compare {folder.config_file.name} out=FOLDER"
         return Page(
             title=f"{folder.values['name']}: comparison",
             setup=setup_line([run for runs in self._results.runs.values() for run in runs.values()]),
             answer=answer.sentence(),
-            details=list(answer.details()),
+            details=[*answer.details(), *filter(None, [sample])],
             sections=[
                 *self._models(),
                 *self._tables(),
@@ -82,7 +82,7 @@ class _ComparisonPage:
                 "devices": self.data.devices,
                 "rounds": self.data.rounds,
                 "models": self.standings.points,
-                "sizes": [{"device": device, "examples": count} for device, count in examples],
+                "sizes": sizes_of(self.data.training_examples.values()),
                 **self._curves.data,
                 **({"unseen": self.data.unseen} if self.data.unseen else {}),
             },
@@ -90,6 +90,7 @@ class _ComparisonPage:
             change=self._change,
             split=self._results.split,
             listed=devices.listed(),
+            sample=sample,
             facts=reproduction(folder.values, command) | {"Seeds": ", ".join(map(str, seeds))},
             config=folder.config_text,
         )

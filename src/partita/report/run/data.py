@@ -1,15 +1,19 @@
 """The data of a run's report: every model on every device, the rounds, and each device's visits."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from partita.data.arrow import Table, rows_of, rows_where, tuples_of
 from partita.progress.display import ACTIVITIES
 from partita.protocol import DeviceId, Stage
-from partita.report.differences import Difference, difference
+from partita.report.differences import Changes, Difference, changes_between, difference
 from partita.report.figures import Datum
 from partita.report.models import EvaluatedModel, evaluated_models
+from partita.report.sample import ALL, Sample, ids_in, sample_among
+from partita.report.sections import examples_in
 from partita.runs.folder import RunFolder
+from partita.shown import shown_id
 from partita.studies.statistics import DeviceMetrics
 
 Place = tuple[DeviceId, str]
@@ -23,14 +27,16 @@ class RunData:
     run: RunFolder
     models: Sequence[EvaluatedModel]
     """In the order of stages; without the stages in which no device has the metric."""
+    sample: Sample = ALL
+    """The devices that training has seen and that are drawn."""
     devices: Sequence[Datum] = ()
-    """One datum for each model, device and split: the metric, its change and the training examples."""
+    """One datum for each model, drawn device and split: the metric, its change and the training examples."""
     unseen: Sequence[Datum] = ()
-    """The same as `devices`, of the devices that training has not seen."""
+    """The same as `devices`, of the devices that training has not seen; of many, also a sample."""
     rounds: Sequence[Datum]
     """One datum for each training round; for fine-tuning, for each block of devices."""
     visits: Sequence[Datum]
-    """One datum for each device and stage: how often it was asked to train, replied and failed."""
+    """One datum for each drawn device and stage: how often it was asked to train, replied and failed."""
 
     @property
     def first(self) -> EvaluatedModel | None:
@@ -66,18 +72,24 @@ class RunData:
     def metrics_of(self, model: EvaluatedModel) -> DeviceMetrics:
         """Return the metric and its weight of each device that has one, on the split that is reported."""
         return {
-            device: (row["metric"], row["weight"])
-            for (device, split), row in _measurements(model).items()
-            if split == self.split and row["metric"] is not None
+            device: (metric, weight)
+            for device, metric, weight in tuples_of(self._reported(model), "device", "metric", "weight")
+            if metric is not None
         }
+
+    def changes_of(self, model: EvaluatedModel) -> Changes:
+        """Return the change from the pretrained model of each device that has both metrics."""
+        own, other = self.metrics_of(model), self.metrics_of(self.first) if self.first else {}
+        return changes_between({0: own}, {0: other}, self.run.summary["direction"])
 
     def count_examples(self, model: EvaluatedModel, *, seen: bool) -> int:
         """Return the number of examples behind a model's metric, on the split that is reported."""
-        return sum(
-            row["examples"]
-            for (_, split), row in _measurements(model, seen=seen).items()
-            if split == self.split and row["metric"] is not None
-        )
+        rows = tuples_of(self._reported(model, seen=seen), "examples", "metric")
+        return sum(examples for examples, metric in rows if metric is not None)
+
+    def _reported(self, model: EvaluatedModel, *, seen: bool = True) -> Table:
+        """Return the rows of a model on the split that is reported."""
+        return rows_where(_rows(model, seen=seen), "split", value=self.split)
 
     def difference(self, model: EvaluatedModel, other: EvaluatedModel) -> Difference | None:
         """Return the paired difference of two models; None without a device that has both."""
@@ -85,27 +97,30 @@ class RunData:
         return difference(own, others, self.run.summary["direction"])
 
     @property
-    def training_examples(self) -> dict[DeviceId, int]:
+    def training_examples(self) -> list[int]:
         """The number of training examples of each device."""
-        return {datum["device"]: datum["examples"] for datum in self.devices if datum["split"] == "train"}
+        return examples_in(self.run.devices, "train")
 
 
 def read_run(run: RunFolder) -> RunData:
     """Return the data of a finished run."""
-    lines = training_rounds(run)
+    seen, unseen = (sample_among(ids_in([table])) for table in (run.devices, run.unseen))
+    onboarding = (line for line in run.onboarding() if line["work"] != "evaluate")
     data = RunData(
         run=run,
         models=evaluated_models(run),
-        rounds=[_round(number, line) for number, line in enumerate(lines, start=1)],
-        visits=visits_of([*lines, *(line for line in run.onboarding() if line["work"] != "evaluate")]),
+        sample=seen,
+        rounds=[_round(number, line) for number, line in enumerate(training_rounds(run), start=1)],
+        visits=[*visits_of(training_rounds(run), seen), *visits_of(onboarding, unseen)],
     )
-    changes = {seen: ranked(_changes(data, seen=seen), data.split) for seen in (True, False)}
-    return replace(data, devices=changes[True], unseen=changes[False])
+    changes = _changes(data, seen, seen=True), _changes(data, unseen, seen=False)
+    devices, others = (ranked(own, data.split) for own in changes)
+    return replace(data, devices=devices, unseen=others)
 
 
-def training_rounds(run: RunFolder) -> list[Mapping[str, Any]]:
-    """Return the lines of `rounds.jsonl` that are not evaluations."""
-    return [line for line in run.rounds() if line["work"] != "evaluate"]
+def training_rounds(run: RunFolder) -> Iterator[Mapping[str, Any]]:
+    """Yield the lines of `rounds.jsonl` that are not evaluations."""
+    return (line for line in run.rounds() if line["work"] != "evaluate")
 
 
 def _round(number: int, line: Mapping[str, Any]) -> Datum:
@@ -123,29 +138,30 @@ def _round(number: int, line: Mapping[str, Any]) -> Datum:
     }
 
 
-def visits_of(lines: Iterable[Mapping[str, Any]]) -> list[Datum]:
-    """Return how often each device was asked to train in each stage, and how often it replied."""
+def visits_of(lines: Iterable[Mapping[str, Any]], sample: Sample = ALL) -> list[Datum]:
+    """Return how often each drawn device was asked to train in each stage, and how often it replied."""
     found: dict[tuple[DeviceId, str], Datum] = {}
     for line in lines:
         stage = ACTIVITIES[Stage(line["stage"])]
-        for device in line["asked"]:
-            new = {"device": device, "stage": stage, "asked": 0, "replied": 0, "failed": None}
+        heard = frozenset(line["heard"])
+        for device in filter(sample.__contains__, line["asked"]):
+            new = {"device": shown_id(device), "stage": stage, "asked": 0, "replied": 0, "failed": None}
             visits = found.setdefault((device, stage), new)
             visits["asked"] += 1
-            visits["replied"] += device in line["heard"]
+            visits["replied"] += device in heard
             visits["failed"] = line["failed"].get(device, visits["failed"])
     return list(found.values())
 
 
-def _changes(data: RunData, *, seen: bool) -> Iterable[Datum]:
-    """Yield a datum for each model, device and split, with the change from the pretrained model."""
-    before = _measurements(data.first, seen=seen) if data.first else {}
+def _changes(data: RunData, sample: Sample, *, seen: bool) -> Iterable[Datum]:
+    """Yield a datum for each model, drawn device and split, with the change from the pretrained model."""
+    before = _measurements(data.first, sample, seen=seen) if data.first else {}
     for model in data.models:
-        rows = _measurements(model, seen=seen)
+        rows = _measurements(model, sample, seen=seen)
         for (device, split), row in rows.items():
             start = before.get((device, split)) if model is not data.first else None
             yield {
-                "device": device,
+                "device": shown_id(device),
                 "model": model.title,
                 "method": model.title,
                 "split": split,
@@ -157,10 +173,15 @@ def _changes(data: RunData, *, seen: bool) -> Iterable[Datum]:
             }
 
 
-def _measurements(model: EvaluatedModel, *, seen: bool = True) -> dict[Place, Datum]:
-    """Return the rows of `devices.parquet` for a model, by device and split."""
-    rows = (model.run.devices if seen else model.run.unseen).to_pylist()
-    return {(row["device"], row["split"]): row for row in rows if row["stage"] == model.stage}
+def _measurements(model: EvaluatedModel, sample: Sample, *, seen: bool) -> dict[Place, Datum]:
+    """Return the rows of `devices.parquet` for a model on the drawn devices, by device and split."""
+    rows = rows_of(sample.rows_of(_rows(model, seen=seen)))
+    return {(row["device"], row["split"]): row for row in rows}
+
+
+def _rows(model: EvaluatedModel, *, seen: bool) -> Table:
+    """Return the rows of `devices.parquet` for a model."""
+    return rows_where(model.run.devices if seen else model.run.unseen, "stage", value=str(model.stage))
 
 
 def _change(row: Datum, before: Datum | None, sign: float) -> float | None:

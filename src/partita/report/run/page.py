@@ -9,7 +9,7 @@ from partita.report.charts import devices as device_charts
 from partita.report.charts import training as training_charts
 from partita.report.charts.chart import Legend
 from partita.report.curve_sections import CurveSections, run_curves
-from partita.report.differences import counted
+from partita.report.differences import counted, quantiles_text
 from partita.report.figures import Data, Datum
 from partita.report.forest_section import Line, forest_row, forest_section
 from partita.report.models import all_models
@@ -24,6 +24,7 @@ from partita.report.sections import (
     reproduction,
     scatter_section,
     setup_line,
+    sizes_of,
 )
 from partita.report.tables.commands import bytes_text, models_table
 from partita.report.tables.entries import Entry, Rounded
@@ -64,17 +65,18 @@ class _RunPage:
 
     def page(self) -> Page:
         """Return the page."""
-        run, answer = self.data.run, RunAnswer(self.data, self._metric)
+        run, answer, sample = self.data.run, RunAnswer(self.data, self._metric), self.data.sample
         return Page(
             title=run.values["name"],
             setup=setup_line([run]),
             answer=answer.sentence(),
-            details=list(answer.details()),
+            details=[*answer.details(), *filter(None, [sample.explanation])],
             sections=list(self._sections()),
             data=self._data_sets(),
             metric=self._metric,
             change=self._change,
             split=self.data.split,
+            sample=sample.explanation,
             facts=self._facts(),
             config=run.config_text,
         )
@@ -103,12 +105,11 @@ class _RunPage:
         return [model.title for model in self.data.changed]
 
     def _data_sets(self) -> Data:
-        examples = self.data.training_examples.items()
         return {
             "devices": self.data.devices,
             "rounds": self._updates(),
             "models": self._means(),
-            "sizes": [{"device": device, "examples": count} for device, count in examples],
+            "sizes": sizes_of(self.data.training_examples),
             "visits": self.data.visits,
             **self._curves.data,
             **({"unseen": self.data.unseen} if self.data.unseen else {}),
@@ -131,7 +132,7 @@ class _RunPage:
             if self.data.run.summary.get("failed"):
                 reason = "Personalization failed: there is no change to draw."
             yield Section(title="Personalization", paragraphs=[reason])
-        yield examples_section(list(self.data.training_examples.values()))
+        yield examples_section(self.data.training_examples)
         yield self._costs()
 
     def _forest(self) -> Section:
@@ -202,18 +203,26 @@ class _RunPage:
         legend = Legend(models=self._titles, shown=self._titles)
         scatter = device_charts.scatter(self._change, self._scatter_caption(), legend)
         yield scatter_section(self.data.devices, scatter)
-        yield distribution_section(self.data.devices, self._change, legend)
-        caption = f"The change of every device on the {self.data.split} split, lowest first."
+        note = self.data.sample.note
+        yield distribution_section(self.data.devices, self._change, legend, f"{note}{self._quantiles()}")
+        caption = f"The change of every device on the {self.data.split} split, lowest first.{note}"
         yield chart_section(device_charts.sorted_changes(self._change, caption, legend, has_band=False))
 
     def _scatter_caption(self) -> str:
-        title = self.data.last.title if self.data.last else self._titles[-1]
-        known = [d for d in self.data.devices if d["model"] == title and d["rank"] is not None]
-        better = sum(datum["change"] > 0 for datum in known)
+        model = self.data.last or self.data.changed[-1]
+        changes = self.data.changes_of(model)
+        better = int((changes > 0).sum())
         return (
             "Each point is one device under one model: its change by its number of training examples. "
-            f"On the {self.data.split} split, {title} improves {better} of {counted(len(known), 'device')}."
+            f"On the {self.data.split} split, {model.title} improves {better} of "
+            f"{counted(len(changes), 'device')}.{self.data.sample.note}"
         )
+
+    def _quantiles(self) -> str:
+        """Return the spread of changes over all devices, if only some of them are drawn."""
+        if self.data.sample.devices is None:
+            return ""
+        return quantiles_text({model.title: self.data.changes_of(model) for model in self.data.changed})
 
     @property
     def _line(self) -> Line | None:

@@ -12,6 +12,7 @@ from partita.report.differences import Difference, difference
 from partita.report.figures import Datum
 from partita.report.forest_section import Line, forest_row, forest_section
 from partita.report.page import Page, Section
+from partita.report.sample import Sample, sample_among
 from partita.report.sections import change_of
 from partita.report.side_by_side.answer import SideBySideAnswer
 from partita.report.side_by_side.comparable import better, check_same, other_data
@@ -22,6 +23,7 @@ from partita.report.tables.entries import Entry, Interval, Rounded
 from partita.report.tables.means import mean_std
 from partita.report.tables.models import interval_notes
 from partita.report.tables.table import Table
+from partita.shown import shown_id
 
 _EXPLANATION = (
     "Weighted means over a model's own devices, averaged over its own seeds, ± their standard deviation. "
@@ -56,16 +58,22 @@ class _SideBySide:
         return Page(
             title=_listed([source.name for source in self._sources]),
             answer=answer.sentence(),
-            details=list(answer.details()),
+            details=[*answer.details(), *filter(None, [self._sample.explanation])],
             sections=[*self._settings(), self._chart(), self._table()],
             data={"devices": list(self._devices()), "models": self._data},
             metric=f"{self._metric}{self._over_seeds}",
             change=change_of(first.metric, first.direction),
             split=first.split,
             listed=self._listed_models(),
+            sample=self._sample.explanation,
             facts=self._facts(),
             config="\n".join(f"# {source.name}\n\n{source.folder.config_text}" for source in self._sources),
         )
+
+    @cached_property
+    def _sample(self) -> Sample:
+        """The devices in the table of devices."""
+        return sample_among(device for source in self._sources for device in source.devices)
 
     @property
     def _sources(self) -> Sequence[Source]:
@@ -169,9 +177,9 @@ class _SideBySide:
         """Yield the metric of every model on every device, the reference first."""
         for each in sorted(self.ranking.all, key=lambda each: each.model is not self._first.reference):
             is_other = not self.ranking.is_comparable(each.source)
-            for device in sorted(each.model.devices):
+            for device in sorted(filter(self._sample.__contains__, each.model.devices)):
                 yield {
-                    "device": f"{each.source.name}: {device}" if is_other else device,
+                    "device": f"{each.source.name}: {shown_id(device)}" if is_other else shown_id(device),
                     "model": each.name,
                     "split": self._first.split,
                     "examples": each.source.examples.get(device),

@@ -10,6 +10,7 @@ from typing import Any
 from partita.config.changes import dotted
 from partita.config.overrides import KEYS, TABLE
 from partita.config.reading import to_values
+from partita.data.arrow import rows_where, tuples_of
 from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage
 from partita.report.differences import MetricsBySeed
@@ -18,6 +19,7 @@ from partita.report.run.data import training_rounds
 from partita.report.tables.models import models_of
 from partita.runs.folder import RunFolder
 from partita.runs.warnings import warnings_of
+from partita.shown import shown
 from partita.studies.cells import base_of
 from partita.studies.comparison import Comparison, reopen
 from partita.studies.folders import check_finished, is_comparison
@@ -47,7 +49,7 @@ class SourceModel:
     @property
     def name(self) -> str:
         """The title with the personal part."""
-        return f"{self.title} ({self.part})" if self.part else self.title
+        return shown(f"{self.title} ({self.part})" if self.part else self.title)
 
     @property
     def devices(self) -> frozenset[DeviceId]:
@@ -105,7 +107,10 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     if twice := [folder for folder in folders if places.count(folder.resolve()) > 1]:
         raise ConfigError(f"`{twice[0]}` is given twice: give each run or comparison once.")
     last = [place.name for place in places]
-    return [str(folder) if last.count(name) > 1 else name for folder, name in zip(folders, last, strict=True)]
+    return [
+        shown(str(folder) if last.count(name) > 1 else name)
+        for folder, name in zip(folders, last, strict=True)
+    ]
 
 
 def read_source(folder: Path, name: str) -> Source:
@@ -145,10 +150,13 @@ def _run(run: RunFolder, name: str) -> Source:
 
 
 def _metrics(model: EvaluatedModel) -> DeviceMetrics:
-    rows = model.run.devices.select(["stage", "device", "split", "metric", "weight"]).to_pylist()
+    rows = tuples_of(model.run.devices, "stage", "split", "device", "metric", "weight")
     place = model.stage, model.run.summary.get("split", "test")
-    own = [row for row in rows if (row["stage"], row["split"]) == place and row["metric"] is not None]
-    return {row["device"]: (row["metric"], row["weight"]) for row in own}
+    return {
+        device: (metric, weight)
+        for stage, split, device, metric, weight in rows
+        if (stage, split) == place and metric is not None
+    }
 
 
 def _model_of(run: RunFolder, model: EvaluatedModel, metrics: DeviceMetrics) -> SourceModel:
@@ -225,6 +233,5 @@ def _data_of(run: RunFolder) -> dict[str, Any]:
 def _examples(runs: Iterable[RunFolder]) -> dict[DeviceId, int]:
     found: dict[DeviceId, int] = {}
     for run in runs:
-        rows = run.devices.select(["device", "split", "examples"]).to_pylist()
-        found |= {row["device"]: row["examples"] for row in rows if row["split"] == "train"}
+        found.update(tuples_of(rows_where(run.devices, "split", value="train"), "device", "examples"))
     return found

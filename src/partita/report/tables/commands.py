@@ -10,6 +10,7 @@ from rich.markup import escape
 from partita.report.differences import counted
 from partita.report.tables.entries import Entry, MeanStd, Rounded
 from partita.report.tables.table import Table
+from partita.shown import shown
 from partita.studies.forecast import Forecast
 from partita.studies.trials import Tuned
 from partita.training.evaluation import Summary
@@ -128,16 +129,18 @@ def _time(seconds: float) -> str:
 
 def costs_table(model: str, devices: int, partitions: Mapping[str, Mapping[str, Any]]) -> rich_table.Table:
     """Return the costs of each partition of a model, for the terminal."""
-    table = rich_table.Table(title=escape(f"Partitions of {model} ({devices:,} devices)"), box=SIMPLE_HEAD)
+    table = rich_table.Table(
+        title=escape(shown(f"Partitions of {model} ({devices:,} devices)")), box=SIMPLE_HEAD
+    )
     table.add_column("partition", no_wrap=True)
     parts = ("personal", "shared", "frozen")
-    shown = [p for p in parts if p != "frozen" or any(costs.get(p) for costs in partitions.values())]
+    known = [p for p in parts if p != "frozen" or any(costs.get(p) for costs in partitions.values())]
     sizes = {"up_bytes": "up", "down_bytes": "down", "disk_bytes": "on disk", "memory_bytes": "memory"}
-    for column in (*shown, *sizes.values()):
+    for column in (*known, *sizes.values()):
         table.add_column(column, justify="right", no_wrap=True)
     for name, costs in partitions.items():
-        counts = [_range(costs, part, "{:,}".format) for part in shown]
-        table.add_row(escape(name), *counts, *(_range(costs, key, bytes_text) for key in sizes))
+        counts = [_range(costs, part, "{:,}".format) for part in known]
+        table.add_row(escape(shown(name)), *counts, *(_range(costs, key, bytes_text) for key in sizes))
     return table
 
 

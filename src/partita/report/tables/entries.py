@@ -1,9 +1,11 @@
-"""The entries of tables: numbers with what belongs to them, as plain text and in LaTeX."""
+"""The entries of tables: numbers with what belongs to them, as plain text, in Markdown and in LaTeX."""
 
 import math
 from dataclasses import dataclass
 
 from partita.report.differences import Difference, mean_text, signed
+from partita.report.tables.escaping import citation_key, latex_text, markdown_text
+from partita.shown import shown
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,8 @@ def plain(entry: Entry) -> str:
     match entry:
         case None:
             return "-"
-        case str():
-            return entry
-        case Cited(text):
-            return text
+        case str() | Cited():
+            return shown(entry if isinstance(entry, str) else entry.text)
         case MeanStd(mean, std, is_best):
             deviation = "" if std is None else f" ± {_number(std)}"
             return f"{_number(mean)}{deviation}{' *' if is_best else ''}"
@@ -121,15 +121,20 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
+def markdown(entry: Entry) -> str:
+    """Return an entry in Markdown."""
+    return markdown_text(plain(entry)) if isinstance(entry, str | Cited) else plain(entry)
+
+
 def latex(entry: Entry) -> str:
     """Return an entry in LaTeX."""
     match entry:
         case None:
             return "--"
         case str():
-            return escaped(entry)
+            return latex_text(entry)
         case Cited(text, paper):
-            return escaped(text) + (rf"~\cite{{{paper}}}" if paper else "")
+            return latex_text(text) + (rf"~\cite{{{key}}}" if (key := citation_key(paper)) else "")
         case MeanStd(mean, std, is_best):
             inner = _number(mean) + ("" if std is None else rf" \pm {_number(std)}")
             return rf"$\mathbf{{{inner}}}$" if is_best else f"${inner}$"
@@ -142,25 +147,5 @@ def latex(entry: Entry) -> str:
         case Rounded(value):
             return f"${_rounded(value).replace(',', '')}$"
         case Share() | Reached():
-            return escaped(plain(entry))
+            return latex_text(plain(entry))
     return f"${_number(entry)}$".replace(",", "{,}")
-
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
-
-
-def escaped(text: str) -> str:
-    r"""Return a text with the characters escaped that are special in LaTeX.
-
-    >>> print(escaped("95 %"))
-    95 \%
-    """
-    return "".join(_SPECIAL.get(character, character) for character in text)

@@ -4,7 +4,7 @@ import csv
 import html
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from partita.report.tables.entries import (
     Rounded,
     Share,
     Signed,
-    escaped,
     latex,
+    markdown,
     plain,
 )
+from partita.report.tables.escaping import csv_text, latex_text, markdown_text
+from partita.shown import shown
 
 _WIDTH = 100
 """Characters of a line in the terminal beyond which headings and names take several lines."""
@@ -89,17 +91,18 @@ def write_tables(tables: Sequence[Table], folder: Path) -> None:
 def to_terminal(table: Table) -> rich_table.Table:
     """Return the table for a terminal; in a wide one, long headings and names take several lines."""
     table = visible(table)
-    shown = rich_table.Table(title=escape(table.title), box=SIMPLE_HEAD)
+    printed = rich_table.Table(title=escape(shown(table.title)), box=SIMPLE_HEAD)
+    columns = list(map(shown, table.columns))
     texts = [[plain(entry) for entry in row] for row in table.rows]
-    widths = [max([_HEADING, *(len(row[place]) for row in texts)]) for place in range(len(table.columns))]
-    whole = [max(len(column), width) + 3 for column, width in zip(table.columns, widths, strict=True)]
+    widths = [max([_HEADING, *(len(row[place]) for row in texts)]) for place in range(len(columns))]
+    whole = [max(len(column), width) + 3 for column, width in zip(columns, widths, strict=True)]
     is_wide = sum(whole) > _WIDTH
-    for column, width, is_text in zip(table.columns, widths, text_columns(table), strict=True):
+    for column, width, is_text in zip(columns, widths, text_columns(table), strict=True):
         heading = _wrapped(column, width) if is_wide else column
-        shown.add_column(escape(heading), justify="left" if is_text else "right")
+        printed.add_column(escape(heading), justify="left" if is_text else "right")
     for first, *others in texts:
-        shown.add_row(*map(escape, [_wrapped(first, _FIRST) if is_wide else first, *others]))
-    return shown
+        printed.add_row(*map(escape, [_wrapped(first, _FIRST) if is_wide else first, *others]))
+    return printed
 
 
 def _wrapped(text: str, width: int) -> str:
@@ -118,9 +121,13 @@ def _json_value(entry: Entry) -> str | float | Mapping[str, Any] | None:
 
 
 def to_csv(table: Table) -> str:
-    """Return the table as CSV: every number in full, each field of an entry in a column of its own."""
+    """Return the table as CSV: every number in full, each field of an entry in a column of its own.
+
+    A text that a spreadsheet would run as a formula begins with an apostrophe.
+    """
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows([csv_columns(table), *csv_rows(table)])
+    rows = [[csv_text(cell) if isinstance(cell, str) else cell for cell in row] for row in csv_rows(table)]
+    csv.writer(written, lineterminator="\n").writerows([map(csv_text, csv_columns(table)), *rows])
     return written.getvalue()
 
 
@@ -170,9 +177,10 @@ def to_markdown(table: Table) -> str:
     """Return the table in Markdown, with its title and notes."""
     table = visible(table)
     rule = ["---" if is_text else "--:" for is_text in text_columns(table)]
-    rows = [[plain(entry).replace("|", "\\|") for entry in row] for row in (table.columns, *table.rows)]
+    rows = [list(map(markdown, row)) for row in (table.columns, *table.rows)]
     lines = [f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])]
-    return "\n".join([f"**{table.title}**", "", *lines, *(f"\n{note}" for note in table.notes)]) + "\n"
+    notes = [f"\n{markdown_text(note)}" for note in table.notes]
+    return "\n".join([f"**{markdown_text(table.title)}**", "", *lines, *notes]) + "\n"
 
 
 def to_html(table: Table) -> str:
@@ -188,9 +196,9 @@ def to_html(table: Table) -> str:
         )
 
     rows = "".join(f"<tr>{line(row, 'td')}</tr>" for row in table.rows)
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in table.notes)
+    notes = "".join(f"<p>{html.escape(shown(note))}</p>" for note in table.notes)
     return (
-        f'<table><caption style="text-align: left">{html.escape(table.title)}</caption>'
+        f'<table><caption style="text-align: left">{html.escape(shown(table.title))}</caption>'
         f"<thead><tr>{line(table.columns, 'th')}</tr></thead><tbody>{rows}</tbody></table>"
         + (f"<details><summary>Notes</summary>{notes}</details>" if notes else "")
     )
@@ -200,16 +208,16 @@ def to_latex(table: Table) -> str:
     """Return the table in LaTeX, for the package booktabs."""
     table = visible(table)
     alignment = "".join("l" if is_text else "r" for is_text in text_columns(table))
-    lines = [" & ".join(map(latex, row)) + r" \\" for row in table.rows]
-    notes = [r"\par\smallskip\footnotesize " + escaped(note) for note in table.notes]
+    lines = [_latex_row(map(latex, row)) for row in table.rows]
+    notes = [r"\par\smallskip\footnotesize " + latex_text(note) for note in table.notes]
     return "\n".join([
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{escaped(table.title)}}}",
+        rf"\caption{{{latex_text(table.title)}}}",
         rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
-        " & ".join(map(escaped, table.columns)) + r" \\",
+        _latex_row(map(latex_text, table.columns)),
         r"\midrule",
         *lines,
         r"\bottomrule",
@@ -218,6 +226,12 @@ def to_latex(table: Table) -> str:
         r"\end{table}",
         "",
     ])  # fmt: skip
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    """Return a row; what follows the row or the rule above must not look like an option of theirs."""
+    row = " & ".join(cells) + r" \\"
+    return "{}" + row if row.startswith(("[", "*")) else row
 
 
 def text_columns(table: Table) -> list[bool]:

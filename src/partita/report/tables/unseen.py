@@ -44,7 +44,7 @@ def run_unseen_table(run: RunFolder) -> Table:
         columns=["model", "seen", "unseen", "gap", "seen devices", "unseen devices"],
         rows=rows,
         notes=[
-            *(_GAP, *few_unseen(len({*run.unseen["device"].to_pylist()}))),
+            *(_GAP, *few_unseen(len(run.unseen["device"].unique()))),
             *(note for model, own in found for note in _failed(model, own)),
         ],
     )
