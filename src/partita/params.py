@@ -235,8 +235,10 @@ class WeightedMean:
 
     def _check(self, device: str, change: Params, weight: int) -> None:
         """Check that a change has a weight, and the names and shapes of the shared part."""
-        if weight < 1:
-            raise ValueError(f"The weight of device {device!r} must be at least 1, got {weight}.")
+        if type(weight) is not int or weight < 1:
+            raise ValueError(
+                f"The weight of device {device!r} must be a whole number, at least 1, got {weight!r}."
+            )
         if shapes_of(change) == self._shapes:
             return
         if change.keys() != self.like.keys():

@@ -361,6 +361,17 @@ def test_a_device_without_training_examples_fails() -> None:
     assert answer == Failure(device="d0", reason="The device has no training examples.")
 
 
+def test_a_loss_of_an_own_method_that_is_not_finite_is_a_failure() -> None:
+    def local(**_: Any) -> Any:
+        return lambda model, partition, batches, loss: [1.0, float("nan")]
+
+    setting = Setting(affine_task(), Method(local=local), personal="offset")
+
+    answer = setting.visitor(setting.order(UPDATE))
+
+    assert answer == Failure(device="d0", reason="The loss became nan in step 2.")
+
+
 def test_an_error_in_the_users_code_is_raised_with_the_device() -> None:
     def broken(model: nn.Module, batch: Any) -> Tensor:
         raise KeyError("weights")

@@ -5,6 +5,7 @@ the shared part, a weight and metrics; it has no field in which v could leave.
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from statistics import fmean
@@ -289,7 +290,14 @@ def _reply(order: Order, weight: int, measures: Measures, change: Params | None 
 
 
 def _training_measures(examples: Examples, losses: list[float]) -> Measures:
-    """Return the mean loss over all steps, and that of the first step, before the model has moved."""
+    """Return the mean loss over all steps, and that of the first step, before the model has moved.
+
+    Raises:
+        Diverged: a loss that a method of one's own returns is not finite.
+    """
+    for step, loss in enumerate(losses, start=1):
+        if not math.isfinite(loss):
+            raise Diverged(f"The loss became {loss} in step {step}.")
     means = {"loss": fmean(losses), "start_loss": losses[0]} if losses else {"loss": None, "start_loss": None}
     return {"examples": len(examples), **means}
 

@@ -3,8 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from partita.params import Aggregation, Params, WeightedMean, change_in_bytes, size_in_bytes
@@ -44,7 +45,7 @@ class Outcome:
 
     def mean(self, name: str) -> float | None:
         """Return the weighted mean of a measure of training, such as `loss`; the same in any order."""
-        measured = [(r.weight, r.metrics["train"].get(name)) for r in self.replies.values()]
+        measured = [(r.weight, r.metrics.get("train", {}).get(name)) for r in self.replies.values()]
         values = [(weight, value) for weight, value in measured if isinstance(value, float)]
         total = sum(weight for weight, _ in values)
         return math.fsum(weight * value for weight, value in values) / total if total else None
@@ -102,18 +103,24 @@ class Server:
 def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None = None) -> Outcome:
     """Send orders and return the replies; changes go into `mean`, and without it there must be none.
 
-    A change that cannot be added (not finite, too large, the wrong names) is a failure of its device.
+    A reply that cannot be used is a failure of its device: a change that is not finite, too large or of other
+    names, shapes or types than the shared part, a weight that is not a positive whole number, or metrics that
+    are not finite. So is a device without an answer.
 
     Raises:
-        ValueError: the executor's own sums do not fit, or do not match the replies.
+        ValueError: the executor's own sums do not fit, or its answers do not match the orders.
     """
     outcome = Outcome(asked=[order.device for order in orders])
     outcome.bytes_down = _bytes_down(orders)
     counted: list[DeviceId] = []
+    unanswered = set(outcome.asked)
     for answer in executor.ask(orders):
         if isinstance(answer, Tally):
             counted += _merge(answer, mean)
             continue
+        if answer.device not in unanswered:
+            raise ValueError(f"The executor has an answer of {answer.device!r} too many: it was not asked.")
+        unanswered.remove(answer.device)
         if isinstance(answer, Failure):
             outcome.failed[answer.device] = answer.reason
             continue
@@ -122,15 +129,18 @@ def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None =
         except ValueError as error:
             outcome.failed[answer.device] = str(error)
         else:
-            outcome.replies[answer.device] = Reply(
-                device=answer.device, weight=answer.weight, change=None, metrics=answer.metrics
-            )
+            outcome.replies[answer.device] = replace(answer, change=None)
     if mean is not None:
         _check_counted(outcome, counted)
         outcome.bytes_up = len(outcome.replies) * change_in_bytes(mean.like)
-    places = {device: place for place, device in enumerate(outcome.asked)}
-    outcome.failed = dict(sorted(outcome.failed.items(), key=lambda failure: places[failure[0]]))
+    outcome.failed = _failed(outcome)
     return outcome
+
+
+def _failed(outcome: Outcome) -> dict[DeviceId, str]:
+    """Return the reason of each device that failed, in the order of `asked`, with those without an answer."""
+    reasons = {device: outcome.failed.get(device, "There was no answer.") for device in outcome.asked}
+    return {device: reason for device, reason in reasons.items() if device not in outcome.replies}
 
 
 def _bytes_down(orders: Sequence[Order]) -> int:
@@ -149,13 +159,40 @@ def _merge(tally: Tally, mean: WeightedMean | None) -> Sequence[DeviceId]:
 
 
 def _count(reply: Reply, mean: WeightedMean | None) -> list[DeviceId]:
-    """Add the change of a reply to the mean, in place, and return its device; none where it has no change."""
+    """Add the change of a reply to the mean, in place, and return its device; none where it has no change.
+
+    Raises:
+        ValueError: the reply cannot be used.
+    """
+    _check_metrics(reply)
     if reply.change is None:
         return []
     if mean is None:
         raise ValueError("The reply has tensors, but the order did not ask for any.")
+    _check_types(reply.change, mean.like)
     mean.add(reply.device, reply.change, reply.weight)
     return [reply.device]
+
+
+def _check_metrics(reply: Reply) -> None:
+    for split, measures in reply.metrics.items():
+        for name, value in measures.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"`{name}` of the split `{split}` must be finite, got {value}.")
+
+
+def _check_types(change: Params, like: Params) -> None:
+    """Raise if a floating-point tensor changes by another type of number, or an integer one by no int64."""
+    for name, tensor in change.items():
+        if name in like:
+            is_right = tensor.is_floating_point() if like[name].is_floating_point() else _is_int64(tensor)
+            if not is_right:
+                wanted = "a floating-point type" if like[name].is_floating_point() else "int64"
+                raise ValueError(f"The change of `{name}` must have {wanted}, got {tensor.dtype}.")
+
+
+def _is_int64(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.int64
 
 
 def _check_counted(outcome: Outcome, counted: Sequence[DeviceId]) -> None:
