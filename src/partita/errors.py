@@ -18,6 +18,10 @@ class RunFailed(Exception):
     """The run cannot continue."""
 
 
+class TooManyFailed(RunFailed):
+    """More devices failed in training than the run allows; it can be resumed."""
+
+
 class RankLost(BaseException):
     """Another rank of this run is gone: its process has ended, or its machine is silent.
 

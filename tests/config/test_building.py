@@ -126,6 +126,7 @@ def test_schedules_and_optimizers_are_named() -> None:
         ),
         ({"pretrain": {"rounds": -1}}, "[pretrain] `rounds` must be 0 or above, got -1."),
         ({"pretrain": {"devices_per_round": 15}}, "at most the number of devices, 14, got 15."),
+        ({"max_failed": 1.5}, "`max_failed` must be from 0 to 1, got 1.5."),
         ({"pretrain": {"devices_per_round": 0}}, "[pretrain] `devices_per_round` must be at least 1, got 0."),
         ({"pretrain": {"schedule": "liner"}}, "got 'liner'. Did you mean `linear`?"),
         (

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ConfigError, RankLost, RunFailed
+from partita.errors import ConfigError, RankLost, RunFailed, TooManyFailed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,6 +62,8 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory") -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder.path}`.") from None
     except RankLost as error:
+        raise RunFailed(f"{error} Resume with `partita run --resume {run.folder.path}`.") from None
+    except TooManyFailed as error:
         raise RunFailed(f"{error} Resume with `partita run --resume {run.folder.path}`.") from None
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder.path), RESUMABLE])

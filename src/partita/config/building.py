@@ -123,12 +123,16 @@ def build_plan(config: Config) -> Plan:
     _check_baseline(config)
     with in_section("evaluate"):
         _check_choice(config)
-    return Plan(
-        pretrain=_training("pretrain", config.pretrain),
-        personalize=_training("personalize", config.personalize),
-        finetune=_finetuning(config.finetune),
-        evaluate=config.evaluate,
-    )
+    stages = {
+        "pretrain": _training("pretrain", config.pretrain),
+        "personalize": _training("personalize", config.personalize),
+        "finetune": _finetuning(config.finetune),
+        "evaluate": config.evaluate,
+    }
+    try:
+        return create(Plan, config, **stages)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:

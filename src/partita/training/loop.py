@@ -31,6 +31,9 @@ def run_rounds(
         turns: the rounds.
         executor: carries out the visits.
         journal: commits the rounds.
+
+    Raises:
+        TooManyFailed: more devices failed in a training round than the plan allows.
     """
     for turn in turns:
         cohort = stage.cohort(turn)
@@ -40,6 +43,8 @@ def run_rounds(
         begin = _processor_time(executor)
         outcome = ask(orders, executor, mean)
         seconds = _processor_time(executor) - begin
+        if turn.trains_shared:
+            stage.limit.check(turn, outcome)
         if mean is not None and outcome.heard:
             state = stage.server.step(state, mean.value(), heard=len(outcome.heard))
         done = Round(stage, turn, orders=orders, outcome=outcome, state=state, seconds=seconds)

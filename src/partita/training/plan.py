@@ -163,6 +163,14 @@ class Plan:
     """Training of the personal part alone."""
     evaluate: Evaluation = field(default_factory=Evaluation)
     """Evaluation, and the devices that are fine-tuned."""
+    max_failed: float = 0.5
+    """Share of devices that may fail. If more of a training round's devices fail, the run ends with an error,
+    and the round is not counted; it is judged together with the rounds before it where they have fewer than
+    20 devices. If more of a stage's devices fail, the stage has no result."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_failed <= 1:
+            raise ValueError(f"`max_failed` must be from 0 to 1, got {self.max_failed!r}.")
 
     def training(self, stage: Stage) -> Training | None:
         """Return the training rounds of a stage, None if it has none."""

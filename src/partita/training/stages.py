@@ -1,7 +1,7 @@
 """The server's side of each stage: where u starts, how the server steps, and what devices are asked to do."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from partita.server.sampling import sample_cohort
 from partita.tasks.build import build_model, split_by_stage
 from partita.tasks.task import Task
 from partita.training.evaluation import MODEL_OF
-from partita.training.failures import TrainingFailures, failures_by_stage
+from partita.training.failures import FailureLimit, TrainingFailures, failures_by_stage
 from partita.training.journal import Journal, RoundRow
 from partita.training.plan import Plan, Turn
 from partita.training.stopping import Stopping
@@ -79,6 +79,7 @@ class Stages:
             failures=self.failures(stage),
             stopping=self.stopping(stage),
             visited=self.evaluated,
+            limit=self.limit(stage),
         )
 
     def trained(self, stage: Stage, devices: Sequence[DeviceId]) -> "ServerStage":
@@ -102,6 +103,14 @@ class Stages:
         """Return the devices whose last visit failed in the committed rounds of a stage, up to its best."""
         ends: dict[str, int] = {} if best is None else {stage: best}
         return failures_by_stage(self.journal.rounds(), ends).get(stage, TrainingFailures())
+
+    def limit(self, stage: Stage) -> FailureLimit:
+        """Return how many devices may fail in a stage after its committed rounds."""
+        limit = FailureLimit(self.plan.max_failed)
+        for line in self.journal.rounds():
+            if line["stage"] == stage:
+                limit.add(line)
+        return limit
 
     def stopping(self, stage: Stage) -> Stopping:
         """Return the early stopping of a stage after its committed rounds."""
@@ -171,6 +180,8 @@ class ServerStage:
     """The devices that are fine-tuned and evaluated."""
     seen: bool = True
     """Whether training has seen them."""
+    limit: FailureLimit = field(default_factory=FailureLimit)
+    """How many devices may fail; grows in place."""
 
     @property
     def failed_models(self) -> Mapping[DeviceId, str]:
@@ -187,6 +198,7 @@ class ServerStage:
     def add(self, turn: Turn, line: RoundRow) -> None:
         """Add a round to the failures and to the early stopping, in place."""
         self.failures.add(line)
+        self.limit.add(line)
         self.stopping.add(turn, line)
 
     def at_best(self, turn: Turn) -> Turn:
