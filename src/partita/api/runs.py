@@ -44,6 +44,7 @@ def pipeline(
     accelerator: str = "auto",
     precision: Precision = "float32",
     reuse: bool | Literal["disk"] = True,
+    on_error: Literal["stop", "skip"] = "stop",
 ) -> Result:
     """Run a plan's stages and return the result.
 
@@ -63,16 +64,22 @@ def pipeline(
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
         reuse: whether what does not move is computed only once; "disk" also keeps it in the folder `out`.
+        on_error: "stop" raises an exception of the task's code; "skip" counts it as a failure of its device.
     """
     if executor is not None and (workers, timeout) != (1, 0.0):
         raise ValueError("Give `executor`, or `workers` and `timeout`, not both.")
     execution = Execution(
-        workers=workers, timeout=timeout, accelerator=accelerator, precision=precision, reuse=reuse
+        workers=workers,
+        timeout=timeout,
+        accelerator=accelerator,
+        precision=precision,
+        reuse=reuse,
+        on_error=on_error,
     )
     check_available(execution)
     own = personalization_of(partition)
     plan.check(task.devices.ids)
-    check_task(task, own, seed=seed)
+    check_task(task, own, seed=seed, skips=on_error == "skip")
     check_validation(plan, task, seed=seed)
     origin = Origin(task, own, seed)
     folder = None if out is None else RunFolder(out)
@@ -130,7 +137,7 @@ def _write_config(
     """Write what a config can say of a run that was started in Python, so that its report can be written."""
     values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
     values |= {"accelerator": execution.accelerator, "precision": execution.precision}
-    values["reuse"] = execution.reuse
+    values |= {"reuse": execution.reuse, "on_error": execution.on_error}
     replace_file(folder.config_file, tomli_w.dumps(values).encode())
 
 
@@ -152,6 +159,7 @@ def run(
     accelerator: str = "auto",
     precision: Precision = "float32",
     reuse: bool | Literal["disk"] = True,
+    on_error: Literal["stop", "skip"] = "stop",
 ) -> Result:
     """Train a split model from its initial values with one method, and return the result.
 
@@ -173,10 +181,11 @@ def run(
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
         reuse: whether what does not move is computed only once; "disk" also keeps it in the folder `out`.
+        on_error: "stop" raises an exception of the task's code; "skip" counts it as a failure of its device.
     """
     cohort = devices_per_round or min(10, len(task.devices))
     plan = Plan(personalize=Training(method=method, rounds=rounds, devices_per_round=cohort))
     where: dict[str, Any] = {"out": out, "resume": resume, "executor": executor}
     where |= {"workers": workers, "timeout": timeout, "accelerator": accelerator, "precision": precision}
-    where["reuse"] = reuse
+    where |= {"reuse": reuse, "on_error": on_error}
     return pipeline(task, partition, plan, seed=seed, watch=watch, progress=progress, **where)

@@ -7,12 +7,13 @@ import io
 import json
 import shlex
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ConfigError, RankLost, RunFailed, TooManyFailed
+from partita.errors import ConfigError, RankLost, RunFailed, TooManyFailed, explained, is_of_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,6 +69,14 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory") -> int:
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder.path), RESUMABLE])
         raise ConfigError(f"{error} Resume with `{command}`.") from error
+    except Exception as error:
+        if not (getattr(error, "__notes__", None) and is_of_device(error)):
+            raise
+        traceback.print_exception(error)
+        raise RunFailed(
+            f"{explained(error)} Resume with `partita run --resume {run.folder.path}`, and with "
+            "`on_error=skip` to count such devices as failed."
+        ) from error
     _print_run(options, run.folder)
     return 1 if run.folder.has_failed_stage else 0
 

@@ -94,7 +94,7 @@ def build(config: Config, folder: Path) -> Built:
     with own_code("The task"):
         plan.check(task.devices.ids)
         split_by_stage(task, own, seed=config.seed, pretrains=plan.training(Stage.PRETRAINED) is not None)
-        check_task(task, own, seed=config.seed)
+        check_task(task, own, seed=config.seed, skips=execution.on_error == "skip")
         check_validation(plan, task, seed=config.seed)
     with own_code("`personalize.method`"):
         _check_carried(plan, own, task, seed=config.seed)

@@ -13,6 +13,7 @@ from statistics import fmean
 import torch
 
 from partita.data.examples import Examples, Shuffled
+from partita.data.rows import BadData
 from partita.device.accelerators import accelerator_of
 from partita.device.batches import LEFT_OUT, Warn, Warnings, count_steps, draw_batches
 from partita.device.penalties import with_penalties
@@ -21,7 +22,7 @@ from partita.device.roles import Role
 from partita.device.settings import Computing
 from partita.device.store import DiskStore, Store, check_shapes
 from partita.device.workbench import Workbench, Workbenches
-from partita.errors import CannotDo, ConfigError
+from partita.errors import CannotDo, ConfigError, described, is_of_device, place_of
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
@@ -92,19 +93,24 @@ class Visitor:
             folder=folder,
         )
         self._starts: dict[str, Params] = {}
+        self._skips_errors = computing.on_error == "skip"
         self.warn: Warn = Warnings()
 
     def __call__(self, order: Order) -> Reply | Failure:
         """Carry out one order, with a seed of its own; the caller restores its random state."""
-        bench = self._workbench(order)
         try:
+            bench = self._workbench(order)
             if order.counted is not None:
                 self.store.commit(order.counted, [order.device], [order.device])
             return self._visit(bench, order)
         except (Diverged, CannotDo) as error:
             return Failure(device=order.device, reason=str(error))
         except Exception as error:
-            error.add_note(f"On device {order.device!r}, in round {order.round} of `{order.stage}`.")
+            if self._skips_errors and (isinstance(error, BadData) or is_of_device(error)):
+                self._workbenches.clear()
+                return Failure(device=order.device, reason=f"{described(error)}.")
+            where = f"in round {order.round} of `{order.stage}`{place_of(error)}"
+            error.add_note(f"On device {order.device!r}, {where}.")
             raise
 
     def _visit(self, bench: Workbench, order: Order) -> Reply:

@@ -1,0 +1,194 @@
+"""A device that fails is left out of its round, and of no other, with the same bits in every executor."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from partita import Devices, FedAlt, Finetuning, Partition, Plan, Task, Training, pipeline
+from partita.errors import CannotDo
+from partita.runs.folder import RunFolder
+from ranks import content_of, run_on_two_ranks
+from small import Affine, affine_devices, affine_task, negative_error, square_error
+
+PLAN = Plan(
+    personalize=Training(method=FedAlt(shared_lr=0.1, batch_size=4), rounds=3, devices_per_round=4),
+    finetune=Finetuning(personal_lr=0.1, batch_size=4),
+)
+FAULTY = ("d1", "d4")
+MARK = 1e6
+"""The first input of every example of a faulty device, by which code that sees no device id knows it."""
+
+
+def marked_devices() -> dict[str, Any]:
+    devices = affine_devices()
+    for device in FAULTY:
+        for inputs, _ in devices[device].values():
+            inputs[:, 0] = MARK
+    return devices
+
+
+def is_faulty(inputs: Tensor) -> bool:
+    return bool((inputs[:, 0] == MARK).any())
+
+
+class Careful(Affine):
+    """A model that raises on the examples of a faulty device, and is not itself any more after that."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if is_faulty(inputs):
+            self.slope = nn.Linear(7, 7)
+            raise RuntimeError("Out of range.")
+        return super().forward(inputs)
+
+
+class Unreadable(torch.utils.data.Dataset[Any]):
+    """Examples that cannot be read."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        raise OSError(5, "Input/output error")
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        if is_faulty(batch[0]):
+            raise error
+        return square_error(model, batch)
+
+    return loss
+
+
+def predicted(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return model(batch[0]), torch.full_like(batch[1], MARK) if is_faulty(batch[0]) else batch[1]
+
+
+def metric(predictions: Tensor, targets: Tensor) -> float:
+    if (targets == MARK).any():
+        raise ZeroDivisionError("No targets.")
+    return negative_error(predictions, targets)
+
+
+def load(device: str) -> Any:
+    if device in FAULTY:
+        raise FileNotFoundError(2, "No such file", f"{device}.csv")
+    return affine_devices()[device]
+
+
+def unreadable() -> dict[str, Any]:
+    return affine_devices() | {device: {"train": Unreadable(), "test": Unreadable()} for device in FAULTY}
+
+
+def not_finite(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return square_error(model, batch) * (float("inf") if is_faulty(batch[0]) else 1.0)
+
+
+CASES: dict[str, tuple[Callable[[], Task], str]] = {
+    "loss": (
+        lambda: affine_task(devices=marked_devices(), loss=raising(KeyError("weights"))),
+        "KeyError: 'weights' (test_faults.py, line ",
+    ),
+    "cannot do": (
+        lambda: affine_task(devices=marked_devices(), loss=raising(CannotDo("No battery."))),
+        "No battery.",
+    ),
+    "not finite": (
+        lambda: affine_task(devices=marked_devices(), loss=not_finite),
+        "The loss became inf in step 1.",
+    ),
+    "model": (
+        lambda: affine_task(devices=marked_devices(), model=Careful),
+        "RuntimeError: Out of range. (test_faults.py, line ",
+    ),
+    "data": (
+        lambda: affine_task(devices=Devices(affine_devices(), load)),
+        "FileNotFoundError: [Errno 2] No such file: ",
+    ),
+    "examples": (
+        lambda: affine_task(devices=unreadable()),
+        "OSError: [Errno 5] Input/output error (test_faults.py, line ",
+    ),
+    "metric": (
+        lambda: affine_task(devices=marked_devices(), predict=predicted, metrics={"m": metric}),
+        "ZeroDivisionError: No targets. (test_faults.py, line ",
+    ),
+}
+
+
+def offset(task: Task) -> Partition:
+    return Partition(task.model(), personal="offset")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_faulty_device_is_left_out_with_the_same_bits_in_every_executor(case: str, tmp_path: Path) -> None:
+    make, reason = CASES[case]
+    skip: dict[str, Any] = {"on_error": "skip"}
+
+    for folder, workers in (("serial", 1), ("workers", 2)):
+        task = make()
+        pipeline(task, offset(task), PLAN, out=tmp_path / folder, workers=workers, **skip)
+    task = make()
+    run_on_two_ranks(task, offset(task), PLAN, tmp_path / "ranks", **skip)
+
+    expected = content_of(tmp_path / "serial")
+    assert content_of(tmp_path / "workers") == expected
+    assert content_of(tmp_path / "ranks") == expected
+    run = RunFolder(tmp_path / "serial")
+    lines = [line for line in run.rounds() if (line["work"] == "evaluate") == (case == "metric")]
+    assert any(line["failed"] for line in lines)
+    for line in lines:
+        assert list(line["failed"]) == [device for device in line["asked"] if device in FAULTY]
+        assert line["heard"] == [device for device in line["asked"] if device not in FAULTY]
+        assert all(text.startswith(reason) for text in line["failed"].values())
+
+
+def test_a_faulty_device_does_not_change_what_the_others_learn(tmp_path: Path) -> None:
+    # All devices are asked in each round: without the faulty ones the same devices have the same seeds.
+    training = Training(method=FedAlt(shared_lr=0.1, batch_size=4), rounds=3, devices_per_round=6)
+    whole = Plan(personalize=training)
+    rest = {device: own for device, own in marked_devices().items() if device not in FAULTY}
+    fewer = Plan(personalize=replace(training, devices_per_round=4))
+
+    task = affine_task(devices=marked_devices(), model=Careful)
+    faulty = pipeline(task, offset(task), whole, out=tmp_path / "faulty", on_error="skip")
+    sound = pipeline(affine_task(devices=rest), offset(task), fewer, out=tmp_path / "sound")
+
+    assert {name: tensor.tolist() for name, tensor in faulty.shared.items()} == {
+        name: tensor.tolist() for name, tensor in sound.shared.items()
+    }
+    kept, expected = (
+        {file.name: file.read_bytes() for file in (tmp_path / name / "personal").iterdir()}
+        for name in ("faulty", "sound")
+    )
+    assert kept == expected, "the devices that failed have kept nothing"
+
+
+def test_an_exception_ends_the_run_by_default() -> None:
+    task = affine_task(devices=Devices(affine_devices(), load))
+
+    with pytest.raises(FileNotFoundError) as caught:
+        pipeline(task, offset(task), PLAN)
+
+    line = load.__code__.co_firstlineno + 2
+    assert caught.value.__notes__ == [
+        f"On device 'd1', in round 0 of `pretrained` (test_faults.py, line {line})."
+    ]
+
+
+def test_a_run_whose_first_device_is_faulty_begins(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    def load(device: str) -> Any:
+        if device == "d0":
+            raise ValueError("No such device.")
+        return affine_devices()[device]
+
+    task = affine_task(devices=Devices(affine_devices(), load))
+    result = pipeline(task, offset(task), PLAN, out=tmp_path / "run", on_error="skip")
+
+    assert "A check of the task failed on device 'd0': ValueError: No such device." in caplog.text
+    assert result.summary["stages"]["finetuned"]["devices"] == 5
