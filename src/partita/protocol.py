@@ -122,6 +122,9 @@ class Order:
     keep: str | None = None
     """Label of the best round so far, if training may stop early. The device copies its personal part under
     this label before it saves a new one."""
+    single: bool = False
+    """Whether the server needs the change of this device by itself: an executor that adds up changes must
+    leave it out of its sums and reply with it."""
 
     @property
     def label(self) -> str:

@@ -192,3 +192,71 @@ def test_a_run_whose_first_device_is_faulty_begins(caplog: pytest.LogCaptureFixt
 
     assert "A check of the task failed on device 'd0': ValueError: No such device." in caplog.text
     assert result.summary["stages"]["finetuned"]["devices"] == 5
+
+
+def over_selecting(count: int, asked: int = 3) -> Plan:
+    method = FedAlt(shared_lr=0.1, batch_size=4)
+    return Plan(
+        personalize=Training(method=method, rounds=4, devices_per_round=asked, over_select=count),
+        finetune=Finetuning(personal_lr=0.1, batch_size=4),
+    )
+
+
+def everywhere(make: Callable[[], Task], plan: Plan, folder: Path, **options: Any) -> dict[str, Any]:
+    """Run a plan with every executor, and return the content of their folders, which must be the same."""
+    for name, workers in (("serial", 1), ("workers", 3)):
+        task = make()
+        pipeline(task, offset(task), plan, out=folder / name, workers=workers, **options)
+    task = make()
+    run_on_two_ranks(task, offset(task), plan, folder / "ranks", **options)
+    content = content_of(folder / "serial")
+    assert content_of(folder / "workers") == content
+    assert content_of(folder / "ranks") == content
+    return content
+
+
+def updates(folder: Path) -> list[Any]:
+    return [line for line in RunFolder(folder).rounds() if line["work"] == "update"]
+
+
+def test_devices_that_are_not_needed_change_no_bit(tmp_path: Path) -> None:
+    plain = everywhere(affine_task, over_selecting(0), tmp_path / "plain")
+
+    spare = everywhere(affine_task, over_selecting(2), tmp_path / "spare")
+
+    del plain["rounds"], spare["rounds"]
+    assert spare == plain
+    before, after = updates(tmp_path / "plain/serial"), updates(tmp_path / "spare/serial")
+    for one, other in zip(before, after, strict=True):
+        assert other["heard"] == one["heard"] == one["asked"] == other["asked"][:3]
+        assert other["left_out"] == other["asked"][3:]
+        assert len(set(other["asked"])) == 5
+        assert other["bytes"]["up"] * 3 == one["bytes"]["up"] * 5
+
+
+def test_further_devices_take_the_place_of_those_that_fail(tmp_path: Path) -> None:
+    def make() -> Task:
+        return affine_task(devices=marked_devices(), loss=not_finite)
+
+    everywhere(make, over_selecting(2), tmp_path)
+
+    for line in updates(tmp_path / "serial"):
+        sound = [device for device in line["asked"] if device not in FAULTY]
+        assert line["heard"] == sound[:3]
+        assert line.get("left_out", []) == sound[3:]
+        assert list(line["failed"]) == [device for device in line["asked"] if device in FAULTY]
+
+
+def test_a_device_that_is_left_out_keeps_its_v(tmp_path: Path) -> None:
+    task = affine_task()
+    first = Plan(
+        personalize=Training(method=FedAlt(shared_lr=0.1), rounds=1, devices_per_round=2, over_select=4)
+    )
+
+    pipeline(task, offset(task), first, out=tmp_path / "run")
+
+    run = RunFolder(tmp_path / "run")
+    (line,) = (line for line in run.rounds() if line["work"] == "update")
+    assert len(line["left_out"]) == 4
+    assert len(list((tmp_path / "run/personal").iterdir())) == 2
+    assert run.summary["stages"]["personalized"]["devices"] == 6

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -177,6 +178,58 @@ def test_an_answer_of_a_device_that_was_not_asked_is_refused(extra: Reply | Fail
 
     with pytest.raises(ValueError, match="it was not asked"):
         ask(orders("a", shared), Silent({"first": reply("a", 1.0), "then": extra}), WeightedMean(shared))
+
+
+@pytest.mark.parametrize("arrival", list(permutations("abcde")))
+def test_the_first_successes_in_the_order_of_the_orders_count(arrival: tuple[str, ...]) -> None:
+    # Asked are c, a, d, b, e, of which 3 count: a failed, so b takes its place, and e is left out.
+    answers: dict[str, Reply | Failure] = {
+        device: reply(device, change, weight)
+        for device, change, weight in (("b", 4.0, 2), ("c", 1.0, 1), ("d", 2.0, 1), ("e", 1e9, 1))
+    }
+    answers["a"] = Failure(device="a", reason="No.")
+    shared = {"u": torch.zeros(1)}
+    asked = [replace(order, single=order.device in "be") for order in orders("cadbe", shared)]
+    mean = WeightedMean(shared)
+
+    outcome = ask(asked, Silent({device: answers[device] for device in arrival}), mean, wanted=3)
+
+    # (1 x 1 + 1 x 2 + 2 x 4) / 4
+    assert mean.value()["u"].item() == 2.75
+    assert outcome.heard == ["c", "d", "b"]
+    assert outcome.left_out == ["e"]
+    assert outcome.failed == {"a": "No."}
+    assert outcome.mean("loss") == 2.75
+    assert (outcome.bytes_down, outcome.bytes_up) == (20, 16)
+
+
+def test_a_further_device_that_cannot_be_used_is_replaced_too() -> None:
+    answers: dict[str, Reply | Failure] = {
+        "a": replace(reply("a", 1.0), change=None),
+        "b": reply("b", float("nan")),
+        "c": replace(reply("c", 1.0), change=None),
+        "d": reply("d", 4.0),
+    }
+    shared = {"u": torch.zeros(1)}
+    asked = [replace(order, single=order.device != "a") for order in orders("abcd", shared)]
+    mean = WeightedMean(shared)
+
+    outcome = ask(asked, Scripted(answers), mean, wanted=1)
+
+    assert mean.value()["u"].item() == 4.0
+    assert outcome.heard == ["d"]
+    assert list(outcome.failed) == ["a", "b", "c"]
+
+
+def test_changes_that_the_server_needs_singly_must_not_be_added_up() -> None:
+    shared = {"u": torch.zeros(1)}
+    asked = [replace(order, single=True) for order in orders("ab", shared)]
+    whole = {device: reply(device, 1.0) for device in "ab"}
+    sums = tally(*whole.values(), shared=shared)
+    without: dict[str, Any] = {device: replace(each, change=None) for device, each in whole.items()}
+
+    with pytest.raises(ValueError, match="ask for singly"):
+        ask(asked, Scripted(without, sums), WeightedMean(shared))
 
 
 def test_a_round_without_replies_changes_nothing() -> None:

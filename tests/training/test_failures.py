@@ -231,6 +231,14 @@ def test_a_later_visit_that_succeeds_makes_up_for_one_that_failed() -> None:
     assert found.asked == 3
 
 
+def test_a_device_that_was_left_out_was_not_trained() -> None:
+    line = {"stage": "pretrained", "work": "update", "heard": ["a"], "failed": {"b": "No."}}
+
+    found = failures_by_stage([{**line, "asked": ["a", "b", "c"], "left_out": ["c"]}])["pretrained"]
+
+    assert (found.asked, found.reasons) == (2, {"b": "No."})
+
+
 def test_fine_tuning_counts_each_block_of_devices() -> None:
     line = {"stage": "finetuned", "work": "finetune", "failed": {}}
 

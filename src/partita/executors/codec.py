@@ -25,6 +25,7 @@ def order_values(order: Order) -> dict[str, Any]:
         "start": {"digest": order.start.digest, "frozen": order.start.frozen},
         "counted": order.counted,
         "keep": order.keep,
+        "single": order.single,
     }
 
 
@@ -39,6 +40,7 @@ def order_of(values: Values, shared: Params, start: Start) -> Order:
         start=replace(start, **values["start"]),
         counted=values["counted"],
         keep=values["keep"],
+        single=values["single"],
     )
 
 

@@ -143,7 +143,7 @@ class Dispatch:
         elif "totals" in message.values:
             yield from self._counted(worker, message.values)
         elif "seconds" in message.values:
-            yield from self._answered(worker, message.values)
+            yield from self._answered(worker, {**message.values, **message.tensors})
         else:
             self._replay(message.values)
 

@@ -120,6 +120,8 @@ class Rank:
         report = self._visits.carry_out(order)
         has_replied = "answer" in report and isinstance(answer_of(report["answer"]), Reply)
         tensors = {"personal": saved} if has_replied and (saved := self._parcel.saved) is not None else {}
+        if change := report.pop("change", None):
+            tensors["change"] = change
         self._send({"kind": "report", "preserves": self._parcel.preserves, **report}, tensors)
 
     def _close(self) -> None:

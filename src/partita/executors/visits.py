@@ -46,7 +46,10 @@ class Visits:
         return visitor
 
     def carry_out(self, order: Order) -> dict[str, Any]:
-        """Visit a device and return, as JSON values, everything that `Reports` must know of it."""
+        """Visit a device and return, as JSON values, everything that `Reports` must know of it.
+
+        A change that is not to be added up is in it as `change`, in tensors.
+        """
         self._warnings.clear()
         begin = time.process_time()
         with self._skipped.collected() as rows:
@@ -71,6 +74,8 @@ class Visits:
     def _outcome(self, order: Order) -> dict[str, Any]:
         """Return the answer to an order as values, and whether its change is in the sum."""
         answer, is_summed = self.visitor(order), False
+        if isinstance(answer, Reply) and order.single:
+            return {"answer": answer_values(answer), "summed": False, "change": answer.change}
         if isinstance(answer, Reply) and answer.change is not None:
             answer = self._add(order, answer)
             is_summed = isinstance(answer, Reply)

@@ -36,7 +36,9 @@ class Worker:
         while (message := receive(self._link.connection)) is not None:
             match message.values:
                 case {"order": values}:
-                    self._link.send(self._visits.carry_out(self._order(values)))
+                    report = self._visits.carry_out(self._order(values))
+                    change = report.pop("change", None)
+                    self._link.send(report, tensors={"change": change} if change else None)
                 case {"tensors": name, "layout": layout}:
                     self._given[name] = SharedTensors(receive_descriptor(self._link.connection), layout)
                 case {"processes": processes}:

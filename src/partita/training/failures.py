@@ -113,7 +113,8 @@ def failures_by_stage(
         own = found.setdefault(stage, TrainingFailures())
         own.add(line)
         if work == "update":
-            sampled.setdefault(stage, set()).update(line["asked"])
+            trained = set(line["asked"]).difference(line.get("left_out", ()))
+            sampled.setdefault(stage, set()).update(trained)
         elif work == "finetune":  # It visits each device once.
             own.asked += len(line["asked"])
         elif line.get("final"):

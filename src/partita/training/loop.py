@@ -41,7 +41,7 @@ def run_rounds(
         mean = WeightedMean(state.shared) if turn.trains_shared else None
         # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
         begin = _processor_time(executor)
-        outcome = ask(orders, executor, mean)
+        outcome = ask(orders, executor, mean, wanted=stage.wanted(turn))
         seconds = _processor_time(executor) - begin
         if turn.trains_shared:
             stage.limit.check(turn, outcome)

@@ -28,6 +28,10 @@ class Training:
     """Number of rounds."""
     devices_per_round: int = 10
     """Number of devices that train in each round."""
+    over_select: int = 0
+    """Number of further devices that are asked in each round, for those that fail: the first
+    `devices_per_round` that succeed, in the order of the sample, count, whichever replies first. The others
+    are left out, and keep the personal part that they had."""
     schedule: Schedule = constant
     """Schedule of the devices' learning rates over rounds."""
     server: ServerOptimizer = field(default_factory=Averaging)
@@ -45,6 +49,13 @@ class Training:
             raise ValueError(f"`rounds` must be 0 or above, got {self.rounds}.")
         if self.devices_per_round < 1:
             raise ValueError(f"`devices_per_round` must be at least 1, got {self.devices_per_round}.")
+        if self.over_select < 0:
+            raise ValueError(f"`over_select` must be 0 or above, got {self.over_select}.")
+
+    @property
+    def asked(self) -> int:
+        """The number of devices that are asked in each round."""
+        return self.devices_per_round + self.over_select
 
     def evaluates_after(self, done: int, every: int) -> bool:
         """Return whether devices are evaluated during training after `done` rounds.
@@ -191,7 +202,10 @@ class Plan:
         if unseen:
             share = f"{len(unseen)} of {len(devices)} are unseen, `evaluate.unseen`"
             number = f"the number of devices in training, {len(seen)} ({share})"
-        wanted = {f"{name}.devices_per_round": own.devices_per_round for name, own in self.trainings.items()}
+        wanted = {
+            f"{name}.devices_per_round{'` + `over_select' if own.over_select else ''}": own.asked
+            for name, own in self.trainings.items()
+        }
         if self.evaluate.devices != "all":
             wanted["evaluate.devices"] = self.evaluate.devices
         for key, count in wanted.items():

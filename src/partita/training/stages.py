@@ -12,7 +12,7 @@ from partita.partition import Parts, Personalization
 from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update, label_of
 from partita.server.optimizers import Averaging
 from partita.server.round import Server, State
-from partita.server.sampling import sample_cohort
+from partita.server.sampling import sample_cohort, sample_spare
 from partita.tasks.build import build_model, split_by_stage
 from partita.tasks.task import Task
 from partita.training.evaluation import MODEL_OF
@@ -211,9 +211,16 @@ class ServerStage:
         devices, training = self.stages.devices, self.stages.plan.training(self.stage)
         if turn.work != "update" or training is None:
             return [self.visited[position] for position in turn.block]
-        size, seed = training.devices_per_round, self.stages.seed
-        sample = sample_cohort(len(devices), size, seed=seed, stage=self.stage, round=turn.round)
+        count, seed, size = len(devices), self.stages.seed, training.devices_per_round
+        sample = sample_cohort(count, size, seed=seed, stage=self.stage, round=turn.round)
+        if spare := training.over_select:
+            sample += sample_spare(count, sample, spare, seed=seed, stage=self.stage, round=turn.round)
         return [devices[position] for position in sample]
+
+    def wanted(self, turn: Turn) -> int | None:
+        """Return how many replies of a round count, the first of its cohort; None: all of them."""
+        training = self.stages.plan.training(self.stage)
+        return training.devices_per_round if training and turn.work == "update" else None
 
     def orders(self, turn: Turn, cohort: Sequence[DeviceId], state: State) -> list[Order]:
         """Return the order for every device of a cohort."""
@@ -221,6 +228,7 @@ class ServerStage:
         shared = state.shared if isinstance(work, Update) else self.shared_part(state)
         split = self.stages.splits[self.stage]
         best = self.stopping.best if isinstance(work, Update) else None
+        wanted = self.wanted(turn)
         return [
             Order(
                 stage=self.stage,
@@ -230,8 +238,10 @@ class ServerStage:
                 shared=shared,
                 start=self.stages.start_of(self.stage, split.on(device)),
                 keep=None if best is None else label_of(self.stage, best),
+                # Whether the change of a further device counts is known when all others have answered.
+                single=wanted is not None and number >= wanted,
             )
-            for device in cohort
+            for number, device in enumerate(cohort)
         ]
 
     def shared_part(self, state: State) -> dict[str, Tensor]:
