@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from partita.partition import Partition, Personalization, Regularization
     from partita.progress.tensorboard import TensorBoard
     from partita.protocol import Stage
+    from partita.server.aggregation import Aggregating
     from partita.server.optimizers import Adagrad, Adam, Averaging, FedAdam, Yogi
     from partita.server.schedules import Exponential, Linear, constant
     from partita.tasks.metrics import Metric, Undefined, accuracy
@@ -49,6 +50,7 @@ __all__ = [
     "Adam",
     "Adapters",
     "Additive",
+    "Aggregating",
     "Averaging",
     "CannotDo",
     "Carried",
@@ -136,6 +138,7 @@ _HOMES = {
     "partita.partition": ("Partition", "Personalization", "Regularization"),
     "partita.protocol": ("Stage",),
     "partita.progress.tensorboard": ("TensorBoard",),
+    "partita.server.aggregation": ("Aggregating",),
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "FedAdam", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
     "partita.training.plan": ("Evaluation", "Plan", "Training"),

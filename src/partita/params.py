@@ -193,6 +193,11 @@ class WeightedMean:
         self.weight += weight
         self._keep_lowest(device, {name: change[name] for name in self._integers})
 
+    def check(self, device: str, change: Params, weight: int) -> None:
+        """Raise a `ValueError` if a change cannot be added, as `add` does."""
+        self._check(device, change, weight)
+        self._refuse(device, change)
+
     def totals(self) -> Totals:
         """Return the sums so far, as copies."""
         return Totals(

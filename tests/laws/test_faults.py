@@ -9,11 +9,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from partita import Devices, FedAlt, Finetuning, Partition, Plan, Task, Training, pipeline
+from partita import (
+    Devices,
+    Evaluation,
+    FedAlt,
+    Finetuning,
+    LocalAlt,
+    Method,
+    Partition,
+    Plan,
+    Task,
+    Training,
+    pipeline,
+)
 from partita.errors import CannotDo
+from partita.params import cloned
 from partita.runs.folder import RunFolder
 from ranks import content_of, run_on_two_ranks
-from small import Affine, affine_devices, affine_task, negative_error, square_error
+from small import Affine, affine_devices, affine_task, negative_error, same_bits, square_error
 
 PLAN = Plan(
     personalize=Training(method=FedAlt(shared_lr=0.1, batch_size=4), rounds=3, devices_per_round=4),
@@ -260,3 +273,92 @@ def test_a_device_that_is_left_out_keeps_its_v(tmp_path: Path) -> None:
     assert len(line["left_out"]) == 4
     assert len(list((tmp_path / "run/personal").iterdir())) == 2
     assert run.summary["stages"]["personalized"]["devices"] == 6
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "median": {"aggregation": "median"},
+    "trimmed mean": {"aggregation": "trimmed_mean", "trim": 0.3, "over_select": 1},
+    "clipped mean": {"max_change_norm": 0.05},
+    "clipped median, more asked": {"aggregation": "median", "max_change_norm": 0.05, "over_select": 2},
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_for_devices_that_are_not_trusted_have_the_same_bits_in_every_executor(
+    rule: str, tmp_path: Path
+) -> None:
+    def make() -> Task:
+        return affine_task(devices=marked_devices(), loss=not_finite)
+
+    plain, robust = (
+        replace(PLAN, personalize=replace(PLAN.personalize, **settings)) for settings in ({}, RULES[rule])
+    )
+
+    everywhere(make, robust, tmp_path)
+    task = make()
+    mean = pipeline(task, offset(task), plain)
+
+    robust_run = RunFolder(tmp_path / "serial")
+    assert any(line["failed"] for line in updates(tmp_path / "serial"))
+    assert not same_bits(robust_run.shared("personalized"), mean.shared), "the rule is used"
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e6])
+def test_a_limit_that_no_change_reaches_changes_no_bit(norm: float) -> None:
+    task = affine_task()
+    assert PLAN.personalize is not None
+    limited = replace(PLAN, personalize=replace(PLAN.personalize, max_change_norm=norm))
+
+    with_limit, without = (pipeline(task, offset(task), plan) for plan in (limited, PLAN))
+
+    assert same_bits(with_limit.shared, without.shared)
+
+
+class Flipping(LocalAlt):
+    """Train as usual, then multiply the change of the shared part by the factor of the device."""
+
+    def __call__(self, model: Any, partition: Any, batches: Any, loss: Any) -> list[float]:
+        shared = partition.of(model).shared
+        before = cloned(shared)
+        losses = super().__call__(model, partition, batches, loss)
+        factor = next(iter(batches))[2][0]
+        with torch.no_grad():
+            for name, tensor in shared.items():
+                tensor.copy_(before[name] + factor * (tensor - before[name]))
+        return losses
+
+
+def planted_task(planted: int, count: int = 10) -> Task:
+    """A task with a common slope, of whose devices the first ones send -5 times what they have learned."""
+    devices: dict[str, Any] = {}
+    for number, (device, splits) in enumerate(affine_devices(count).items()):
+        factor = -5.0 if number < planted else 1.0
+        devices[device] = {
+            split: (*fields, torch.full_like(fields[1], factor)) for split, fields in splits.items()
+        }
+    return affine_task(
+        devices=devices,
+        loss=lambda model, batch: square_error(model, batch[:2]),
+        predict=lambda model, batch: (model(batch[0]), batch[1]),
+    )
+
+
+def error_of(planted: int, **rule: Any) -> float:
+    """Return how far the slope is, after training with some planted devices, from the one that made the data."""
+    task = planted_task(planted)
+    method = Method(local=Flipping, shared_lr=0.2, personal_lr=0.2, weights="equal")
+    training = Training(method=method, rounds=50, devices_per_round=10, **rule)
+    result = pipeline(task, offset(task), Plan(personalize=training, evaluate=Evaluation(devices=1)))
+    true = torch.randn(3, generator=torch.Generator().manual_seed(7))  # As `affine_devices` draws it.
+    return (result.shared["slope.weight"][0] - true).norm().item()
+
+
+def test_planted_devices_break_the_mean_and_not_the_robust_rules() -> None:
+    # 2 of 10 devices send -5 times their change: of the mean, 8 - 10 = -2 parts of 10 are left, a step away
+    # from the solution. The slope that made the data has the norm 1.24.
+    assert error_of(0) < 0.01
+    assert error_of(2) > 1000
+    assert error_of(2, aggregation="median") < 0.05
+    assert error_of(2, aggregation="trimmed_mean", trim=0.2) < 0.05
+    # Clipped to the same norm, 8 - 2 = 6 parts of 10 are left.
+    assert error_of(2, max_change_norm=0.1) < 0.2

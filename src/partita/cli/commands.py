@@ -278,7 +278,7 @@ def _write_report(folder: Path, **shown: Any) -> Path:
 def describe(options: argparse.Namespace) -> int:
     """Print the costs of each partition of a model."""
     from partita.config.reading import read_config
-    from partita.report.tables.commands import costs_notes, costs_table
+    from partita.report.tables.commands import costs_notes, costs_table, server_notes
     from partita.studies.describe import describe
 
     path, overrides = _config_of(options.arguments)
@@ -287,7 +287,8 @@ def describe(options: argparse.Namespace) -> int:
         print(json.dumps(described.to_values(), indent=1))
         return 0
     _print_table(costs_table(described.model, described.devices, described.partitions))
-    print("\n".join([*costs_notes(described.partitions), *described.notes]))
+    server = server_notes(described.server)
+    print("\n".join([*costs_notes(described.partitions), *server, *described.notes]))
     if described.start:
         print("\n  ".join(["Tensors of the initial model's file:", *described.start.lines()]))
     return 0

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from partita.params import Aggregation, Params, WeightedMean, change_in_bytes, size_in_bytes
+from partita.params import Aggregation, Params, change_in_bytes, size_in_bytes
 from partita.protocol import DeviceId, Executor, Failure, Measures, Order, Reply, Tally
+from partita.server.aggregation import Aggregator
 from partita.server.optimizers import ServerOptimizer
 
 _NO_CHANGE = "The reply to an update has no change."
@@ -107,7 +108,7 @@ class Server:
 def ask(
     orders: Sequence[Order],
     executor: Executor,
-    mean: WeightedMean | None = None,
+    mean: Aggregator | None = None,
     *,
     wanted: int | None = None,
 ) -> Outcome:
@@ -120,7 +121,7 @@ def ask(
     Args:
         orders: the orders; those after the first `wanted` ask for single changes.
         executor: carries them out.
-        mean: takes the changes, in place.
+        mean: combines the changes, in place.
         wanted: the number of replies that count, the first ones in the order of the orders; by default all.
 
     Raises:
@@ -135,7 +136,7 @@ def ask(
 class _Answers:
     """The answers to orders, taken in any order of arrival; see `ask`."""
 
-    def __init__(self, orders: Sequence[Order], mean: WeightedMean | None, wanted: int) -> None:
+    def __init__(self, orders: Sequence[Order], mean: Aggregator | None, wanted: int) -> None:
         self._outcome = Outcome(asked=[order.device for order in orders], bytes_down=_bytes_down(orders))
         self._mean = mean
         self._wanted = wanted
@@ -210,7 +211,7 @@ def _bytes_down(orders: Sequence[Order]) -> int:
     return sum(count * size_in_bytes(tensors[key]) for key, count in sent.items())
 
 
-def _count(reply: Reply, mean: WeightedMean | None) -> list[DeviceId]:
+def _count(reply: Reply, mean: Aggregator | None) -> list[DeviceId]:
     """Add the change of a reply to the mean, in place, and return its device; none where it has no change.
 
     Raises:

@@ -11,7 +11,6 @@ and resumed like training rounds.
 import time
 from collections.abc import Iterable, Iterator
 
-from partita.params import WeightedMean
 from partita.protocol import Executor, MeasuresTime
 from partita.server.round import State, ask
 from partita.training.journal import Journal
@@ -38,7 +37,7 @@ def run_rounds(
     for turn in turns:
         cohort = stage.cohort(turn)
         orders = stage.orders(turn, cohort, state)
-        mean = WeightedMean(state.shared) if turn.trains_shared else None
+        mean = stage.aggregator(turn, state)
         # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
         begin = _processor_time(executor)
         outcome = ask(orders, executor, mean, wanted=stage.wanted(turn))

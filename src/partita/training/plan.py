@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from partita.data.unseen import divide
 from partita.methods.method import Finetuning, Method
 from partita.protocol import DeviceId, Stage, derive_seed
+from partita.server.aggregation import Aggregating
 from partita.server.optimizers import Averaging, ServerOptimizer
 from partita.server.schedules import Schedule, constant
 
@@ -19,7 +20,7 @@ BLOCK = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Aggregating):
     """Rounds of training: pretraining, or personalization."""
 
     method: Method
@@ -43,6 +44,7 @@ class Training:
     training. Learning rates follow the planned `rounds`."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.patience < 0:
             raise ValueError(f"`patience` must be 0 or above, got {self.patience}.")
         if self.rounds < 0:

@@ -10,6 +10,7 @@ from partita.methods.carried import sent_by
 from partita.params import Params, digest_of
 from partita.partition import Parts, Personalization
 from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update, label_of
+from partita.server.aggregation import Aggregator
 from partita.server.optimizers import Averaging
 from partita.server.round import Server, State
 from partita.server.sampling import sample_cohort, sample_spare
@@ -228,7 +229,6 @@ class ServerStage:
         shared = state.shared if isinstance(work, Update) else self.shared_part(state)
         split = self.stages.splits[self.stage]
         best = self.stopping.best if isinstance(work, Update) else None
-        wanted = self.wanted(turn)
         return [
             Order(
                 stage=self.stage,
@@ -238,11 +238,15 @@ class ServerStage:
                 shared=shared,
                 start=self.stages.start_of(self.stage, split.on(device)),
                 keep=None if best is None else label_of(self.stage, best),
-                # Whether the change of a further device counts is known when all others have answered.
-                single=wanted is not None and number >= wanted,
+                single=self._is_single(turn, number),
             )
             for number, device in enumerate(cohort)
         ]
+
+    def aggregator(self, turn: Turn, state: State) -> Aggregator | None:
+        """Return what combines the changes of a round; None where there are none."""
+        training = self.stages.plan.training(self.stage)
+        return training.begin(state.shared) if training and turn.trains_shared else None
 
     def shared_part(self, state: State) -> dict[str, Tensor]:
         """Return u without the other tensors that the method sends."""
@@ -252,6 +256,14 @@ class ServerStage:
         """Return the tensors that the stage's training ends with: all of w_g after pretraining, u later."""
         whole = self.frozen if self.stage is Stage.PRETRAINED else {}
         return {**self.shared_part(state), **whole}
+
+    def _is_single(self, turn: Turn, number: int) -> bool:
+        """Return whether the server needs the change of the device with this number in the cohort by itself.
+
+        Whether that of a device beyond the first ones counts is known when all others have answered.
+        """
+        training, wanted = self.stages.plan.training(self.stage), self.wanted(turn)
+        return training is not None and wanted is not None and (training.needs_single or number >= wanted)
 
     def _work(self, turn: Turn) -> Update | Finetune | Evaluate:
         plan = self.stages.plan
