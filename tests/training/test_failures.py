@@ -115,7 +115,7 @@ def ended(limit: FailureLimit, *rounds: tuple[int, int]) -> int | None:
 @pytest.mark.parametrize(
     ("share", "rounds", "end"),
     [
-        # A cohort of 20 or more is judged by itself.
+        # A cohort of 20 or more counts alone.
         (0.5, [(20, 10), (20, 11)], 1),
         (0.5, [(100, 50), (100, 50), (100, 51)], 2),
         (0.2, [(50, 10), (50, 11)], 1),
@@ -193,7 +193,7 @@ def test_a_round_in_which_too_many_failed_is_not_counted(workers: int, tmp_path:
 
 
 def test_a_resumed_run_judges_with_the_rounds_before(tmp_path: Path) -> None:
-    # 6 of 10 devices fail in round 2, and as many in round 1: neither would be judged by itself.
+    # 6 of 10 devices fail in round 2, and as many in round 1: neither would end the run by itself.
     (tmp_path / "broken").touch()
     training = Training(method=FedAlt(shared_lr=0.1), rounds=4, devices_per_round=10)
     task, plan = wounded(tmp_path), Plan(personalize=training)

@@ -20,7 +20,7 @@ class Computing:
     """Whether visits compute only once what precedes the first parameter that moves, and a run what precedes
     the first that is not frozen; with `disk` the latter is kept in the run's folder until it is finished."""
     on_error: Literal["stop", "skip"] = "stop"
-    """What an exception in the code or the data of the task, or in a method of one's own, does: `stop` ends
+    """Effect of an exception in the code or the data of the task, or in a method of one's own: `stop` ends
     the run; `skip` counts it as a failure of the device, with its line in the reason."""
 
     def __post_init__(self) -> None:

@@ -90,7 +90,7 @@ class Aggregating:
         return Clipped(inner, self.max_change_norm) if self.max_change_norm else inner
 
     def _trimmed(self, devices: int) -> int:
-        """Return how many values are left out at each end; at least one or two in the middle stay."""
+        """Return how many values are left out at each end; the median, one value or two, always stays."""
         middle = (devices - 1) // 2
         # 0.07 x 100 is 7.000000000000001 in floating point.
         return middle if self.aggregation == "median" else min(math.ceil(self.trim * devices - 1e-9), middle)

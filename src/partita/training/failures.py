@@ -12,7 +12,7 @@ from partita.server.round import Outcome
 from partita.training.plan import Turn
 
 _ENOUGH = 20
-"""Visits by which it is judged whether too many fail: of a few devices, most may fail by chance."""
+"""Visits after which it is known whether too many fail: of a few devices, most may fail by chance."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class TrainingFailures:
 class FailureLimit:
     """Ends a run in whose training rounds too many devices fail; grows in place with the rounds of a stage.
 
-    A cohort of `_ENOUGH` devices or more is judged by itself, a smaller one together with the rounds before
+    A cohort of `_ENOUGH` devices or more counts alone, a smaller one together with the rounds before
     it, as many as it takes to have asked so many. Visits that these still lack count as successful.
 
     Args:
