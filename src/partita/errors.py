@@ -9,7 +9,7 @@ from traceback import FrameSummary
 from typing import Any
 
 _PACKAGE = Path(__file__).parent
-_STORAGE = _PACKAGE / "device" / "store.py"
+_STORAGE = {_PACKAGE / "durable.py", _PACKAGE / "device" / "store.py", _PACKAGE / "reuse" / "kept_rows.py"}
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -93,7 +93,7 @@ def is_of_device(error: Exception) -> bool:
     if isinstance(error, ConfigError | RunFailed):
         return False
     places: Sequence[FrameSummary] = traceback.extract_tb(error.__traceback__)
-    if any(Path(place.filename) == _STORAGE for place in places):
+    if any(Path(place.filename) in _STORAGE for place in places):
         return False
     return any(not _is_within(p, _PACKAGE) and (_is_installed(p) or not _is_library(p)) for p in places)
 

@@ -184,6 +184,7 @@ class Executor(Protocol):
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
         """Carry out the orders and yield the answers, in any order.
 
+        The change of an order that is `single` comes with its reply; others may be in a tally.
         When all have been yielded, what devices have saved is on disk.
         """
         ...

@@ -120,7 +120,7 @@ class Rank:
         report = self._visits.carry_out(order)
         has_replied = "answer" in report and isinstance(answer_of(report["answer"]), Reply)
         tensors = {"personal": saved} if has_replied and (saved := self._parcel.saved) is not None else {}
-        if change := report.pop("change", None):
+        if (change := report.pop("change", None)) is not None:
             tensors["change"] = change
         self._send({"kind": "report", "preserves": self._parcel.preserves, **report}, tensors)
 

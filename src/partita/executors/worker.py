@@ -38,7 +38,7 @@ class Worker:
                 case {"order": values}:
                     report = self._visits.carry_out(self._order(values))
                     change = report.pop("change", None)
-                    self._link.send(report, tensors={"change": change} if change else None)
+                    self._link.send(report, tensors=None if change is None else {"change": change})
                 case {"tensors": name, "layout": layout}:
                     self._given[name] = SharedTensors(receive_descriptor(self._link.connection), layout)
                 case {"processes": processes}:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from partita.data.examples import Examples, examples_of, in_order
+from partita.data.rows import BadData
 from partita.errors import CannotDo, described, is_of_device
 from partita.params import Params
 from partita.partition import Personalization, uses_batch_statistics
@@ -47,7 +48,7 @@ def check_task(task: Task, personalization: Personalization, *, seed: int, skips
                 _check_predictions(task.predict(model, batch))
                 measure(task, model, examples)
         except Exception as error:
-            if skips and is_of_device(error):
+            if skips and (isinstance(error, BadData) or is_of_device(error)):
                 logger.warning("A check of the task failed on device %r: %s.", device, described(error))
                 return
             error.add_note(f"This happened in a check of the task with examples of device {device!r}.")

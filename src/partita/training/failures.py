@@ -88,7 +88,7 @@ def _commonest(reasons: Mapping[DeviceId, str]) -> str:
 def _committed(turn: Turn) -> str:
     """Return what is committed before a round that is not counted, and what can be done."""
     before = f"all rounds before it are committed, the last one of `{turn.stage}` is {turn.round - 1}"
-    state = before if turn.round else "all stages before this one are committed"
+    state = before if turn.round else "no round of this stage is committed yet"
     return (
         f"This round is not counted; {state}. Mend the cause, or allow more failures with `max_failed`, and "
         "resume. If losses diverge, lower the learning rates or set `max_grad_norm` in a new run."
