@@ -152,6 +152,54 @@ def test_a_change_that_cannot_be_counted_is_refused_and_leaves_the_mean(
     assert mean.value()["u"].tolist() == [1.0, 2.0]
 
 
+def moved(like: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: (tensor + torch.randn(tensor.shape, generator=generator) * 1e-3).to(tensor.dtype)
+        if tensor.is_floating_point()
+        else tensor + seed
+        for name, tensor in like.items()
+    }
+
+
+LIKE = {
+    "large": torch.linspace(-1, 1, 300_000),
+    "half": torch.linspace(-1, 1, 140_000).half(),
+    "double": torch.linspace(-1, 1, 5, dtype=torch.float64),
+    "small": torch.linspace(-1, 1, 6).view(2, 3),
+    "brain": torch.linspace(-1, 1, 4).bfloat16(),
+    "count": torch.tensor(3),
+}
+
+
+@pytest.mark.parametrize("weights", [(3, 70_000), (2**33, 5), (2**70, 1)])
+def test_what_a_model_has_become_counts_as_its_change(weights: tuple[int, int]) -> None:
+    by_change, by_model = WeightedMean(LIKE), WeightedMean(LIKE)
+
+    for number, weight in enumerate(weights):
+        after = moved(LIKE, seed=number)
+        by_change.add(f"d{number}", change_of(after, LIKE), weight)
+        by_model.add_after(f"d{number}", after, weight)
+
+    assert same_bits(by_model.value(), by_change.value())
+
+
+@pytest.mark.parametrize("weight", [3, 2**33, 2**70])
+@pytest.mark.parametrize(("name", "position"), [("large", 299_999), ("half", 0), ("double", 4), ("brain", 2)])
+def test_what_was_added_of_a_refused_change_is_taken_back(name: str, position: int, weight: int) -> None:
+    mean, expected = WeightedMean(LIKE), WeightedMean(LIKE)
+    bad = moved(LIKE, seed=1)
+    bad[name].view(-1)[position] = float("nan")
+    for each in (mean, expected):
+        each.add_after("d0", moved(LIKE, seed=0), weight)
+
+    with pytest.raises(ValueError, match=f"The change of `{name}` on device 'd1' must be finite"):
+        mean.add_after("d1", bad, weight)
+
+    assert same_bits(mean.value(), expected.value())
+    assert mean.weight == weight
+
+
 LARGEST = torch.finfo(torch.float32).max
 
 

@@ -1,11 +1,13 @@
 """What server and device can say to each other, and what they cannot."""
 
 import dataclasses
+import hashlib
+import json
 import math
 
 import pytest
 
-from partita.protocol import Order, Pace, Reply, Update, derive_seed
+from partita.protocol import Order, Pace, Reply, Stage, Update, derive_seed
 
 
 def test_a_reply_has_no_field_for_the_personal_part() -> None:
@@ -30,6 +32,13 @@ def test_seeds_depend_on_everything_they_are_for() -> None:
 
     assert len(seeds) == 6
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize("path", [(), (Stage.PERSONALIZED, 3, 'a "quoted" id'), ("\0é\n",), (2**70, -1)])
+def test_a_seed_is_the_digest_of_its_path_as_json(path: tuple[str | int, ...]) -> None:
+    digest = hashlib.sha256(json.dumps([7, *path]).encode()).hexdigest()
+
+    assert derive_seed(7, *path) == int(digest[:16], 16) // 2
 
 
 @pytest.mark.parametrize("lr", [-0.1, math.nan, math.inf])

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from partita.sums import ExactSum, groups_of
+from partita.sums import LARGEST, ExactSum, groups_of, largest_of, room_for
 
 Params = Mapping[str, Tensor]
 """Tensors by name."""
@@ -21,9 +21,6 @@ Params = Mapping[str, Tensor]
 Aggregation = Callable[[int, int], float]
 """Returns the factor by which the server scales the mean change of a tensor that a method sends, from the
 number of devices that replied and the number of all devices."""
-
-_LARGEST = torch.finfo(torch.float32).max
-"""Largest absolute change, of any floating-point type."""
 
 
 def cloned(params: Params) -> dict[str, Tensor]:
@@ -75,14 +72,6 @@ def pull(params: Params, toward: Params | None, *, strength: float) -> Tensor:
         for name, own in params.items()
     ]
     return 0.5 * strength * sum(squares[1:], squares[0])
-
-
-def largest_of(tensor: Tensor) -> float:
-    """Return the largest absolute value; NaN where there is one."""
-    if not tensor.numel():
-        return 0.0
-    low, high = tensor.detach().aminmax()
-    return max(-low.item(), high.item())
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -172,7 +161,9 @@ class WeightedMean:
         self.weight = 0
         self._shapes = shapes_of(like)
         floats = {name: tensor for name, tensor in like.items() if tensor.is_floating_point()}
-        self._sums = [ExactSum(group) for group in groups_of(floats)]
+        groups = list(groups_of(floats))
+        room = room_for(groups)
+        self._sums = [ExactSum(group, room) for group in groups]
         self._integers = [name for name in like if name not in floats]
         self._lowest: str | None = None
         self._whole: Params = {}
@@ -183,15 +174,13 @@ class WeightedMean:
         Raises:
             ValueError: the change does not fit the shared part, is not finite or is too large for float32.
         """
-        self._check(device, change, weight)
-        values = [total.flat(change) for total in self._sums]
-        largest = [largest_of(value) for value in values]
-        if not all(value <= _LARGEST for value in largest):
-            self._refuse(device, change)
-        for total, value, size in zip(self._sums, values, largest, strict=True):
-            total.add(value, weight, size)
-        self.weight += weight
+        self._add(device, change, weight, is_change=True)
         self._keep_lowest(device, {name: change[name] for name in self._integers})
+
+    def add_after(self, device: str, after: Params, weight: int) -> None:
+        """Add the change of `device` from `like` to `after`, as `add` does, without a copy of it."""
+        self._add(device, after, weight, is_change=False)
+        self._keep_lowest(device, change_of({name: after[name] for name in self._integers}, self.like))
 
     def check(self, device: str, change: Params, weight: int) -> None:
         """Raise a `ValueError` if a change cannot be added, as `add` does."""
@@ -228,6 +217,15 @@ class WeightedMean:
         means = {name: mean for total in self._sums for name, mean in total.over(self.weight).items()}
         return {name: means[name] if name in means else self._whole[name] for name in self.like}
 
+    def _add(self, device: str, tensors: Params, weight: int, *, is_change: bool) -> None:
+        self._check(device, tensors, weight)
+        for number, total in enumerate(self._sums):
+            if not total.add(tensors, weight, is_change=is_change):
+                for added in self._sums[:number]:
+                    added.add(tensors, -weight, is_change=is_change)
+                self._refuse(device, tensors if is_change else change_of(tensors, self.like))
+        self.weight += weight
+
     def _keep_lowest(self, device: str, whole: Params) -> None:
         if self._lowest is None or device < self._lowest:
             self._lowest, self._whole = device, cloned(whole)
@@ -261,10 +259,10 @@ class WeightedMean:
         """Raise for the first tensor that is not finite or too large."""
         for name in self.like:
             value = 0.0 if name in self._integers else largest_of(change[name])
-            if not value <= _LARGEST:
+            if not value <= LARGEST:
                 raise ValueError(
                     f"The change of `{name}` on device {device!r} must be finite and at most "
-                    f"{_LARGEST:.3g}, the largest float32, got {value:.3g}."
+                    f"{LARGEST:.3g}, the largest float32, got {value:.3g}."
                 )
 
 

@@ -184,8 +184,9 @@ class Executor(Protocol):
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
         """Carry out the orders and yield the answers, in any order.
 
-        The change of an order that is `single` comes with its reply; others may be in a tally.
-        When all have been yielded, what devices have saved is on disk.
+        The change of an order that is `single` comes with its reply; others may be in a tally. The tensors of
+        a tally hold only until the next answer is asked for. When all have been yielded, what devices have
+        saved is on disk.
         """
         ...
 
@@ -219,7 +220,7 @@ def label_of(stage: Stage, round: int) -> str:
     return f"{stage}-{round}"
 
 
-@lru_cache(maxsize=16, typed=True)  # A visit needs its seed twice.
+@lru_cache(maxsize=16)  # A visit needs it several times.
 def key_of(device: DeviceId) -> str:
     """Return a file name for any device id: a readable prefix, and a digest that makes it unique.
 
@@ -230,11 +231,14 @@ def key_of(device: DeviceId) -> str:
     return f"{readable}-{hashlib.sha256(device.encode()).hexdigest()[:16]}"
 
 
+@lru_cache(maxsize=16, typed=True)  # A visit needs its seed twice.
 def derive_seed(seed: int, *path: str | int) -> int:
     """Return the seed for one use of randomness, derived from the run's seed and its purpose.
 
     >>> derive_seed(1, "personalized", 0, "a") == derive_seed(1, "personalized", 0, "b")
     False
     """
-    digest = hashlib.sha256(json.dumps([seed, *path]).encode()).digest()
+    # The JSON of a list, which `json.dumps` takes three times as long to write.
+    values = [json.dumps(value) if isinstance(value, str) else str(value) for value in (seed, *path)]
+    digest = hashlib.sha256(f"[{', '.join(values)}]".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

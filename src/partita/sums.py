@@ -3,10 +3,14 @@
 Each value is rounded once to a multiple of 2^-36 (2^-100 in float64), multiplied by an integer weight and
 added up as a whole number: in float64 while that is exact, which is fastest, then in int64. A sum that could
 overflow is carried in several int64 tensors.
+
+Values are read once, a chunk at a time, so that all that is done with a chunk is done in a core's cache.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise, repeat
 
 import torch
 from torch import Tensor
@@ -15,10 +19,12 @@ SCALE = 2.0**36
 """A value is counted in steps of 1 / SCALE (about 1.5e-11)."""
 FLOAT64_SCALE = 2.0**100
 """The same for float64: no value of 2^-48 (3.6e-15) or more is rounded, as it has 53 significant bits."""
+LARGEST = torch.finfo(torch.float32).max
+"""The largest absolute value that can be added, of any floating-point type."""
 _SMALL = 16_384
 """Tensors of up to so many elements are added up together: each call of torch has its price."""
-_CHUNK = 65_536
-"""Elements rounded at a time: as many as fit in a core's cache."""
+_CHUNK = 131_072
+"""Elements added up at a time: as many as fit in a core's cache."""
 _EXACT = 2**53
 """Whole numbers up to this one are exact in float64."""
 _LIMB = 32
@@ -28,90 +34,107 @@ _HIGHEST = 62
 """Bits of the highest limb, so that one more term cannot overflow int64."""
 _DIGIT = 30
 """Bits of a weight that are multiplied at a time: with a limb, they fit in int64."""
-_ROUNDS = torch.tensor(1.5 * 2.0**52, dtype=torch.float64)
-"""A float64 of up to 2^51 plus this one is rounded to a whole number, to the nearest and halves to even; the
-bits of the result, as an integer, are those of this number plus the whole number."""
-_FAST = 2.0**51
-_ROUNDS_BITS = _ROUNDS.view(torch.int64)
+
+Room = tuple[Tensor, Tensor]
+"""Memory for a chunk, in float32 and in float64, which sums that are added to in turn may share."""
 
 
 def groups_of(tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Yield floating-point tensors in groups to add up together: the small ones, and each large one alone."""
-    small: dict[bool, dict[str, Tensor]] = {False: {}, True: {}}
+    """Yield floating-point tensors in groups to add up together: small ones by type, each large one alone."""
+    small: dict[torch.dtype, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if tensor.numel() <= _SMALL:
-            small[tensor.dtype == torch.float64][name] = tensor
+            small.setdefault(tensor.dtype, {})[name] = tensor
         else:
             yield {name: tensor}
-    yield from filter(None, small.values())
+    yield from small.values()
+
+
+def room_for(groups: Sequence[Mapping[str, Tensor]]) -> Room:
+    """Return room for one chunk of any group."""
+    sizes = [sum(tensor.numel() for tensor in group.values()) for group in groups]
+    size = min(max(sizes, default=0), _CHUNK)
+    return torch.empty(size), torch.empty(size, dtype=torch.float64)
+
+
+def largest_of(tensor: Tensor) -> float:
+    """Return the largest absolute value; NaN where there is one."""
+    if not tensor.numel():
+        return 0.0
+    low, high = tensor.detach().aminmax()
+    return max(-low.item(), high.item())
 
 
 class ExactSum:
     """The sum of weight x round(value x scale), an integer for each element of some tensors.
 
-    It is held in float64 until it could reach 2^53, and from then on in int64 limbs, low ones first: limb k
-    counts multiples of 2^(32 k), and all limbs but the highest are from 0 to below 2^32. One limb is enough
-    until the sum could reach 2^62.
+    It is held in limbs, low ones first: limb k counts multiples of 2^(32 k), and all limbs but the highest
+    are from 0 to below 2^32. One limb is enough until the sum could reach 2^62; it is a float64 tensor until
+    the sum could reach 2^53. All others are int64.
 
     Args:
-        like: tensors of the shapes and types to add up; all of them float64, or none.
+        like: tensors of the shapes and types to add up, all of one type.
+        room: memory to compute in.
     """
 
-    def __init__(self, like: Mapping[str, Tensor]) -> None:
+    def __init__(self, like: Mapping[str, Tensor], room: Room) -> None:
         self._like = like
+        self._single, self._double = room
         self._sizes = [tensor.numel() for tensor in like.values()]
         self._is_double = any(tensor.dtype == torch.float64 for tensor in like.values())
         self._scale = FLOAT64_SCALE if self._is_double else SCALE
         self.bound = 0
         """A bound of the sum's absolute values."""
-        self._whole: Tensor | None = torch.zeros(sum(self._sizes), dtype=torch.float64)
-        self._limbs: list[Tensor] = []
+
+    @cached_property
+    def _limbs(self) -> list[Tensor]:
+        """The limbs, which take memory only once something is added."""
+        return [torch.zeros(sum(self._sizes), dtype=torch.float64)]
+
+    @cached_property
+    def _start(self) -> Sequence[Tensor]:
+        """The values of `like`, in chunks."""
+        return self._flat(self._like)
 
     @property
     def names(self) -> list[str]:
         """The names of the tensors."""
         return list(self._like)
 
-    def flat(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the values of all tensors, one after the other."""
-        parts = [values[name].detach().reshape(-1) for name in self._like]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def add(self, tensors: Mapping[str, Tensor], weight: int, *, is_change: bool) -> bool:
+        """Add tensors with a weight, in place; if they are no change, add their change since `like`.
 
-    def add(self, values: Tensor, weight: int, largest: float) -> None:
-        """Add flat values with a weight, in place; `largest` is their largest absolute value."""
-        self._widen(weight * (int(largest * self._scale) + 1))
-        if self._whole is not None:
-            _add_whole(self._whole, values, self._scale, weight, largest)
-            return
-        for chunk, *limbs in zip(*map(_chunks, (values, *self._limbs)), strict=True):
-            if len(limbs) > 1:
-                whole = _rounded(chunk, self._scale)
-                for digit, power in _digits(weight):
-                    _add(limbs, whole * power, digit)
-            elif chunk.dtype == torch.float64 or largest * self._scale > _FAST:
-                limbs[0].add_(_rounded(chunk, self._scale).long(), alpha=weight)
-            else:
-                limbs[0].add_(_rounded_fast(chunk, self._scale), alpha=weight)
+        Return whether they could be added: where a value is not finite or too large, the sum is as it was.
+        """
+        values = self._flat(tensors)
+        before = repeat(None) if is_change else self._start
+        added = self._add(zip(values, before, strict=False), weight)
+        if added < len(values):
+            self._add(zip(values[:added], before, strict=False), -weight)  # Exactly what was added.
+        return added == len(values)
 
     def limbs(self) -> dict[str, Tensor]:
-        """Return a copy of all limbs by tensor, a row for each limb."""
-        limbs = self._limbs if self._whole is None else [self._whole.long()]
-        parts = torch.stack(limbs).split(self._sizes, dim=1)
-        return {name: part.contiguous() for name, part in zip(self._like, parts, strict=True)}
+        """Return a copy of all limbs by tensor, an int64 row for each limb."""
+        only, *others = self._limbs
+        limbs = torch.stack(self._limbs) if others else only.to(torch.int64, copy=True)[None]
+        return dict(zip(self._like, limbs.split(self._sizes, dim=1), strict=True))
 
     def merge(self, limbs: Mapping[str, Tensor], bound: int) -> None:
         """Add another sum, in place, given its limbs by tensor and its bound."""
+        is_first = not self.bound
         self._widen(bound)
-        for position, own in enumerate(self._limbs if self._whole is None else [self._whole]):
+        for position, own in enumerate(self._limbs):
             for part, name in zip(own.split(self._sizes), self._like, strict=True):
                 if position < len(limbs[name]):
-                    part.add_(limbs[name][position])
+                    given = limbs[name][position]
+                    part.copy_(given) if is_first else part.add_(given)
         _carry(self._limbs)
 
     def over(self, weight: int) -> dict[str, Tensor]:
         """Return the sum divided by a weight and by the scale, in the shapes and types of the tensors."""
-        total = self._limbs[-1].double() if self._whole is None else self._whole.clone()
-        for limb in reversed(self._limbs[:-1]):
+        *lower, highest = self._limbs
+        total = highest.to(torch.float64, copy=True)
+        for limb in reversed(lower):
             total.mul_(_BASE).add_(limb)
         mean = total.div_(weight * self._scale)
         parts = (mean if self._is_double else mean.float()).split(self._sizes)
@@ -120,55 +143,95 @@ class ExactSum:
             for part, (name, like) in zip(parts, self._like.items(), strict=True)
         }
 
+    def _flat(self, tensors: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        """Return the values of all tensors, one after the other, in chunks."""
+        parts = [tensors[name].detach().reshape(-1) for name in self._like]
+        return _chunks(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def _add(self, chunks: Iterable[tuple[Tensor, Tensor | None]], weight: int) -> int:
+        """Add chunks of values, or their changes since others, in place, as far as all of them are finite.
+
+        Return the number of chunks that were added.
+        """
+        largest = number = 0
+        for number, (values, before) in enumerate(chunks):
+            found = self._whole(values, before)
+            if found is None:
+                return number
+            whole, size = found
+            if size > largest:
+                self._widen(abs(weight) * (size - largest))
+                largest = size
+            self._add_chunk(number, whole, weight)
+        return number + 1
+
+    def _whole(self, values: Tensor, before: Tensor | None) -> tuple[Tensor, int] | None:
+        """Return values, or their change, times the scale and rounded to whole numbers, and a bound of them.
+
+        Return None if one of them is not finite or too large.
+        """
+        if not self._is_double and values.dtype != torch.float64:
+            # A power of two as a factor, and rounding to whole numbers, are exact in float32.
+            whole = _first(self._single, values.numel())
+            if before is None:
+                torch.mul(values, self._scale, out=whole).round_()
+            else:
+                torch.sub(values, before, out=whole).mul_(self._scale).round_()
+            # No value is above the norm, and a value that is not finite makes a norm that is not.
+            square = torch.dot(whole, whole).item()
+            if math.isfinite(square):
+                return whole, int(1.01 * math.sqrt(square)) + 1
+        exact = values.double() if before is None else (values - before).double()
+        largest = largest_of(exact)
+        if not largest <= LARGEST:
+            return None
+        return (exact * self._scale).round_(), int(largest * self._scale) + 1
+
+    def _add_chunk(self, number: int, whole: Tensor, weight: int) -> None:
+        """Add a weight times whole numbers to a chunk of the sum, in place."""
+        limbs = [_chunk(limb, number) for limb in self._limbs]
+        if len(limbs) > 1:
+            _add_digits(limbs, whole.double(), weight)
+        elif limbs[0].dtype == torch.int64:
+            limbs[0].add_(whole.long(), alpha=weight)
+        else:
+            limbs[0].add_(_first(self._double, whole.numel()).copy_(whole), alpha=weight)
+
     def _widen(self, further: int) -> None:
         """Add as many limbs, in place, as it takes to add an integer of up to `further`."""
         self.bound += further
         if self.bound < _EXACT:
             return
-        if self._whole is not None:
-            self._limbs, self._whole = [self._whole.long()], None
+        self._limbs[0] = self._limbs[0].long()
         while self.bound.bit_length() > _HIGHEST + _LIMB * (len(self._limbs) - 1):
             self._limbs.append(torch.zeros_like(self._limbs[0]))
             _carry(self._limbs)
 
 
-def _chunks(values: Tensor) -> tuple[Tensor, ...]:
-    return (values,) if len(values) <= _CHUNK else values.split(_CHUNK)
+def _chunk(values: Tensor, number: int) -> Tensor:
+    """Return a chunk of values."""
+    return values if values.numel() <= _CHUNK else values[number * _CHUNK : (number + 1) * _CHUNK]
 
 
-def _add_whole(total: Tensor, values: Tensor, scale: float, weight: int, largest: float) -> None:
-    """Add a weight times values, rounded, to a sum in float64, in place."""
-    buffer = torch.empty(min(len(total), _CHUNK), dtype=torch.float64)
-    for chunk, part in zip(_chunks(values), _chunks(total), strict=True):
-        whole = buffer[: len(chunk)].copy_(chunk)
-        if largest * scale <= _FAST:
-            torch.add(_ROUNDS, whole, alpha=scale, out=whole).sub_(_ROUNDS)
-        else:
-            whole.mul_(scale).round_()
-        part.add_(whole, alpha=weight)
+def _chunks(values: Tensor) -> Sequence[Tensor]:
+    """Return values in chunks, in one even if there are none."""
+    return (values,) if values.numel() <= _CHUNK else values.split(_CHUNK)
 
 
-def _digits(weight: int) -> Iterator[tuple[int, float]]:
-    """Yield the digits of a weight with their powers of 2."""
-    for shift in range(0, weight.bit_length(), _DIGIT):
-        yield (weight >> shift) % 2**_DIGIT, 2.0**shift
+def _first(values: Tensor, count: int) -> Tensor:
+    """Return the first values."""
+    return values if values.numel() == count else values[:count]
 
 
-def _rounded(values: Tensor, scale: float) -> Tensor:
-    """Return the values times a scale, rounded to whole numbers, in float64."""
-    double = values.double()  # The values themselves where they are float64: these must stay as they are.
-    return (double * scale if double is values else double.mul_(scale)).round_()
-
-
-def _rounded_fast(values: Tensor, scale: float) -> Tensor:
-    """Return the same as int64, for values that are not float64 and that are at most 2^51 times the scale."""
-    double = values.double()
-    torch.add(_ROUNDS, double, alpha=scale, out=double)
-    return double.view(torch.int64).sub_(_ROUNDS_BITS)
+def _add_digits(limbs: list[Tensor], whole: Tensor, weight: int) -> None:
+    """Add a weight times whole numbers, given as float64, to a sum in place. No step rounds."""
+    sign = -1 if weight < 0 else 1
+    for shift in range(0, abs(weight).bit_length(), _DIGIT):
+        _add(limbs, whole * 2.0**shift, sign * ((abs(weight) >> shift) % 2**_DIGIT))
 
 
 def _add(limbs: list[Tensor], whole: Tensor, weight: int) -> None:
-    """Add a weight times whole numbers, given as float64, to a sum in place. No step rounds."""
+    """Add a small weight times whole numbers to a sum, in place."""
     for limb in limbs[:-1]:
         above = whole.div(_BASE).floor_()
         limb.add_((whole - above * _BASE).long(), alpha=weight)

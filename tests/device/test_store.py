@@ -1,5 +1,6 @@
 """The personal store: nothing counts before its round is committed."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,25 @@ def test_going_back_leaves_one_file_for_each_device_that_keeps_something(tmp_pat
     store.restore("best-1")
 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_commit_of_a_round_in_which_nothing_was_saved_makes_no_file(tmp_path: Path) -> None:
+    DiskStore(tmp_path / "personal").commit("r", ["a"], ["a", "b"])
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_that_belongs_to_a_temporary_store_is_removed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store = DiskStore.temporary()
+    store.save("a", "r", ONE)
+    store.commit("r", ["a"], ["a"])
+    store.rows_folder.mkdir()
+
+    assert kept(store, "a") == 1.0
+    assert len(list(tmp_path.iterdir())) == 1
+    del store
+    gc.collect()
+    assert not list(tmp_path.iterdir())

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from partita.executors.codec import (
+    Orders,
     answer_of,
     answer_values,
     order_of,
     order_values,
+    orders_values,
     totals_of,
     totals_values,
 )
@@ -59,3 +61,30 @@ def test_sums_come_back_to_the_bit() -> None:
     again.merge(totals_of(json.loads(json.dumps(values)), tensors))
 
     assert same_bits(again.value(), mean.value())
+
+
+def test_what_many_orders_have_in_common_is_sent_once() -> None:
+    shared = {"u": torch.ones(2)}
+    starts = {digest: Start(digest=digest, personal={"v": torch.zeros(1)}, frozen="f") for digest in "xy"}
+    works = [Update(personal=PACE, shared=PACE), Evaluate(model="global")]
+    orders = [
+        Order(
+            stage=Stage.PERSONALIZED,
+            round=3,
+            device=f"{digest} {number}",
+            work=work,
+            shared=shared,
+            start=starts[digest],
+            counted=None if number else "personalized-1",
+            keep="x-1",
+        )
+        for number in range(3)
+        for digest in "xy"
+        for work in works
+    ]
+
+    values = json.loads(json.dumps(orders_values(orders)))
+    again = Orders(values, shared, lambda each: starts[each["start"]["digest"]])
+
+    assert len(values["common"]) == 4
+    assert [again[number] for number in range(12)] == orders

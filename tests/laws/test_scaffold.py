@@ -1,7 +1,7 @@
 """SCAFFOLD against its Algorithm 1 in NumPy, and the tensors that a method keeps and sends."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from partita import (
 from partita.executors.serial import SerialExecutor
 from partita.params import Params, cloned
 from partita.protocol import Evaluate, Failure, Finetune, Order, Reply, Update, derive_seed
+from partita.tasks.build import one_thread
 from small import Affine, Normed, affine_devices, affine_task, normed_task, same_bits
 
 ROUNDS, COHORT, STEPS, RATE, SERVER_RATE = 6, 2, 3, 0.1, 0.75
@@ -59,13 +60,14 @@ def train(
 
 @pytest.fixture
 def traffic(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Order, Reply | Failure]]:
-    """Every order of a run with what came back."""
+    """Every order of a run with what came back, the changes of updates included."""
     exchanged: list[tuple[Order, Reply | Failure]] = []
 
     class Listening(SerialExecutor):
-        def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
+        def _ask(self, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
             for order in orders:
-                (answer,) = super().ask([order])
+                with one_thread():
+                    answer = self._visitor(order)
                 exchanged.append((order, answer))
                 yield answer
 

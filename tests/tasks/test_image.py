@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from torch import nn
 
 from partita import FedAlt, named_partition, run
 from partita.data.examples import examples_of
 from partita.data.rows import BadData
 from partita.errors import ConfigError
-from partita.tasks.image import image
+from partita.tasks.image import _plain_png, image
 from tables import png, write
 
 
@@ -312,3 +313,39 @@ def test_the_number_of_classes_does_not_depend_on_unseen_devices(tmp_path: Path)
 
     assert image(data=data, size=6, unseen=0.3, skip_bad=True).derived["classes"] == 3
     assert image(data=data, size=6).derived["classes"] == 6
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (28, 28), (9, 4, 3), (30, 31, 3)])
+def test_a_plain_png_is_decoded_without_opening_it(shape: tuple[int, ...]) -> None:
+    # Sums make smooth images, for which Pillow uses filters of PNG.
+    noise = np.random.default_rng(0).integers(0, 5, shape)
+    pixels = noise.cumsum(0).cumsum(1).astype(np.uint8)
+
+    decoded = _plain_png(encoded(pixels)["bytes"])
+
+    assert decoded is not None
+    assert np.array_equal(np.asarray(decoded), pixels)
+
+
+def test_other_content_is_left_to_pillow() -> None:
+    pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    comment = PngInfo()
+    comment.add_text("a", "b")
+
+    assert _plain_png(b"") is None
+    assert _plain_png(b"\0" * 100) is None
+    assert _plain_png(encoded(pixels)["bytes"] + b"\0") is None
+    assert _plain_png(encoded(pixels, pnginfo=comment)["bytes"]) is None
+    assert _plain_png(encoded(pixels, transparency=(0, 1, 2))["bytes"]) is None
+    assert _plain_png(encoded(np.zeros((4, 4, 4), np.uint8))["bytes"]) is None
+    assert _plain_png(encoded(np.zeros((4, 4), np.uint16))["bytes"]) is None
+
+
+def test_a_damaged_png_is_left_to_pillow() -> None:
+    content = encoded(np.arange(36, dtype=np.uint8).reshape(6, 6))["bytes"]
+
+    for position in range(len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1
+        assert _plain_png(bytes(damaged)) is None
+        assert _plain_png(content[:position]) is None

@@ -260,10 +260,10 @@ def test_the_decision_never_looks_at_test_rows() -> None:
 def test_failures_after_the_best_round_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Visitor._update
 
-    def fail_late(self: Visitor, bench: Any, order: Order, work: Any, carried: Any) -> Any:
+    def fail_late(self: Visitor, bench: Any, order: Order, *others: Any) -> Any:
         if order.device == "d2" and order.round >= 3:
             raise CannotDo("Asleep.")
-        return update(self, bench, order, work, carried)
+        return update(self, bench, order, *others)
 
     monkeypatch.setattr(Visitor, "_update", fail_late)
     task = passing_task()
@@ -286,10 +286,10 @@ def test_where_nothing_is_trained_a_device_that_fails_does_not_move_the_best_rou
 ) -> None:
     update = Visitor._update
 
-    def fail(self: Visitor, bench: Any, order: Order, work: Any, carried: Any) -> Any:
+    def fail(self: Visitor, bench: Any, order: Order, *others: Any) -> Any:
         if order.device == device and order.round in fails_in:
             raise CannotDo("Asleep.")
-        return update(self, bench, order, work, carried)
+        return update(self, bench, order, *others)
 
     monkeypatch.setattr(Visitor, "_update", fail)
     task, still = passing_task(), FedAlt(shared_lr=0.0, personal_lr=0.0, batch_size=4)

@@ -35,7 +35,7 @@ class TensorExamples:
     tensors: tuple[Tensor, ...]
 
     def __post_init__(self) -> None:
-        lengths = [len(tensor) for tensor in self.tensors]
+        lengths = [tensor.size(0) for tensor in self.tensors]
         if len(set(lengths)) != 1:
             raise ValueError(f"All tensors of a split must have the same number of rows, got {lengths}.")
 
@@ -123,10 +123,11 @@ class Shuffled:
     def with_positions(self) -> Iterator[tuple[Tensor, Batch]]:
         """Yield the same batches, each with the positions of its examples."""
         while True:
-            permutation = torch.randperm(len(self.examples), generator=self.generator)
-            is_one = len(permutation) <= self.batch_size
-            batches = (permutation,) if is_one else permutation.split(self.batch_size)
-            if len(batches[-1]) == 1 and self.leaves_out_one():
+            count = len(self.examples)
+            permutation = torch.randperm(count, generator=self.generator)
+            batches = (permutation,) if count <= self.batch_size else permutation.split(self.batch_size)
+            ends_with_one = count % self.batch_size == 1 % self.batch_size
+            if ends_with_one and self.leaves_out_one():
                 batches = batches[:-1]
             for positions in batches:
                 yield positions, self.examples.batch_at(positions)

@@ -101,7 +101,8 @@ class DiskStore:
 
     Args:
         folder: the folder.
-        is_temporary: whether the folder is removed with this object: nothing waits for the disk then.
+        is_temporary: whether the folder is removed with this object, and all beside it with the folder above:
+            nothing waits for the disk then.
     """
 
     def __init__(self, folder: Path, *, is_temporary: bool = False) -> None:
@@ -110,17 +111,17 @@ class DiskStore:
         """The folder for rows that devices compute only once in a run, see `reuse.kept_rows`."""
         self._is_temporary = is_temporary
         if is_temporary:
-            weakref.finalize(self, _remove, folder, owner=os.getpid())
+            weakref.finalize(self, _remove, folder.parent, owner=os.getpid())
 
     @classmethod
     def temporary(cls) -> "DiskStore":
-        """Return a store in a temporary folder."""
-        return cls(Path(tempfile.mkdtemp(prefix="partita-")), is_temporary=True)
+        """Return a store in a temporary folder, in a folder of its own that the first save makes."""
+        return cls(Path(tempfile.mkdtemp(prefix="partita-")) / "personal", is_temporary=True)
 
     def remove_temporary(self) -> None:
         """Remove a temporary folder, for a process that has ended before it could."""
         if self._is_temporary:
-            _remove(self.folder, owner=os.getpid())
+            _remove(self.folder.parent, owner=os.getpid())
 
     def load(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Read what the device keeps."""
@@ -146,6 +147,8 @@ class DiskStore:
 
     def commit(self, label: str, counted: Sequence[DeviceId], asked: Sequence[DeviceId]) -> None:
         """Rename each counted `.next` over the device's own file and delete the others of the round."""
+        if not self.folder.is_dir():  # Nothing was ever saved.
+            return
         keeps = set(counted)
         for device in asked:
             saved = self._next(device, label)
@@ -154,7 +157,7 @@ class DiskStore:
                     saved.replace(self.path_of(device))
                 else:
                     saved.unlink()
-        if self.folder.is_dir() and not self._is_temporary:
+        if not self._is_temporary:
             sync_folder(self.folder)
 
     def preserve(self, device: DeviceId, label: str) -> None:

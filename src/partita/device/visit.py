@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from statistics import fmean
 
 import torch
@@ -26,7 +27,7 @@ from partita.errors import CannotDo, ConfigError, described, is_of_device, place
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
-from partita.params import Params, change_of, cloned, copy_into, is_finite, shapes_of
+from partita.params import Params, WeightedMean, change_of, cloned, copy_into, is_finite, shapes_of
 from partita.partition import Part, Partition, Personalization
 from partita.protocol import (
     DeviceId,
@@ -96,13 +97,19 @@ class Visitor:
         self._skips_errors = computing.on_error == "skip"
         self.warn: Warn = Warnings()
 
-    def __call__(self, order: Order) -> Reply | Failure:
-        """Carry out one order, with a seed of its own; the caller restores its random state."""
+    def __call__(self, order: Order, mean: WeightedMean | None = None) -> Reply | Failure:
+        """Carry out one order, with a seed of its own; the caller restores its random state.
+
+        Args:
+            order: the order.
+            mean: a mean of changes of the order's shared part. An update adds its change to it, which is
+                faster than to reply with the change, unless the order is `single`.
+        """
         try:
             bench = self._workbench(order)
             if order.counted is not None:
                 self.store.commit(order.counted, [order.device], [order.device])
-            return self._visit(bench, order)
+            return self._visit(bench, order, None if order.single else mean)
         except (Diverged, CannotDo) as error:
             return Failure(device=order.device, reason=str(error))
         except Exception as error:
@@ -113,27 +120,29 @@ class Visitor:
             error.add_note(f"On device {order.device!r}, {where}.")
             raise
 
-    def _visit(self, bench: Workbench, order: Order) -> Reply:
+    def _visit(self, bench: Workbench, order: Order, mean: WeightedMean | None) -> Reply:
         """Carry out the work; again, and computing everything, where reuse turns out not to be possible."""
         try:
-            return self._work(bench, order)
+            return self._work(bench, order, mean)
         except Deviated as deviation:
             logger.debug("The visit of %r computes everything: %s.", order.device, deviation)
             with self._reuses.off():
-                return self._work(bench, order)
+                return self._work(bench, order, mean)
 
-    def _work(self, bench: Workbench, order: Order) -> Reply:
+    def _work(self, bench: Workbench, order: Order, mean: WeightedMean | None) -> Reply:
         seed_everything(self._seed(order), self.accelerator)
         kept = self._load(bench, order)
         match order.work:
             case Update():
-                return self._update(bench, order, order.work, self._carried(bench, order, kept))
+                return self._update(bench, order, order.work, self._carried(bench, order, kept), mean)
             case Finetune():
                 return self._finetune(bench, order, order.work)
             case Evaluate():
                 return self._evaluate(bench, order, order.work)
 
-    def _update(self, bench: Workbench, order: Order, work: Update, carried: Carried) -> Reply:
+    def _update(
+        self, bench: Workbench, order: Order, work: Update, carried: Carried, mean: WeightedMean | None
+    ) -> Reply:
         method = self.roles[order.stage].method
         examples = self._training(order)
         personal = count_steps(method, work.personal, examples)
@@ -149,10 +158,9 @@ class Visitor:
         # Writing v takes twice its memory, so it comes before the change of u is made.
         if method.stateful:
             self._save({**parts.personal, **carried.kept}, order, expected)
-        change = change_of(self._place.back({**parts.shared, **carried.sent}), order.shared)
-        _check_finite("change of the shared part", change)
         weight = len(examples) if method.weights == "examples" else 1
-        return _reply(order, weight, _training_measures(examples, losses), change)
+        reply = _reply(order, weight, _training_measures(examples, losses))
+        return _with_change(reply, self._place.back({**parts.shared, **carried.sent}), order.shared, mean)
 
     def _finetune(self, bench: Workbench, order: Order, work: Finetune) -> Reply:
         finetuning = self.roles[order.stage].finetuning
@@ -177,7 +185,9 @@ class Visitor:
 
     def _load(self, bench: Workbench, order: Order) -> Params:
         """Load every part of the visit's model, in place, and return what else the device has kept."""
-        parts = bench.parts
+        # An update that draws a batch before it says what moves is taken to move everything.
+        trains = not isinstance(order.work, Evaluate)
+        parts = bench.partition.let_move(bench.model, "personal", "shared") if trains else bench.parts
         copy_into(parts.shared, {name: order.shared[name] for name in parts.shared})
         kept = self._kept(order, bench.partition)
         try:
@@ -254,8 +264,6 @@ class Visitor:
         self, bench: Workbench, order: Order, settings: Method | Finetuning, examples: Examples
     ) -> Shuffled:
         """Return the visit's batches, with a log message the first time in a run that one is left out."""
-        # An update that draws a batch before it says what moves is taken to move everything.
-        bench.partition.let_move(bench.model, "personal", "shared")
 
         def leave_out() -> None:
             self.warn(LEFT_OUT, order.device)
@@ -291,8 +299,22 @@ class Visitor:
         return derive_seed(self.seed, order.stage, order.round, order.device)
 
 
-def _reply(order: Order, weight: int, measures: Measures, change: Params | None = None) -> Reply:
-    return Reply(device=order.device, weight=weight, change=change, metrics={"train": measures})
+def _reply(order: Order, weight: int, measures: Measures) -> Reply:
+    return Reply(device=order.device, weight=weight, change=None, metrics={"train": measures})
+
+
+def _with_change(reply: Reply, after: Params, before: Params, mean: WeightedMean | None) -> Reply:
+    """Return a reply with the change of the shared part; with a mean, add it there instead, in place."""
+    if mean is None:
+        change = change_of(after, before)
+        _check_finite("change of the shared part", change)
+        return replace(reply, change=change)
+    try:
+        mean.add_after(reply.device, after, reply.weight)
+    except ValueError as error:
+        _check_finite("change of the shared part", change_of(after, before))
+        raise CannotDo(str(error)) from error
+    return reply
 
 
 def _training_measures(examples: Examples, losses: list[float]) -> Measures:

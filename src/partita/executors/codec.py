@@ -4,7 +4,7 @@ Nothing here is pickled. The tensors of an order (u, and what devices start with
 devices, so they travel apart from it, and a decoded order is given them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -42,6 +42,50 @@ def order_of(values: Values, shared: Params, start: Start) -> Order:
         keep=values["keep"],
         single=values["single"],
     )
+
+
+def orders_values(orders: Sequence[Order]) -> dict[str, Any]:
+    """Return orders without their tensors; what many of them have in common is in it once."""
+    common: list[dict[str, Any]] = []
+    places: dict[tuple[Any, ...], int] = {}
+    rows: list[list[Any]] = []
+    for order in orders:
+        key = (order.stage, order.round, id(order.work), id(order.start), order.keep, order.single)
+        if key not in places:
+            places[key] = len(common)
+            common.append(order_values(order))
+        rows.append([order.device, order.counted, places[key]])
+    return {"common": common, "orders": rows}
+
+
+class Orders:
+    """The orders with some values, which are made when they are needed.
+
+    Args:
+        values: what `orders_values` has returned.
+        shared: the shared part of all of them.
+        start: returns the tensors that devices start with, given the values of an order.
+    """
+
+    def __init__(self, values: Values, shared: Params, start: Callable[[Values], Start]) -> None:
+        self._common = [order_of(each, shared, start(each)) for each in values["common"]]
+        self._rows = values["orders"]
+
+    def __getitem__(self, number: int) -> Order:
+        """Return the order with a number, from 0."""
+        device, counted, place = self._rows[number]
+        like = self._common[place]
+        return Order(  # `replace` takes longer, and visits may be short.
+            stage=like.stage,
+            round=like.round,
+            device=device,
+            work=like.work,
+            shared=like.shared,
+            start=like.start,
+            counted=counted,
+            keep=like.keep,
+            single=like.single,
+        )
 
 
 def answer_values(answer: Reply | Failure) -> dict[str, Any]:

@@ -1,21 +1,19 @@
-"""Orders given out to workers, the largest device first, until every one is answered and counted once."""
+"""Orders put up for workers, the largest device first, until every one is answered and counted once."""
 
 import selectors
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from partita.errors import RunFailed
-from partita.executors.codec import Values, order_values, totals_of
+from partita.executors.codec import Values, orders_values, totals_of
 from partita.executors.exchange import Reports, largest_first
-from partita.executors.messages import receive
+from partita.executors.messages import Message, encoded, receive
 from partita.executors.output import Replay
 from partita.executors.pool import Pool, WorkerState
 from partita.executors.processes import receive_descriptor
 from partita.executors.shared_memory import SharedTensors
 from partita.executors.worker import SHARED, pretrained_name, start_name
-from partita.params import cloned
 from partita.protocol import Failure, Order, Reply, Tally
 
 _MAX_DEATHS = 10
@@ -25,8 +23,9 @@ _MAX_DEATHS = 10
 class Dispatch:
     """One exchange with the workers of a pool: orders out, answers back.
 
-    A worker that ends takes its sums with it: its devices are visited again by others, with the same seeds.
-    A device on which two workers have ended is a failure.
+    Workers take the orders from the board of the pool. A worker that ends takes its sums with it, and reports
+    that it has not sent: its devices are visited again, with the same seeds, when the other workers have
+    taken all other orders. A device on which two workers have ended is a failure.
 
     Args:
         pool: the workers.
@@ -49,8 +48,11 @@ class Dispatch:
         self._orders = orders
         self._timeout = timeout
         self._replay = replay
-        self._queue = deque(largest_first(orders, size))
+        self._numbers = largest_first(orders, size)
+        self._message = encoded(orders_values(orders))
         self._replies: dict[int, Reply] = {}
+        self._heard: set[int] = set()
+        self._answered: set[int] = set()
         self._causes: dict[int, list[str]] = {}
         self._deaths = 0
         self.reports = Reports(orders)
@@ -61,71 +63,64 @@ class Dispatch:
     def run(self) -> Iterator[Reply | Tally | Failure]:
         """Yield an answer to each order, and the sums of all changes.
 
+        The tensors of a tally are in the memory that its worker writes to, so they hold only until the next
+        answer is asked for.
+
         Raises:
             BaseException: what a visit has raised; where several have, the first in the order of the orders.
         """
         self._put_tensors()
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:
             for worker in self._pool.workers:
                 selector.register(worker.child.connection, selectors.EVENT_READ, worker)
-            for key, _ in selector.select(0):  # Workers that have ended since the last exchange.
-                yield from self._read(key.data, selector)
-            while self._is_open():
-                self._assign()
-                ready = selector.select(self._patience())
-                now = time.monotonic()
-                for key, _ in ready:
-                    yield from self._read(key.data, selector)
-                yield from self._end_late(selector, now)
+            while missing := self._missing():
+                self._pool.board.put(missing, end=self.reports.end)
+                for worker in self._pool.workers[: len(missing)]:
+                    self._begin(worker)
+                while self._is_open():
+                    for key, _ in selector.select(self._patience()):
+                        yield from self._read(key.data, selector)
+                    yield from self._end_late(selector)
         self.reports.raise_first()
 
     def _put_tensors(self) -> None:
         """Write the tensors of the orders to memory that the workers share."""
         self._pool.put(SHARED, self._orders[0].shared)
+        self._names = [SHARED]
         for start in {id(order.start): order.start for order in self._orders}.values():
             named = {
                 start_name(start.digest): start.personal,
                 pretrained_name(start.frozen): start.pretrained,
             }
             for name, tensors in named.items():
+                self._names.append(name)
                 if tensors is not None and not self._pool.has(name):
                     self._pool.put(name, tensors)
 
-    def _is_open(self) -> bool:
-        """Return whether anything is missing; after an error, only the orders before it are."""
-        if (end := self.reports.end) < len(self._orders):
-            self._queue = deque(number for number in self._queue if number < end)
-            visits = [number for worker in self._pool.workers for number in worker.visits if number < end]
-            return bool(self._queue or visits)
-        return bool(self._queue or any(worker.visits or worker.summed for worker in self._pool.workers))
-
-    def _assign(self) -> None:
-        """Give each worker an order, and one more to begin with at once, unless they are about to run out."""
-        room = 2 if len(self._queue) > len(self._pool.workers) else 1
-        for depth in range(room):
-            for worker in self._pool.workers:
-                if self._queue and len(worker.visits) <= depth and not worker.is_counting:
-                    self._send(worker, self._queue.popleft())
-        if self._queue:
-            return
-        for worker in self._pool.workers:
-            if worker.summed and not worker.visits and not worker.is_counting:
-                worker.is_counting = True
-                worker.send({"count": True})
-
-    def _send(self, worker: WorkerState, number: int) -> None:
-        order = self._orders[number]
-        for name in (SHARED, start_name(order.start.digest), pretrained_name(order.start.frozen)):
+    def _begin(self, worker: WorkerState) -> None:
+        """Let a worker take orders, with all tensors that they need."""
+        for name in self._names:
             self._pool.give(worker, name)
-        if not worker.visits:
-            worker.begun = time.monotonic()
-        worker.visits.append(number)
-        worker.send({"order": order_values(order)})
+        worker.begin(self._message)
+
+    def _missing(self) -> list[int]:
+        """Return the orders that have no answer; after an error, those before it that have no report."""
+        end = self.reports.end
+        done = self._answered if end == len(self._orders) else self._heard
+        return [number for number in self._numbers if number < end and number not in done]
+
+    def _is_open(self) -> bool:
+        """Return whether workers have something to say that is missing."""
+        is_busy = any(worker.is_busy for worker in self._pool.workers)
+        return is_busy and (self.reports.end == len(self._orders) or bool(self._missing()))
 
     def _patience(self) -> float | None:
         """Return the seconds until a visit is late, None if none can be."""
-        begun = [worker.begun for worker in self._pool.workers if worker.visits]
-        return max(0.0, min(begun) + self._timeout - time.monotonic()) if self._timeout and begun else None
+        if not self._timeout:
+            return None
+        board, busy = self._pool.board, [worker.number for worker in self._pool.workers if worker.is_busy]
+        begun = [board.begun(number) for number in busy if board.order_of(number) is not None]
+        return max(0.0, min(begun) + self._timeout - time.monotonic()) if begun else self._timeout
 
     def _read(
         self, worker: WorkerState, selector: selectors.BaseSelector
@@ -140,68 +135,92 @@ class Dispatch:
             message = None
         if message is None:
             yield from self._replace(worker, selector)
-        elif "totals" in message.values:
-            yield from self._counted(worker, message.values)
-        elif "seconds" in message.values:
-            yield from self._answered(worker, {**message.values, **message.tensors})
-        else:
+        elif "reports" not in message.values:
             self._replay(message.values)
+        else:
+            self.seconds += message.values["seconds"]
+            yield from self._reported(worker, message)
+            if "totals" in message.values:
+                worker.is_busy = False
+                if (totals := message.values["totals"]) is not None:
+                    yield from self._counted(worker, totals)
 
-    def _answered(self, worker: WorkerState, values: dict[str, Any]) -> Iterator[Reply | Failure]:
-        """Keep the answer to a worker's first order until its sums arrive; yield one that is not in them."""
-        number = worker.visits.popleft()
-        worker.begun = time.monotonic()
-        self.seconds += values["seconds"]
-        answer = self.reports.add(number, values)
-        if isinstance(answer, Reply) and values["summed"]:
-            worker.summed.append(number)
-            self._replies[number] = answer
-        elif answer is not None:
-            yield answer
+    def _reported(self, worker: WorkerState, message: Message) -> Iterator[Reply | Failure]:
+        """Keep the answers of a worker until its sums arrive; yield those that are not in them."""
+        for number, report in message.values["reports"]:
+            self._heard.add(number)
+            answer = self.reports.add(number, {**report, "change": message.tensors.get(str(number))})
+            if isinstance(answer, Reply) and report["summed"]:
+                worker.summed.append(number)
+                self._replies[number] = answer
+            elif answer is not None:
+                self._answered.add(number)
+                yield answer
+            else:
+                self._pool.board.end = self.reports.end
 
     def _counted(self, worker: WorkerState, values: Values) -> Iterator[Reply | Tally]:
         """Yield a worker's sums and the replies that are in them."""
         assert worker.totals is not None
         groups: dict[str, dict[str, Any]] = {"limbs": {}, "whole": {}}
-        for path, tensor in cloned(worker.totals.tensors).items():
+        for path, tensor in worker.totals.tensors.items():
             group, _, name = path.partition("/")
             groups[group][name] = tensor
-        numbers, worker.summed, worker.is_counting = worker.summed, [], False
+        numbers, worker.summed = worker.summed, []
+        self._answered.update(numbers)
         yield Tally(
             devices=[self._orders[number].device for number in numbers],
-            totals=totals_of(values["totals"], groups),
+            totals=totals_of(values, groups),
         )
         for number in numbers:
             yield self._replies.pop(number)
 
-    def _end_late(self, selector: selectors.BaseSelector, now: float) -> Iterator[Failure]:
-        """Replace the workers whose visit had taken too long at a time `now`, up to which all were heard."""
+    def _end_late(self, selector: selectors.BaseSelector) -> Iterator[Failure]:
+        """Replace the workers whose visit takes too long."""
+        board = self._pool.board
         for worker in list(self._pool.workers) if self._timeout else ():
-            if worker.visits and now >= worker.begun + self._timeout:
+            order = board.order_of(worker.number)
+            if order is not None and time.monotonic() >= board.begun(worker.number) + self._timeout:
                 worker.child.kill()
-                cause = f"The visit took longer than `timeout` = {self._timeout:g} s"
-                yield from self._replace(worker, selector, cause)
+                yield from self._replace(worker, selector, late=order)
 
     def _replace(
-        self, worker: WorkerState, selector: selectors.BaseSelector, cause: str = ""
+        self, worker: WorkerState, selector: selectors.BaseSelector, *, late: int | None = None
     ) -> Iterator[Failure]:
-        """Replace a worker, queue again what is lost with it, and yield a failure of the device it was at."""
+        """Replace a worker, and yield a failure of the device it was at where that is the second time.
+
+        Args:
+            worker: the worker, which has ended or was killed.
+            selector: waits for all workers.
+            late: the order that took it too long.
+        """
         selector.unregister(worker.child.connection)
         ended = self._pool.replace(worker)
         new = self._pool.workers[worker.number]
         selector.register(new.child.connection, selectors.EVENT_READ, new)
-        visits = list(worker.visits)
-        self._queue.extendleft([*visits, *worker.summed])
-        if not visits:
-            self._deaths += 1
-            if self._deaths == _MAX_DEATHS:
-                raise RunFailed(f"Worker processes end between visits: the last of {_MAX_DEATHS} {ended}.")
-            return
-        causes = self._causes.setdefault(visits[0], [])
-        causes.append(cause or f"The worker process {ended}")
+        self._begin(new)
+        cause = f"The worker process {ended.reason}"
+        if late is not None:
+            cause = f"The visit took longer than `timeout` = {self._timeout:g} s"
+        if ended.order is None and late is None:
+            self._count_death(ended.reason)
+        elif ended.order is not None and late in (None, ended.order):
+            yield from self._strike(ended.order, cause)
+
+    def _count_death(self, reason: str) -> None:
+        """Count a worker that has ended between visits, in place, and raise if there are too many."""
+        self._deaths += 1
+        if self._deaths == _MAX_DEATHS:
+            raise RunFailed(f"Worker processes end between visits: the last of {_MAX_DEATHS} {reason}.")
+
+    def _strike(self, number: int, cause: str) -> Iterator[Failure]:
+        """Note why a visit has ended with its worker, in place, and yield a failure the second time."""
+        causes = self._causes.setdefault(number, [])
+        causes.append(cause)
         if len(causes) == 2:
-            self._queue.remove(visits[0])
-            yield Failure(device=self._orders[visits[0]].device, reason=_twice(*causes))
+            self._heard.add(number)
+            self._answered.add(number)
+            yield Failure(device=self._orders[number].device, reason=_twice(*causes))
 
 
 def _twice(first: str, second: str) -> str:

@@ -45,13 +45,18 @@ def send(
         OSError: the other side is gone.
     """
     groups = {name: to_bytes(group) for name, group in (tensors or {}).items()}
-    lengths = {name: len(group) for name, group in groups.items()}
+    connection.sendall(encoded(values, {name: len(group) for name, group in groups.items()}))
+    for group in groups.values():
+        connection.sendall(group)
+
+
+def encoded(values: Mapping[str, Any], lengths: Mapping[str, int] | None = None) -> bytes:
+    """Return a message as bytes, without its tensors, of which it gives the length of each group."""
+    lengths = lengths or {}
     head = json.dumps([values, lengths]).encode()
     if len(head) > _MAX_HEAD or sum(lengths.values()) > _MAX_TENSORS:
         raise ValueError(f"A message of {len(head)} + {sum(lengths.values())} bytes is too long to send.")
-    connection.sendall(len(head).to_bytes(_LENGTH, "big") + head)
-    for group in groups.values():
-        connection.sendall(group)
+    return len(head).to_bytes(_LENGTH, "big") + head
 
 
 def receive(connection: socket.socket) -> Message | None:

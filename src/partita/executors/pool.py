@@ -1,12 +1,12 @@
 """A pool of worker processes that can be replaced, and the tensors that they are given."""
 
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from partita.executors.board import MAX_WORKERS, Board
 from partita.executors.messages import send
 from partita.executors.processes import Child, Nursery, send_descriptor
 from partita.executors.shared_memory import SharedTensors
@@ -22,14 +22,10 @@ class WorkerState:
     child: Child
     given: set[str] = field(default_factory=set)
     """The names of the tensors that it has."""
-    visits: deque[int] = field(default_factory=deque)
-    """The numbers of the orders that it has; it is at the first."""
-    begun: float = 0.0
-    """The time at which it began with that."""
+    is_busy: bool = False
+    """Whether it was asked to take orders, and has not said yet that there are no more."""
     summed: list[int] = field(default_factory=list)
     """The numbers of the orders that are in its sums and nowhere else."""
-    is_counting: bool = False
-    """Whether it was asked for its sums."""
     totals: SharedTensors | None = None
     """Where it writes its sums."""
 
@@ -39,6 +35,22 @@ class WorkerState:
             send(self.child.connection, values)
             if descriptor is not None:
                 send_descriptor(self.child.connection, descriptor)
+
+    def begin(self, orders: bytes) -> None:
+        """Ask it, by a message of `encoded`, to take orders."""
+        self.is_busy = True
+        with suppress(OSError):
+            self.child.connection.sendall(orders)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a worker."""
+
+    reason: str
+    """How it ended."""
+    order: int | None
+    """The number of the order that it was at."""
 
 
 class Pool:
@@ -54,6 +66,7 @@ class Pool:
         self.workers: list[WorkerState] = []
 
     def __enter__(self) -> Self:
+        self.board = Board()
         self._nursery.__enter__()
         return self
 
@@ -66,10 +79,11 @@ class Pool:
         """End all workers."""
         self.workers.clear()
         self._nursery.__exit__(kind, error, trace)
+        self.board.close()
 
     def resize(self, number: int) -> None:
         """Start or end workers, in place, until there are as many as asked for."""
-        before = len(self.workers)
+        before, number = len(self.workers), min(number, MAX_WORKERS)
         while len(self.workers) > number:
             self._end(self.workers.pop())
         while len(self.workers) < number:
@@ -78,12 +92,12 @@ class Pool:
             for worker in self.workers:
                 worker.send({"processes": number})
 
-    def replace(self, worker: WorkerState) -> str:
-        """Start a worker in place of one that has ended or is to end, and say how that one ended."""
-        reason = worker.child.exit_reason()
+    def replace(self, worker: WorkerState) -> Ended:
+        """Start a worker in place of one that has ended or is to end, and return how and where that was."""
+        ended = Ended(worker.child.exit_reason(), self.board.order_of(worker.number))
         self.workers[worker.number] = self._started(worker.number)
         self.workers[worker.number].send({"processes": len(self.workers)})
-        return reason
+        return ended
 
     def stop(self) -> None:
         """End all workers, whatever they are doing."""
@@ -110,6 +124,7 @@ class Pool:
             worker.given.add(name)
 
     def _started(self, number: int) -> WorkerState:
+        self.board.leave(number)
         return WorkerState(number, self._nursery.spawn({"number": number}))
 
     def _end(self, worker: WorkerState) -> None:

@@ -10,8 +10,10 @@ from partita.device.roles import Role
 from partita.device.settings import Computing
 from partita.device.store import Store
 from partita.device.visit import Visitor
+from partita.executors.exchange import exchanges_of
 from partita.executors.settings import SERIAL
-from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Stage
+from partita.params import WeightedMean
+from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Stage, Tally, Update
 from partita.tasks.build import one_thread, preserved_random_state
 from partita.tasks.task import Task
 
@@ -71,16 +73,26 @@ class SerialExecutor:
         """Return the task's devices."""
         return self._devices
 
-    def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Failure]:
+    def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
         """Visit one device after the other."""
         done: list[Order] = []
+        for some in exchanges_of(orders):
+            yield from self._ask(some)
+            done += some
+        self.sync(done)
+
+    def _ask(self, orders: Sequence[Order]) -> Iterator[Reply | Tally | Failure]:
+        """Carry out orders with the same shared part, and add up the changes of it."""
+        mean, summed = WeightedMean(orders[0].shared), list[DeviceId]()
         with preserved_random_state(self._visitor.accelerator):
             for order in orders:
                 with one_thread():
-                    answer = self._visitor(order)
-                done.append(order)
+                    answer = self._visitor(order, mean)
+                if isinstance(order.work, Update) and isinstance(answer, Reply) and not order.single:
+                    summed.append(order.device)
                 yield answer
-        self.sync(done)
+        if summed:
+            yield Tally(devices=summed, totals=mean.totals())
 
     def sync(self, orders: Sequence[Order]) -> None:
         """Wait until what devices have saved is on disk, whichever process has visited them."""

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -117,12 +118,15 @@ class Rank:
         """Visit a device and send the report, with the new personal part where the device has replied."""
         order = order_of(message.values["order"], self._shared, self._starts[message.values["start"]])
         self._parcel.fill(message.tensors.get("personal"))
+        begin = time.process_time()
         report = self._visits.carry_out(order)
+        seconds = time.process_time() - begin
         has_replied = "answer" in report and isinstance(answer_of(report["answer"]), Reply)
         tensors = {"personal": saved} if has_replied and (saved := self._parcel.saved) is not None else {}
         if (change := report.pop("change", None)) is not None:
             tensors["change"] = change
-        self._send({"kind": "report", "preserves": self._parcel.preserves, **report}, tensors)
+        values = {"kind": "report", "preserves": self._parcel.preserves, "seconds": seconds}
+        self._send({**values, **report}, tensors)
 
     def _close(self) -> None:
         """End a round: send the sums, if there are any."""

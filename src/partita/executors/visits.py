@@ -1,8 +1,7 @@
 """Visits of workers and ranks, whose results are reported to the process that sent the orders."""
 
-import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +10,7 @@ from partita.device.visit import Visitor
 from partita.executors.codec import answer_values
 from partita.executors.remote_errors import error_values
 from partita.params import WeightedMean
-from partita.protocol import DeviceId, Failure, Order, Reply, Tally
+from partita.protocol import DeviceId, Order, Reply, Tally, Update
 from partita.tasks.build import one_thread
 
 
@@ -51,7 +50,6 @@ class Visits:
         A change that is not to be added up is in it as `change`, in tensors.
         """
         self._warnings.clear()
-        begin = time.process_time()
         with self._skipped.collected() as rows:
             try:
                 with one_thread():
@@ -60,7 +58,6 @@ class Visits:
                 outcome = {"error": error_values(error)}
         return {
             **outcome,
-            "seconds": time.process_time() - begin,
             "warnings": list(self._warnings),
             "skipped": [asdict(row) for row in rows],
         }
@@ -73,21 +70,13 @@ class Visits:
 
     def _outcome(self, order: Order) -> dict[str, Any]:
         """Return the answer to an order as values, and whether its change is in the sum."""
-        answer, is_summed = self.visitor(order), False
+        is_new = self._mean is None and not order.single
+        mean = WeightedMean(order.shared) if is_new else self._mean
+        answer = self.visitor(order, mean)
         if isinstance(answer, Reply) and order.single:
             return {"answer": answer_values(answer), "summed": False, "change": answer.change}
-        if isinstance(answer, Reply) and answer.change is not None:
-            answer = self._add(order, answer)
-            is_summed = isinstance(answer, Reply)
+        is_summed = isinstance(order.work, Update) and isinstance(answer, Reply)
+        if is_summed:
+            self._mean = mean
+            self._summed.append(order.device)
         return {"answer": answer_values(answer), "summed": is_summed}
-
-    def _add(self, order: Order, reply: Reply) -> Reply | Failure:
-        """Add the change of a reply to the sum, in place; one that cannot be added is a failure."""
-        if self._mean is None:
-            self._mean = WeightedMean(order.shared)
-        try:
-            self._mean.add(order.device, reply.change or {}, reply.weight)
-        except ValueError as error:
-            return Failure(device=order.device, reason=str(error))
-        self._summed.append(order.device)
-        return replace(reply, change=None)

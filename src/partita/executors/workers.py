@@ -7,7 +7,7 @@ that it makes no difference which worker visits which device.
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +20,9 @@ from partita.executors.serial import SerialExecutor
 from partita.executors.visits import Visits
 from partita.executors.worker import Worker
 from partita.protocol import DeviceId, Failure, Order, Reply, Tally
+
+_SIZES = 10_000
+"""The most devices whose sizes are remembered."""
 
 
 class WorkersExecutor:
@@ -46,6 +49,8 @@ class WorkersExecutor:
         self._timeout = timeout
         self._pool = Pool(Nursery(self._serve, orphaned))
         self._replay = Replay()
+        size = serial.task.devices.size
+        self._size = None if size is None else lru_cache(_SIZES)(size)
         self._seconds = 0.0
 
     def __enter__(self) -> Self:
@@ -63,8 +68,9 @@ class WorkersExecutor:
 
     def _serve(self, connection: socket.socket, values: dict[str, Any]) -> None:
         """Be a worker, in a process of its own."""
-        make = partial(self._serial.make_visitor, worker=values["number"])
-        Worker(connection, Visits(self._serial.task.skipped, make)).serve()
+        number = values["number"]
+        visits = Visits(self._serial.task.skipped, partial(self._serial.make_visitor, worker=number))
+        Worker(connection, visits, self._pool.board, number).serve()
 
     @property
     def seconds(self) -> float:
@@ -90,9 +96,7 @@ class WorkersExecutor:
     def _ask(self, orders: Sequence[Order]) -> Iterator[Reply | Tally | Failure]:
         """Carry out orders with the same shared part."""
         task, is_done = self._serial.task, False
-        dispatch = Dispatch(
-            self._pool, orders, size=task.devices.size, timeout=self._timeout, replay=self._replay
-        )
+        dispatch = Dispatch(self._pool, orders, size=self._size, timeout=self._timeout, replay=self._replay)
         try:
             yield from dispatch.run()
             is_done = True

@@ -9,9 +9,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from partita.params import Params, largest_of
+from partita.params import Params
 from partita.partition import Partition
 from partita.partition.tensors import tensors_of
+from partita.sums import largest_of
 
 _SHOWN = 3
 """Names listed for each reason."""

@@ -5,8 +5,8 @@ later visits of the device too.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from torch import nn
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _TRIED_DEVICES = 20
 """Devices looked at for one with enough examples for trial runs."""
+_PLAINLY = nullcontext(Plainly())
 
 
 class Reuses:
@@ -53,6 +54,7 @@ class Reuses:
         self.is_off = is_off
         self._examples = examples
         self._plans: dict[tuple[int, int], dict[Moving, Plan]] = {}
+        self._settled: set[tuple[int, int]] = set()
         self._rows = KeptRows(folder)
 
     @contextmanager
@@ -65,9 +67,14 @@ class Reuses:
             self.is_off = before
 
     def is_settled(self, own: Personalization, settings: Method | Finetuning) -> bool:
-        """Return whether it is known what visits of a model compute only once."""
-        settled = self._plans.get((id(own), settings.batch_size), {})
-        return settled.keys() >= set(wanted_plans(own.partition, settings))
+        """Return whether it is known what visits of a model compute only once; once True, it stays so."""
+        if (id(own), id(settings)) in self._settled:
+            return True
+        plans = self._plans.get((id(own), settings.batch_size), {})
+        if plans.keys() >= set(wanted_plans(own.partition, settings)):
+            self._settled.add((id(own), id(settings)))
+            return True
+        return False
 
     def settle(self, model: nn.Module, own: Personalization, settings: Method | Finetuning) -> None:
         """Settle it, in place, on a model that has its first values."""
@@ -86,8 +93,7 @@ class Reuses:
             what = f"reuse what precedes {plan.begins}" if plan.modules else f"reuse nothing: {plan.reason}"
             logger.debug("While %s moves, visits %s.", " and ".join(sorted(moving)), what)
 
-    @contextmanager
-    def visit(self, visited: Visited) -> Iterator[Reusing | Plainly]:
+    def visit(self, visited: Visited) -> AbstractContextManager[Reusing | Plainly]:
         """Return what wraps the batches and the loss of a visit."""
         plans = self._plans.get((id(visited.personalization), visited.batch_size))
         if (
@@ -96,8 +102,11 @@ class Reuses:
             or self.is_off
             or min(visited.size, visited.batch_size) < MIN_ROWS
         ):
-            yield Plainly()
-            return
+            return _PLAINLY
+        return self._reusing(visited, plans)
+
+    @contextmanager
+    def _reusing(self, visited: Visited, plans: Mapping[Moving, Plan]) -> Iterator[Reusing]:
         accelerator = next(visited.model.parameters()).device
         kept = self._rows.take(visited.frozen, visited.device, visited.size, accelerator)
         reusing = Reusing(visited, plans, kept)

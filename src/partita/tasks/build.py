@@ -16,6 +16,7 @@ from partita.partition import Partition, Personalization
 from partita.partition.selection import exactly
 from partita.partition.tensors import tensors_of
 from partita.protocol import Stage, derive_seed
+from partita.tasks.process import prepare_process
 from partita.tasks.task import Task
 
 _INITIAL: WeakKeyDictionary[Task, dict[int, nn.Module]] = WeakKeyDictionary()
@@ -29,6 +30,7 @@ def initial_model(task: Task, *, seed: int) -> nn.Module:
     """
     models = _INITIAL.setdefault(task, {})
     if seed not in models:
+        prepare_process()
         with one_thread(), seeded(derive_seed(seed, "model")):
             models[seed] = task.model()
     return models[seed]

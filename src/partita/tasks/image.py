@@ -1,6 +1,8 @@
 """Image classification, from a table of images and labels by device."""
 
 import math
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +30,15 @@ _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 """The usual constants, also torchvision's: mean and standard deviation of ImageNet's pixels by channel."""
 _WIDE_MODES = ("I", "F")
 """Pillow's modes with 32 bits per pixel: the value of white is unknown."""
+
+_PNG = struct.Struct(">16sII5BII4s")
+"""The beginning of a PNG up to its header, which follows with a checksum; the length and name of a chunk."""
+_PNG_BEGIN = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+_PLAIN_KINDS = {(8, 0, 0, 0, 0): "L", (8, 2, 0, 0, 0): "RGB"}
+"""Pillow's modes by bits, colors, compression, filter and interlacing of a PNG."""
+_MAX_PIXELS = 1 << 24
+"""Pillow looks closely at images that are much larger."""
 
 
 def image(
@@ -136,33 +147,65 @@ class _Parser:
     def __call__(self, rows: Rows) -> tuple[Tensor, Tensor]:
         size = self.training_size if rows.split == "train" else self.size
         parsed = rows.parse(lambda row: (self._pixels(row, size), self._label(row)))
-        images = np.zeros((len(parsed), self.channels, size, size), np.uint8)
-        for image, (pixels, _) in zip(images, parsed, strict=True):
-            image[:] = pixels
+        pixels = b"".join(pixels for pixels, _ in parsed)
+        # A copy, also where it has the same bytes: torch takes other kernels by the strides of a tensor.
+        images = np.empty((len(parsed), self.channels, size, size), np.uint8)
+        images[:] = np.ndarray((len(parsed), size, size, self.channels), np.uint8, pixels).transpose(
+            0, 3, 1, 2
+        )
         return torch.from_numpy(images), torch.tensor([label for _, label in parsed], dtype=torch.long)
 
-    def _pixels(self, row: Any, size: int) -> np.ndarray:
-        """Return an image as bytes (channel, height, width)."""
+    def _pixels(self, row: Any, size: int) -> bytes:
+        """Return an image as bytes (height, width, channel)."""
         content = value_of(row, self.image, dict).get("bytes")
         try:
-            decoded = Image.open(BytesIO(content or b""))
-            decoded.load()
+            decoded = _plain_png(content or b"") or _opened(content or b"")
             if decoded.mode in _WIDE_MODES:
                 raise BadRow(f"`{self.image}` must have 8 or 16 bits per pixel, got 32")
-            decoded = _on_white(_eight_bits(decoded)).convert(_MODES[self.channels])
+            decoded = _on_white(_eight_bits(decoded))
+            if decoded.mode != _MODES[self.channels]:
+                decoded = decoded.convert(_MODES[self.channels])
         except BadRow:
             raise
         except Exception as error:
             raise BadRow(f"`{self.image}` cannot be decoded as an image") from error
         if decoded.size != (size, size):
             decoded = decoded.resize((size, size), Image.Resampling.BILINEAR)
-        return np.asarray(decoded).reshape(size, size, self.channels).transpose(2, 0, 1)
+        return decoded.tobytes()
 
     def _label(self, row: Any) -> int:
         label = value_of(row, self.label, int)
         if not 0 <= label < self.classes:
             raise BadRow(f"`{self.label}` must be from 0 to {self.classes - 1}, got {label}")
         return label
+
+
+def _opened(content: bytes) -> Image.Image:
+    """Return a decoded image of any format."""
+    image = Image.open(BytesIO(content))
+    image.load()
+    return image
+
+
+def _plain_png(content: bytes) -> Image.Image | None:
+    """Return a decoded PNG of the plainest kind, in half the time; None for any other content.
+
+    It has 8 bits per channel and three chunks, none of which is damaged: header, pixels and end.
+    """
+    if len(content) < _PNG.size + len(_PNG_END):
+        return None
+    begin, width, height, *kind, header_crc, length, name = _PNG.unpack_from(content)
+    mode, end = _PLAIN_KINDS.get(tuple(kind)), _PNG.size + length
+    is_plain = (begin, name, content[end + 4 :]) == (_PNG_BEGIN, b"IDAT", _PNG_END)
+    if mode is None or not is_plain or not 0 < width * height < _MAX_PIXELS:
+        return None
+    crc = int.from_bytes(content[end : end + 4], "big")
+    if zlib.crc32(content[12:29]) != header_crc or zlib.crc32(content[_PNG.size - 4 : end]) != crc:
+        return None
+    try:
+        return Image.frombytes(mode, (width, height), content[_PNG.size : end], "zip", mode)
+    except (ValueError, OSError):
+        return None
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

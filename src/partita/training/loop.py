@@ -9,7 +9,7 @@ and resumed like training rounds.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from partita.protocol import Executor, MeasuresTime
 from partita.server.round import State, ask
@@ -34,14 +34,15 @@ def run_rounds(
     Raises:
         TooManyFailed: more devices failed in a training round than the plan allows.
     """
+    clock = _clock_of(executor)
     for turn in turns:
         cohort = stage.cohort(turn)
         orders = stage.orders(turn, cohort, state)
         mean = stage.aggregator(turn, state)
         # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
-        begin = _processor_time(executor)
+        begin = clock()
         outcome = ask(orders, executor, mean, wanted=stage.wanted(turn))
-        seconds = _processor_time(executor) - begin
+        seconds = clock() - begin
         if turn.trains_shared:
             stage.limit.check(turn, outcome)
         if mean is not None and outcome.heard:
@@ -54,6 +55,8 @@ def run_rounds(
         yield done
 
 
-def _processor_time(executor: Executor) -> float:
-    """Return the processor time so far of this process, and of the executor's own."""
-    return time.process_time() + (executor.seconds if isinstance(executor, MeasuresTime) else 0.0)
+def _clock_of(executor: Executor) -> Callable[[], float]:
+    """Return a clock of the processor time of this process, and of the executor's own."""
+    if isinstance(executor, MeasuresTime):
+        return lambda: time.process_time() + executor.seconds
+    return time.process_time
