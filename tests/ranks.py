@@ -9,6 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from partita import Partition, Plan, Task, pipeline
+from partita.device.store import DiskStore, Store
+from partita.executors.cluster import ClusterExecutor
+from partita.executors.peers import Peers
+from partita.executors.processes import Nursery
+from partita.executors.rendezvous import Guest
+from partita.executors.serial import SerialExecutor
+from partita.executors.serving import Rank
+from partita.executors.settings import Execution
+from partita.partition import personalization_of
+from partita.studies.local import local_executor
+
 OWN_TASK = '''
 """A task with BatchNorm, of which one device cannot be trained, and with options that let visits go wrong."""
 
@@ -129,6 +141,30 @@ def end_of(ranks: Sequence[subprocess.Popen[str]], timeout: float = 100) -> list
         for rank in ranks:
             rank.kill()
     return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
+
+
+def run_on_two_ranks(task: Task, own: Partition, plan: Plan, out: Path, **computing: Any) -> ClusterExecutor:
+    """Run a plan in this process, as rank 0, and in another one, and return the executor."""
+
+    def serial(store: Store) -> SerialExecutor:
+        execution = Execution(workers=1, **computing)
+        executor = local_executor(task, personalization_of(own), plan, store, seed=1, execution=execution)
+        assert isinstance(executor, SerialExecutor)
+        return executor
+
+    def serve(connection: socket.socket, values: dict[str, Any]) -> None:
+        Rank(connection, lambda message, store: serial(store).make_visitor()).serve()
+
+    store = DiskStore(out / "personal")
+    with Nursery(serve) as nursery:
+        peers = Peers([Guest(1, "elsewhere", nursery.spawn({}).connection)], "here")
+        executor = ClusterExecutor(peers, serial(store), store, ({}, {}))
+        with peers.connected():
+            try:
+                pipeline(task, own, plan, out=out, executor=executor, **computing)
+            finally:
+                peers.end(0)
+    return executor
 
 
 def content_of(run: Path) -> dict[str, Any]:

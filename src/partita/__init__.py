@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from partita.partition import Partition, Personalization, Regularization
     from partita.progress.tensorboard import TensorBoard
     from partita.protocol import Stage
+    from partita.server.aggregation import Aggregating
     from partita.server.optimizers import Adagrad, Adam, Averaging, FedAdam, Yogi
     from partita.server.schedules import Exponential, Linear, constant
     from partita.tasks.metrics import Metric, Undefined, accuracy
@@ -51,6 +52,7 @@ __all__ = [
     "Adam",
     "Adapters",
     "Additive",
+    "Aggregating",
     "Averaging",
     "CannotDo",
     "Carried",
@@ -142,6 +144,7 @@ _HOMES = {
     "partita.partition": ("Partition", "Personalization", "Regularization"),
     "partita.protocol": ("Stage",),
     "partita.progress.tensorboard": ("TensorBoard",),
+    "partita.server.aggregation": ("Aggregating",),
     "partita.server.optimizers": ("Adagrad", "Adam", "Averaging", "FedAdam", "Yogi"),
     "partita.server.schedules": ("Exponential", "Linear", "constant"),
     "partita.training.plan": ("Evaluation", "Plan", "Training"),

@@ -2,10 +2,18 @@
 
 import errno
 import os
+import sysconfig
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
+
+_PACKAGE = Path(__file__).parent
+_STORAGE = {_PACKAGE / "durable.py", _PACKAGE / "device" / "store.py", _PACKAGE / "reuse" / "kept_rows.py"}
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 class ConfigError(ValueError):
@@ -18,6 +26,10 @@ class InUse(Exception):
 
 class RunFailed(Exception):
     """The run cannot continue."""
+
+
+class TooManyFailed(RunFailed):
+    """More devices failed in training than the run allows; it can be resumed."""
 
 
 class RankLost(BaseException):
@@ -52,13 +64,56 @@ def described(error: BaseException) -> str:
     >>> described(KeyError("x"))
     "KeyError: 'x'"
     """
-    text = " ".join(str(error).split())
+    return f"{_headline(error)}{place_of(error)}"
+
+
+def explained(error: BaseException) -> str:
+    """Return the same as a sentence, with the device and the round where that is known."""
+    notes = getattr(error, "__notes__", ())
+    return " ".join([f"{_headline(error)}.", *notes]) if notes else f"{described(error)}."
+
+
+def place_of(error: BaseException) -> str:
+    """Return the innermost line of user code that raised an exception, in parentheses after a space.
+
+    Where no line is outside of Partita, the standard library and installed packages, it is the innermost one
+    outside of Partita and torch, and otherwise the innermost one.
+    """
     places = traceback.extract_tb(error.__traceback__)
-    package = Path(__file__).parent
-    own = [p for p in places if "site-packages" not in p.filename and package not in Path(p.filename).parents]
-    place = (own or places)[-1:]
-    where = [f" ({Path(p.filename).name}, line {p.lineno})" for p in place]
-    return f"{type(error).__name__}: {text}{''.join(where)}"
+    others = [p for p in places if not _is_within(p, _PACKAGE) and "torch" not in Path(p.filename).parts]
+    own = [p for p in others if not _is_library(p)]
+    place = (own or others or places)[-1:]
+    return "".join(f" ({Path(p.filename).name}, line {p.lineno})" for p in place)
+
+
+def is_of_device(error: Exception) -> bool:
+    """Return whether the code or the data of a device has raised an exception, not Partita or its storage.
+
+    >>> is_of_device(ConfigError("`seed` must be a whole number."))
+    False
+    """
+    if isinstance(error, ConfigError | RunFailed):
+        return False
+    places: Sequence[FrameSummary] = traceback.extract_tb(error.__traceback__)
+    if any(Path(place.filename) in _STORAGE for place in places):
+        return False
+    return any(not _is_within(p, _PACKAGE) and (_is_installed(p) or not _is_library(p)) for p in places)
+
+
+def _headline(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _is_within(place: FrameSummary, folder: Path) -> bool:
+    return folder in Path(place.filename).parents
+
+
+def _is_installed(place: FrameSummary) -> bool:
+    return any(name in Path(place.filename).parts for name in _INSTALLED)
+
+
+def _is_library(place: FrameSummary) -> bool:
+    return _is_installed(place) or _is_within(place, _STANDARD) or place.filename.startswith("<frozen")
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)

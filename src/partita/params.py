@@ -182,6 +182,11 @@ class WeightedMean:
         self._add(device, after, weight, is_change=False)
         self._keep_lowest(device, change_of({name: after[name] for name in self._integers}, self.like))
 
+    def check(self, device: str, change: Params, weight: int) -> None:
+        """Raise a `ValueError` if a change cannot be added, as `add` does."""
+        self._check(device, change, weight)
+        self._refuse(device, change)
+
     def totals(self) -> Totals:
         """Return the sums so far, as copies."""
         return Totals(
@@ -233,8 +238,10 @@ class WeightedMean:
 
     def _check(self, device: str, change: Params, weight: int) -> None:
         """Check that a change has a weight, and the names and shapes of the shared part."""
-        if weight < 1:
-            raise ValueError(f"The weight of device {device!r} must be at least 1, got {weight}.")
+        if type(weight) is not int or weight < 1:
+            raise ValueError(
+                f"The weight of device {device!r} must be a whole number, at least 1, got {weight!r}."
+            )
         if shapes_of(change) == self._shapes:
             return
         if change.keys() != self.like.keys():

@@ -138,6 +138,9 @@ class Order:
     keep: str | None = None
     """Label of the best round so far, if training may stop early. The device copies its personal part under
     this label before it saves a new one."""
+    single: bool = False
+    """Whether the server needs the change of this device by itself: an executor that adds up changes must
+    leave it out of its sums and reply with it."""
 
     @property
     def label(self) -> str:
@@ -197,8 +200,9 @@ class Executor(Protocol):
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
         """Carry out the orders and yield the answers, in any order.
 
-        The tensors of a tally hold only until the next answer is asked for. When all have been yielded, what
-        devices have saved is on disk.
+        The change of an order that is `single` comes with its reply; others may be in a tally. The tensors of
+        a tally hold only until the next answer is asked for. When all have been yielded, what devices have
+        saved is on disk.
         """
         ...
 

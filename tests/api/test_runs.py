@@ -145,3 +145,29 @@ def test_seconds_of_a_round_are_the_processor_time_of_its_visits(monkeypatch: py
 
     # Devices with 5 and 6 examples take 2 steps each, with a loss of 0.25 seconds in each step.
     assert [line["seconds"] for line in result.rounds if line["work"] == "update"] == [1.0, 1.0]
+
+
+def test_settings_for_unreliable_devices_are_used_and_recorded(tmp_path: Path) -> None:
+    task = affine_task()
+    own = Partition(task.model(), personal="offset")
+    robust = partita.Aggregating(aggregation="trimmed_mean", trim=0.3, max_change_norm=2.0)
+    options: dict[str, Any] = {"over_select": 2, "aggregating": robust, "max_failed": 0.8, "on_error": "skip"}
+
+    first = partita.run(task, own, FedAlt(shared_lr=0.1), rounds=2, out=tmp_path / "run", **options)
+    training = Training(
+        method=FedAlt(shared_lr=0.1),
+        rounds=2,
+        devices_per_round=4,
+        over_select=2,
+        aggregation="trimmed_mean",
+        trim=0.3,
+        max_change_norm=2.0,
+    )
+    second = partita.pipeline(task, own, Plan(personalize=training, max_failed=0.8), on_error="skip")
+
+    values = tomllib.loads((tmp_path / "run/config.toml").read_text())
+    assert (values["max_failed"], values["on_error"]) == (0.8, "skip")
+    keys = ("devices_per_round", "over_select", "aggregation", "trim", "max_change_norm")
+    assert [values["personalize"][key] for key in keys] == [4, 2, "trimmed_mean", 0.3, 2.0]
+    assert same_bits(first.shared, second.shared)
+    assert [len(line.get("left_out", ())) for line in first.rounds if line["work"] == "update"] == [2, 2]

@@ -428,6 +428,19 @@ def test_a_run_without_a_reply_fails(here: Path, capsys: pytest.CaptureFixture[s
     assert "No device replied in any round of `pretrained`" in capsys.readouterr().err
 
 
+def test_a_run_in_which_too_many_devices_failed_says_how_to_resume(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strict = ["task.scale=nan", "max_failed=0"]
+    assert main(["run", "mine.toml", *strict, "--quiet"]) == 1
+    first = error_line(capsys)
+    assert main(["run", "--resume", "runs/mine-1", "max_failed=1", "--quiet"]) == 1
+
+    assert "devices failed in round 0 of `pretrained`: more than the share `max_failed` = 0." in first
+    assert first.endswith("Resume with `partita run --resume runs/mine-1`.")
+    assert "No device replied in any round of `pretrained`" in capsys.readouterr().err
+
+
 def test_the_installed_command_runs() -> None:
     command = Path(sys.executable).parent / "partita"
 

@@ -346,6 +346,23 @@ def broken(here: Path) -> Path:
     return here
 
 
+def test_an_exception_in_own_code_names_device_round_and_line_and_can_be_skipped(
+    broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = "personalize.method=my_broken:Broken"
+    assert main(["run", "mine.toml", method, "out=run", "--quiet"]) == 1
+    errors = capsys.readouterr().err
+    assert main(["run", "--resume", "run", "on_error=skip", "--quiet"]) == 1
+
+    last = errors.splitlines()[-1]
+    assert last.startswith("partita: ZeroDivisionError: my own mistake. On device 'd")
+    assert (
+        "in round 0 of `personalized` (my_broken.py, line 8). Resume with `partita run --resume run`" in last
+    )
+    skipped = "No device replied in any round of `personalized`: ZeroDivisionError: my own mistake (my_broken"
+    assert skipped in capsys.readouterr().err
+
+
 def test_an_exception_in_one_method_ends_its_cell_and_a_resumed_comparison_tries_it_again(
     broken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -353,7 +370,8 @@ def test_an_exception_in_one_method_ends_its_cell_and_a_resumed_comparison_tries
 
     out = capsys.readouterr().out
     cell = "my_broken.Broken-output-5"
-    assert f"{cell} failed: ZeroDivisionError: my own mistake (my_broken.py, line 8). On device 'd" in out
+    assert f"{cell} failed: ZeroDivisionError: my own mistake. On device 'd" in out
+    assert "in round 0 of `personalized` (my_broken.py, line 8)." in out
     others = ["FedAvg", "Local only", "FedAvg, continued", "FedAlt"]
     assert [row["method"] for row in table(broken / "grid")] == [*others, "FedPer"]
     assert "Traceback" in (broken / f"grid/cells/{cell}.failed").read_text()

@@ -126,6 +126,15 @@ def test_schedules_and_optimizers_are_named() -> None:
         ),
         ({"pretrain": {"rounds": -1}}, "[pretrain] `rounds` must be 0 or above, got -1."),
         ({"pretrain": {"devices_per_round": 15}}, "at most the number of devices, 14, got 15."),
+        (
+            {"pretrain": {"devices_per_round": 10, "over_select": 5}},
+            "`pretrain.devices_per_round` + `over_select` must be at most the number of devices, 14, got 15.",
+        ),
+        ({"pretrain": {"over_select": -1}}, "[pretrain] `over_select` must be 0 or above, got -1."),
+        ({"on_error": "ignore"}, "`on_error` must be 'stop' or 'skip', got 'ignore'."),
+        ({"personalize": {"aggregation": "krum"}}, "`personalize.aggregation` must be 'mean' or"),
+        ({"personalize": {"trim": 0.5}}, "[personalize] `trim` must be at least 0 and below 0.5, got 0.5."),
+        ({"max_failed": 1.5}, "`max_failed` must be from 0 to 1, got 1.5."),
         ({"pretrain": {"devices_per_round": 0}}, "[pretrain] `devices_per_round` must be at least 1, got 0."),
         ({"pretrain": {"schedule": "liner"}}, "got 'liner'. Did you mean `linear`?"),
         (

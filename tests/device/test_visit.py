@@ -1,8 +1,10 @@
 """A visit: what it changes, what it replies, and what it leaves alone."""
 
+import json
 import random
+import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +28,7 @@ from partita import (
     Task,
 )
 from partita.device.roles import Role
+from partita.device.settings import Computing
 from partita.device.store import MemoryStore
 from partita.device.visit import Visitor
 from partita.errors import ConfigError
@@ -373,6 +376,17 @@ def test_a_device_without_training_examples_fails() -> None:
     assert answer == Failure(device="d0", reason="The device has no training examples.")
 
 
+def test_a_loss_of_an_own_method_that_is_not_finite_is_a_failure() -> None:
+    def local(**_: Any) -> Any:
+        return lambda model, partition, batches, loss: [1.0, float("nan")]
+
+    setting = Setting(affine_task(), Method(local=local), personal="offset")
+
+    answer = setting.visitor(setting.order(UPDATE))
+
+    assert answer == Failure(device="d0", reason="The loss became nan in step 2.")
+
+
 def test_an_error_in_the_users_code_is_raised_with_the_device() -> None:
     def broken(model: nn.Module, batch: Any) -> Tensor:
         raise KeyError("weights")
@@ -382,7 +396,68 @@ def test_an_error_in_the_users_code_is_raised_with_the_device() -> None:
     with pytest.raises(KeyError) as caught:
         setting.visit(UPDATE, "d3", round=7)
 
-    assert caught.value.__notes__ == ["On device 'd3', in round 7 of `personalized`."]
+    (note,) = caught.value.__notes__
+    assert note.startswith("On device 'd3', in round 7 of `personalized` (test_visit.py, line ")
+
+
+def skipping(task: Task) -> Setting:
+    setting = Setting(task, personal="offset")
+    computing = Computing(on_error="skip")
+    setting.visitor = Visitor(task, setting.roles, setting.store, seed=1, computing=computing)
+    return setting
+
+
+def test_an_error_in_the_users_code_can_be_a_failure_of_the_device() -> None:
+    def broken(model: nn.Module, batch: Any) -> Tensor:
+        if len(batch[1]) == 1:
+            raise KeyError("weights")
+        return square_error(model, batch)
+
+    setting = skipping(affine_task(loss=broken))
+
+    failure = setting.visitor(setting.order(UPDATE, "d0"))
+    reply = setting.visitor(setting.order(UPDATE, "d1"))
+
+    assert isinstance(failure, Failure)
+    assert re.fullmatch(r"KeyError: 'weights' \(test_visit\.py, line \d+\)\.", failure.reason)
+    expected = Setting(affine_task(), personal="offset").visit(UPDATE, "d1")
+    assert isinstance(reply, Reply)
+    assert same_bits(reply.change or {}, expected.change or {})
+
+
+def test_the_line_is_the_users_own_where_a_library_raises() -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return json.loads("{")
+
+    def wide(model: nn.Module, batch: Any) -> Tensor:
+        return model(torch.ones(2, 7)).mean()
+
+    reasons = []
+    for each in (loss, wide):
+        setting = skipping(affine_task(loss=each))
+        answer = setting.visitor(setting.order(UPDATE))
+        assert isinstance(answer, Failure)
+        reasons.append(answer.reason)
+
+    assert reasons[0].startswith("JSONDecodeError: ")
+    assert reasons[0].endswith(f"(test_visit.py, line {loss.__code__.co_firstlineno + 1}).")
+    # torch raises in the first line of the model's own forward pass.
+    assert reasons[1].startswith("RuntimeError: mat1 and mat2")
+    assert reasons[1].endswith(f"(small.py, line {Affine.forward.__code__.co_firstlineno + 1}).")
+
+
+def test_an_error_of_the_storage_or_of_the_request_is_never_a_failure_of_the_device() -> None:
+    def full(params: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    setting = skipping(affine_task())
+
+    with pytest.raises(ValueError, match="frozen part of this device's model differs"):
+        setting.visitor(setting.order(UPDATE, start=replace(setting.start, frozen="0" * 64)))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("partita.device.store.cloned", full)
+        with pytest.raises(OSError, match="No space left"):
+            setting.visitor(setting.order(UPDATE))
 
 
 def test_a_frozen_part_that_is_not_the_servers_is_refused() -> None:

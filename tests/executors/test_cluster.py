@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import signal
@@ -17,19 +18,10 @@ import yaml
 from torch import Tensor, nn
 
 from documents import ROOT, blocks_of
-from partita import FedAlt, FedAvg, Finetuning, Partition, Plan, Task, Training, pipeline
-from partita.device.store import DiskStore, Store
-from partita.executors.cluster import ClusterExecutor
+from partita import FedAlt, FedAvg, Finetuning, Partition, Plan, Training, pipeline
 from partita.executors.launch import Launch, launched
-from partita.executors.peers import Peers
-from partita.executors.processes import Nursery
-from partita.executors.rendezvous import Guest
-from partita.executors.serial import SerialExecutor
-from partita.executors.serving import Rank
-from partita.partition import personalization_of
-from partita.studies.local import local_executor
 from partita.tasks.image import image
-from ranks import content_of, end_of, free_port, start_ranks, write_task
+from ranks import OWN_TASK, content_of, end_of, free_port, run_on_two_ranks, start_ranks, write_task
 from small import affine_task, normed_task, square_error
 from tables import bad_table
 
@@ -53,29 +45,6 @@ def folder(tmp_path: Path) -> Path:
     """A folder with a task and a config."""
     write_task(tmp_path)
     return tmp_path
-
-
-def run_on_two_ranks(task: Task, own: Partition, plan: Plan, out: Path) -> ClusterExecutor:
-    """Run a plan in this process, as rank 0, and in another one, and return the executor."""
-
-    def serial(store: Store) -> SerialExecutor:
-        executor = local_executor(task, personalization_of(own), plan, store, seed=1)
-        assert isinstance(executor, SerialExecutor)
-        return executor
-
-    def serve(connection: socket.socket, values: dict[str, Any]) -> None:
-        Rank(connection, lambda message, store: serial(store).make_visitor()).serve()
-
-    store = DiskStore(out / "personal")
-    with Nursery(serve) as nursery:
-        peers = Peers([Guest(1, "elsewhere", nursery.spawn({}).connection)], "here")
-        executor = ClusterExecutor(peers, serial(store), store, ({}, {}))
-        with peers.connected():
-            try:
-                pipeline(task, own, plan, out=out, executor=executor)
-            finally:
-                peers.end(0)
-    return executor
 
 
 def test_visits_on_another_rank_give_the_bits_of_one_process(tmp_path: Path) -> None:
@@ -259,11 +228,25 @@ def test_an_error_of_user_code_on_another_rank_is_raised_on_rank_0(folder: Path)
 
     assert [code for code, _, _ in ends] == [1, 1]
     assert 'own_task.py", line ' in ends[0][2]
-    lines = ends[0][2].splitlines()[-3:]
-    assert lines[0] == "ZeroDivisionError: my own mistake"
-    assert lines[1] == "On device 'd8', in round 0 of `pretrained`."
-    assert lines[2] == f"On rank 1 on {socket.gethostname()}."
+    number = 1 + OWN_TASK.splitlines().index('            raise ZeroDivisionError("my own mistake")')
+    where = f"On device 'd8', in round 0 of `pretrained` (own_task.py, line {number})."
+    assert ends[0][2].splitlines()[-1] == (
+        f"partita: ZeroDivisionError: my own mistake. {where} On rank 1 on {socket.gethostname()}. Resume with "
+        "`partita run --resume broken`, and with `on_error=skip` to count such devices as failed."
+    )
     assert ends[1][1:] == ("", "")
+
+
+@slow
+def test_an_error_of_user_code_on_any_rank_can_be_a_failure_of_its_device(folder: Path) -> None:
+    settings = ["task.breaks_on_rank=1", "pretrain.devices_per_round=9", "personalize.devices_per_round=9"]
+    ends = end_of(start_ranks(2, "own.toml", "out=skipped", "on_error=skip", *settings, folder=folder))
+
+    assert [code for code, _, _ in ends] == [0, 0], ends[0][2]
+    # Device d8 is the largest one: rank 1 is sent it first.
+    first = json.loads((folder / "skipped/rounds.jsonl").read_text().splitlines()[0])
+    assert first["failed"]["d8"].startswith("ZeroDivisionError: my own mistake (own_task.py, line ")
+    assert first["failed"]["d3"] == "The sensor is broken."
 
 
 def write_table(path: Path, *, extra: int = 0) -> None:

@@ -168,6 +168,19 @@ def test_a_bad_row_ends_the_run_as_in_one_process(tmp_path: Path) -> None:
         pipeline(task, Partition(task.model(), shared="*"), plan, workers=2)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bad_row_can_be_a_failure_of_its_device(tmp_path: Path, workers: int) -> None:
+    task = image(data=str(bad_table(tmp_path)), size=6, classes=2)
+    task = task.with_model(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2)))
+    training = Training(method=FedAvg(shared_lr=0.1), rounds=1, devices_per_round=4)
+    options: dict[str, Any] = {"workers": workers, "on_error": "skip"}
+
+    result = pipeline(task, Partition(task.model(), shared="*"), Plan(personalize=training), **options)
+
+    (line,) = (line for line in result.rounds if line["work"] == "update")
+    assert "row 9, device 'd1'" in line["failed"]["d1"]
+
+
 def executor_of(task: Task, folder: Path, processes: Callable[[], int]) -> WorkersExecutor:
     own = personalization_of(Partition(task.model(), personal="offset"))
     executor = local_executor(

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from partita.protocol import Evaluate, Failure, Order, Pace, Reply, Start, Tally
 from partita.server.round import Outcome, Server, State, ask
 
 WORK = Update(personal=Pace(lr=0.1), shared=Pace(lr=0.1))
+NO_WEIGHTS: list[Any] = [0, -3, 2.5, 2.0, float("nan"), True, "3", None]
 
 
 class Scripted:
@@ -117,8 +120,15 @@ def test_a_sum_must_be_of_devices_that_replied_each_once() -> None:
     ("bad", "words"),
     [
         (reply("b", float("nan")), "finite"),
+        (reply("b", float("-inf")), "finite"),
         (reply("b", 1.0, personal=3.0), "unknown \\['personal'\\]"),
+        (replace(reply("b", 1.0), change={}), "missing \\['u'\\]"),
+        (replace(reply("b", 1.0), change={"u": torch.ones(2)}), "the shape \\(1,\\), got \\(2,\\)"),
+        (replace(reply("b", 1.0), change={"u": torch.ones(1, dtype=torch.int64)}), "floating-point type"),
+        (replace(reply("b", 1.0), change={"u": torch.ones(1, dtype=torch.complex64)}), "floating-point type"),
+        (replace(reply("b", 1.0), metrics={"train": {"loss": float("nan")}}), "`loss` of the split `train`"),
         (Reply(device="b", weight=1, change=None, metrics={}), "no change"),
+        *((replace(reply("b", 1.0), weight=weight), "whole number, at least 1") for weight in NO_WEIGHTS),
     ],
 )
 def test_a_change_that_cannot_be_added_is_a_failure_of_its_device(bad: Reply, words: str) -> None:
@@ -133,6 +143,93 @@ def test_a_change_that_cannot_be_added_is_a_failure_of_its_device(bad: Reply, wo
     assert outcome.heard == ["a"]
     with pytest.raises(ValueError, match=words):
         raise ValueError(outcome.failed["b"])
+
+
+def test_an_integer_tensor_changes_by_int64_alone() -> None:
+    # As a float, a change of NaN would become an arbitrary integer.
+    shared = {"u": torch.zeros(1), "seen": torch.tensor(5)}
+    answers = {"a": reply("a", 1.0, seen=2), "b": reply("b", 1.0, seen=float("nan"))}
+
+    outcome = ask(orders("ab", shared), Scripted(dict(answers)), WeightedMean(shared))
+
+    assert outcome.heard == ["a"]
+    assert outcome.failed == {"b": "The change of `seen` must have int64, got torch.float32."}
+
+
+class Silent(Scripted):
+    """Answers for some of the devices alone."""
+
+    def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
+        yield from self.answers.values()
+
+
+def test_a_device_without_an_answer_has_failed() -> None:
+    shared = {"u": torch.zeros(1)}
+
+    outcome = ask(orders("abc", shared), Silent({"c": reply("c", 1.0)}), WeightedMean(shared))
+
+    assert outcome.heard == ["c"]
+    assert outcome.failed == dict.fromkeys("ab", "There was no answer.")
+
+
+@pytest.mark.parametrize("extra", [reply("z", 1.0), Failure(device="z", reason="No."), reply("a", 1.0)])
+def test_an_answer_of_a_device_that_was_not_asked_is_refused(extra: Reply | Failure) -> None:
+    shared = {"u": torch.zeros(1)}
+
+    with pytest.raises(ValueError, match="it was not asked"):
+        ask(orders("a", shared), Silent({"first": reply("a", 1.0), "then": extra}), WeightedMean(shared))
+
+
+@pytest.mark.parametrize("arrival", list(permutations("abcde")))
+def test_the_first_successes_in_the_order_of_the_orders_count(arrival: tuple[str, ...]) -> None:
+    # Asked are c, a, d, b, e, of which 3 count: a failed, so b takes its place, and e is left out.
+    answers: dict[str, Reply | Failure] = {
+        device: reply(device, change, weight)
+        for device, change, weight in (("b", 4.0, 2), ("c", 1.0, 1), ("d", 2.0, 1), ("e", 1e9, 1))
+    }
+    answers["a"] = Failure(device="a", reason="No.")
+    shared = {"u": torch.zeros(1)}
+    asked = [replace(order, single=order.device in "be") for order in orders("cadbe", shared)]
+    mean = WeightedMean(shared)
+
+    outcome = ask(asked, Silent({device: answers[device] for device in arrival}), mean, wanted=3)
+
+    # (1 x 1 + 1 x 2 + 2 x 4) / 4
+    assert mean.value()["u"].item() == 2.75
+    assert outcome.heard == ["c", "d", "b"]
+    assert outcome.left_out == ["e"]
+    assert outcome.failed == {"a": "No."}
+    assert outcome.mean("loss") == 2.75
+    assert (outcome.bytes_down, outcome.bytes_up) == (20, 16)
+
+
+def test_a_further_device_that_cannot_be_used_is_replaced_too() -> None:
+    answers: dict[str, Reply | Failure] = {
+        "a": replace(reply("a", 1.0), change=None),
+        "b": reply("b", float("nan")),
+        "c": replace(reply("c", 1.0), change=None),
+        "d": reply("d", 4.0),
+    }
+    shared = {"u": torch.zeros(1)}
+    asked = [replace(order, single=order.device != "a") for order in orders("abcd", shared)]
+    mean = WeightedMean(shared)
+
+    outcome = ask(asked, Scripted(answers), mean, wanted=1)
+
+    assert mean.value()["u"].item() == 4.0
+    assert outcome.heard == ["d"]
+    assert list(outcome.failed) == ["a", "b", "c"]
+
+
+def test_changes_that_the_server_needs_singly_must_not_be_added_up() -> None:
+    shared = {"u": torch.zeros(1)}
+    asked = [replace(order, single=True) for order in orders("ab", shared)]
+    whole = {device: reply(device, 1.0) for device in "ab"}
+    sums = tally(*whole.values(), shared=shared)
+    without: dict[str, Any] = {device: replace(each, change=None) for device, each in whole.items()}
+
+    with pytest.raises(ValueError, match="ask for singly"):
+        ask(asked, Scripted(without, sums), WeightedMean(shared))
 
 
 def test_a_round_without_replies_changes_nothing() -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from partita import Stage
-from partita.server.sampling import sample_cohort
+from partita.server.sampling import sample_cohort, sample_spare
 
 
 def cohort(round: int, *, devices: int = 10, size: int = 3, seed: int = 1) -> list[int]:
@@ -33,3 +33,21 @@ def test_every_device_is_equally_likely() -> None:
 def test_a_cohort_that_cannot_be_drawn_is_an_error(size: int) -> None:
     with pytest.raises(ValueError, match=f"from 1 to the number of devices, 10, got {size}"):
         cohort(0, size=size)
+
+
+def spare(round: int, *, devices: int = 10, size: int = 3) -> list[int]:
+    about = {"stage": Stage.PERSONALIZED, "round": round}
+    return sample_spare(devices, cohort(round, devices=devices), size, seed=1, **about)
+
+
+def test_further_devices_are_different_ones_and_equally_likely() -> None:
+    # As for a cohort: 3 of the 10, in the 7 of them that the cohort leaves.
+    for t in range(100):
+        assert len({*cohort(t), *spare(t)}) == 6
+    counts = Counter(device for t in range(4000) for device in spare(t))
+
+    assert all(abs(counts[device] - 1200) < 5 * 29 for device in range(10))
+
+
+def test_all_other_devices_can_be_further_ones() -> None:
+    assert sorted([*cohort(0), *spare(0, size=7)]) == list(range(10))

@@ -98,6 +98,21 @@ def test_costs_by_hand(here: Path) -> None:
     assert (output["personal"], output["shared"], output["frozen"]) == (10, 16, 0)
 
 
+def test_changes_that_the_server_holds_at_once_are_counted(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    robust = ["personalize.aggregation='median'", "personalize.devices_per_round=2"]
+    further = ["pretrain.over_select=1"]
+    description = describe(read_config(Path("net.toml"), [*robust, *further]), here)
+
+    # A change of the body, and in pretraining one of the whole model: 26 numbers and an int64.
+    assert description.server == {"pretrain": 26 * 4 + 8, "personalize": 2 * (16 * 4 + 8)}
+    assert describe(read_config(Path("net.toml"), []), here).server == {}
+    assert main(["describe", "net.toml", *robust, *further]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "In `personalize`, the server holds changes of several devices at once: 144 B." in printed
+
+
 def without_visit(costs: Mapping[str, Any]) -> dict[str, Any]:
     """The costs of a partition without those of a visit, which are only those of the config's own."""
     return {name: value for name, value in costs.items() if not name.startswith("visit")}

@@ -20,8 +20,14 @@ from partita import (
     pipeline,
 )
 from partita.api.result import Result
-from partita.training.failures import failures_by_stage
-from small import Both, affine_devices, affine_task, point_task
+from partita.errors import TooManyFailed
+from partita.params import digest_of
+from partita.protocol import Stage
+from partita.runs.folder import RunFolder
+from partita.server.round import Outcome
+from partita.training.failures import FailureLimit, failures_by_stage
+from partita.training.plan import Turn
+from small import Both, affine_devices, affine_task, point_task, same_bits
 
 NAN = float("nan")
 
@@ -77,6 +83,141 @@ def test_a_stage_in_which_more_than_half_of_the_devices_failed_has_no_result() -
     }
 
 
+def test_the_share_of_a_stage_that_may_fail_can_be_set() -> None:
+    more, fewer = (
+        run(affine_task(devices=spoilt(count)), finetune=Finetuning(), max_failed=share)
+        for count, share in ((5, 0.9), (1, 0.1))
+    )
+
+    assert (more.summary["failed"], more.summary["stages"]["finetuned"]["devices"]) == ({}, 1)
+    assert fewer.summary["failed"]["finetuned"]["failed"] == 1
+
+
+def test_a_stage_in_which_all_devices_failed_has_no_result_whatever_may_fail() -> None:
+    result = run(affine_task(devices=spoilt(6)), finetune=Finetuning(), max_failed=1.0)
+
+    assert result.summary["failed"]["finetuned"]["failed"] == 6
+
+
+def ended(limit: FailureLimit, *rounds: tuple[int, int]) -> int | None:
+    """Return in which of some rounds, given as numbers of devices asked and failed, a limit ends the run."""
+    for number, (asked, failed) in enumerate(rounds):
+        devices = [f"d{n}" for n in range(asked)]
+        reasons = dict.fromkeys(devices[:failed], "No.")
+        try:
+            limit.check(Turn(Stage.PERSONALIZED, "update", number), Outcome(asked=devices, failed=reasons))
+        except TooManyFailed:
+            return number
+        limit.add({"work": "update", "asked": devices, "failed": reasons})
+    return None
+
+
+@pytest.mark.parametrize(
+    ("share", "rounds", "end"),
+    [
+        # A cohort of 20 or more counts alone.
+        (0.5, [(20, 10), (20, 11)], 1),
+        (0.5, [(100, 50), (100, 50), (100, 51)], 2),
+        (0.2, [(50, 10), (50, 11)], 1),
+        # A smaller one with the rounds before it: more than half of 20 visits must have failed.
+        (0.5, [(10, 10), (10, 0), (10, 10), (10, 1)], 3),
+        (0.5, [(12, 11)], 0),
+        (0.5, [(6, 4), (6, 4), (6, 2), (6, 3)], 3),
+        (0.5, [(6, 4), (6, 4), (6, 2), (6, 0), (6, 4), (6, 4)], None),
+        # With one device a round, the eleventh failure ends the run if none of the last 20 is older.
+        (0.5, [(1, 1)] * 12, 10),
+        (0.5, [(1, 1), (1, 0)] * 50, None),
+        (0.0, [(1, 0), (1, 1)], 1),
+        (1.0, [(1, 1)] * 50 + [(50, 50)] * 5, None),
+    ],
+)
+def test_too_many_failures_end_the_run(share: float, rounds: list[tuple[int, int]], end: int | None) -> None:
+    assert ended(FailureLimit(share), *rounds) == end
+
+
+def test_evaluations_and_successes_do_not_end_a_run() -> None:
+    limit = FailureLimit(0.5)
+    limit.add({"work": "evaluate", "asked": ["a"] * 100, "failed": dict.fromkeys("abcdefghijklmn", "No.")})
+
+    assert ended(limit, (10, 0), (10, 4)) is None
+
+
+def wounded(folder: Path, devices: int = 24) -> Task:
+    """A task of which 60 % of the devices fail while a file `broken` is there."""
+    whole = affine_devices(devices)
+    own = {f"d{n}" for n in range(devices) if n % 5 < 3}
+    broken = {
+        device: {**splits, "train": (splits["train"][0], splits["train"][1] * NAN)}
+        for device, splits in whole.items()
+    }
+
+    def load(device: str) -> Any:
+        return (broken if device in own and (folder / "broken").exists() else whole)[device]
+
+    return affine_task(devices=Devices(whole, load))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_round_in_which_too_many_failed_is_not_counted(workers: int, tmp_path: Path) -> None:
+    training = Training(method=FedAlt(shared_lr=0.1), rounds=4, devices_per_round=24)
+    task, plan = wounded(tmp_path), Plan(personalize=training)
+    partition = Partition(task.model(), personal="offset")
+    expected = pipeline(task, partition, plan)
+
+    def wound(line: Any, done: int, total: int) -> None:
+        if (line["work"], line["round"]) == ("update", 1):
+            (tmp_path / "broken").touch()
+
+    def go(**options: Any) -> Result:
+        return pipeline(task, partition, plan, out=tmp_path / "run", workers=workers, **options)
+
+    with pytest.raises(TooManyFailed) as first:
+        go(watch=wound)
+    with pytest.raises(TooManyFailed) as again:
+        go(resume=True)
+    committed = [line["round"] for line in RunFolder(tmp_path / "run").rounds() if line["work"] == "update"]
+    (tmp_path / "broken").unlink()
+    result = go(resume=True)
+
+    assert str(first.value) == str(again.value)
+    assert str(first.value).startswith(
+        "15 of 24 devices failed in round 2 of `personalized`: more than the share `max_failed` = 0.5. Device 'd"
+    )
+    assert "The loss became nan in step 1. This round is not counted; all rounds before it" in str(
+        first.value
+    )
+    assert committed == [0, 1]
+    assert digest_of(result.shared) == digest_of(expected.shared)
+    for device in task.devices:
+        assert same_bits(result.personal(device), expected.personal(device))
+
+
+def test_a_resumed_run_judges_with_the_rounds_before(tmp_path: Path) -> None:
+    # 6 of 10 devices fail in round 2, and as many in round 1: neither would end the run by itself.
+    (tmp_path / "broken").touch()
+    training = Training(method=FedAlt(shared_lr=0.1), rounds=4, devices_per_round=10)
+    task, plan = wounded(tmp_path), Plan(personalize=training)
+    partition = Partition(task.model(), personal="offset")
+    messages: list[str] = []
+
+    for resume in (False, True, True):
+        with pytest.raises(TooManyFailed) as caught:
+            pipeline(task, partition, plan, out=tmp_path / "run", resume=resume)
+        messages.append(str(caught.value))
+
+    assert len(set(messages)) == 1
+    assert "6 of 10 devices failed in round 2 of `personalized`, and 12 of 20 in the last 2" in messages[0]
+    pipeline(task, partition, Plan(personalize=training, max_failed=0.9), out=tmp_path / "run", resume=True)
+
+
+def test_the_message_names_the_commonest_reason() -> None:
+    reasons = {"a": "Off.", **dict.fromkeys("bcdefghijk", "No battery.")}
+    outcome = Outcome(asked=list("abcdefghijklmnopqrst"), failed=reasons)
+
+    with pytest.raises(TooManyFailed, match="Device 'b', the reason of 10: No battery. This round"):
+        FailureLimit(0.5).check(Turn(Stage.PRETRAINED, "update", 0), outcome)
+
+
 def test_a_later_visit_that_succeeds_makes_up_for_one_that_failed() -> None:
     lines = [
         {"work": "update", "asked": ["a", "b", "c"], "heard": ["a"], "failed": {"b": "No.", "c": "No."}},
@@ -88,6 +229,14 @@ def test_a_later_visit_that_succeeds_makes_up_for_one_that_failed() -> None:
 
     assert found.reasons == {"c": "No.", "a": "Now I."}
     assert found.asked == 3
+
+
+def test_a_device_that_was_left_out_was_not_trained() -> None:
+    line = {"stage": "pretrained", "work": "update", "heard": ["a"], "failed": {"b": "No."}}
+
+    found = failures_by_stage([{**line, "asked": ["a", "b", "c"], "left_out": ["c"]}])["pretrained"]
+
+    assert (found.asked, found.reasons) == (2, {"b": "No."})
 
 
 def test_fine_tuning_counts_each_block_of_devices() -> None:

@@ -1,5 +1,6 @@
 """Runs from Python: `run` trains a split model with one method, `pipeline` runs all stages."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +22,15 @@ from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.runs.memory import MemoryJournal
+from partita.server.aggregation import Aggregating
 from partita.studies.local import local_executor, needs_workers, write_costs, write_derived
 from partita.tasks.check import check_task
 from partita.tasks.task import Task
 from partita.training.pipeline import Pipeline, RoundCallback
 from partita.training.plan import Plan, Training
 from partita.training.validation_rows import check_validation
+
+_MEAN = Aggregating()
 
 
 def pipeline(
@@ -45,6 +49,7 @@ def pipeline(
     accelerator: str = "auto",
     precision: Precision = "float32",
     reuse: bool | Literal["disk"] = True,
+    on_error: Literal["stop", "skip"] = "stop",
 ) -> Result:
     """Run a plan's stages and return the result.
 
@@ -64,16 +69,22 @@ def pipeline(
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
         reuse: whether what does not move is computed only once; "disk" also keeps it in the folder `out`.
+        on_error: "stop" raises an exception of the task's code; "skip" counts it as a failure of its device.
     """
     if executor is not None and (workers, timeout) != (1, 0.0):
         raise ValueError("Give `executor`, or `workers` and `timeout`, not both.")
     execution = Execution(
-        workers=workers, timeout=timeout, accelerator=accelerator, precision=precision, reuse=reuse
+        workers=workers,
+        timeout=timeout,
+        accelerator=accelerator,
+        precision=precision,
+        reuse=reuse,
+        on_error=on_error,
     )
     check_available(execution)
     own = personalization_of(partition)
     plan.check(task.devices.ids)
-    check_task(task, own, seed=seed)
+    check_task(task, own, seed=seed, skips=on_error == "skip")
     check_validation(plan, task, seed=seed)
     origin = Origin(task, own, seed)
     folder = None if out is None else RunFolder(out)
@@ -131,7 +142,7 @@ def _write_config(
     """Write what a config can say of a run that was started in Python, so that its report can be written."""
     values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
     values |= {"accelerator": execution.accelerator, "precision": execution.precision}
-    values["reuse"] = execution.reuse
+    values |= {"reuse": execution.reuse, "on_error": execution.on_error}
     replace_file(folder.config_file, tomli_w.dumps(values).encode())
 
 
@@ -142,6 +153,9 @@ def run(
     *,
     rounds: int,
     devices_per_round: int | None = None,
+    over_select: int = 0,
+    aggregating: Aggregating = _MEAN,
+    max_failed: float = 0.5,
     seed: int = 1,
     out: str | Path | None = None,
     resume: bool = False,
@@ -153,6 +167,7 @@ def run(
     accelerator: str = "auto",
     precision: Precision = "float32",
     reuse: bool | Literal["disk"] = True,
+    on_error: Literal["stop", "skip"] = "stop",
 ) -> Result:
     """Train a split model from its initial values with one method, and return the result.
 
@@ -162,6 +177,9 @@ def run(
         method: the method, for example `FedAlt(shared_lr=0.1)`.
         rounds: number of rounds.
         devices_per_round: number of devices in each round; by default 10, or all where there are fewer.
+        over_select: number of further devices that are asked in each round, for those that fail.
+        aggregating: how the server combines changes, for example `Aggregating(aggregation="median")`.
+        max_failed: share of devices that may fail; if more do, the run ends.
         seed: the source of all randomness.
         out: the run's folder; without it everything stays in memory.
         resume: continue the run in `out`.
@@ -174,10 +192,18 @@ def run(
         accelerator: auto (cuda where there is a GPU for it, otherwise cpu), cpu, cuda, cuda:N or mps.
         precision: float32, or bf16 for the forward and backward pass.
         reuse: whether what does not move is computed only once; "disk" also keeps it in the folder `out`.
+        on_error: "stop" raises an exception of the task's code; "skip" counts it as a failure of its device.
     """
-    cohort = devices_per_round or min(10, len(task.devices))
-    plan = Plan(personalize=Training(method=method, rounds=rounds, devices_per_round=cohort))
+    cohort = devices_per_round or max(1, min(10, len(task.devices) - over_select))
+    training = Training(
+        method=method,
+        rounds=rounds,
+        devices_per_round=cohort,
+        over_select=over_select,
+        **asdict(aggregating),
+    )
+    plan = Plan(personalize=training, max_failed=max_failed)
     where: dict[str, Any] = {"out": out, "resume": resume, "executor": executor}
     where |= {"workers": workers, "timeout": timeout, "accelerator": accelerator, "precision": precision}
-    where["reuse"] = reuse
+    where |= {"reuse": reuse, "on_error": on_error}
     return pipeline(task, partition, plan, seed=seed, watch=watch, progress=progress, **where)

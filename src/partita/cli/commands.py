@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shlex
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -16,7 +17,16 @@ from partita.cli.output import json_printer as _json_printer
 from partita.cli.output import log as _log
 from partita.cli.output import print_json as _print_json
 from partita.cli.output import print_table as _print_table
-from partita.errors import ConfigError, RankLost, RunFailed, fault_text, is_fault
+from partita.errors import (
+    ConfigError,
+    RankLost,
+    RunFailed,
+    TooManyFailed,
+    explained,
+    fault_text,
+    is_fault,
+    is_of_device,
+)
 from partita.shown import shown_lines
 
 if TYPE_CHECKING:
@@ -64,9 +74,19 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory") -> int:
         raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder.path}`.") from None
     except RankLost as error:
         raise RunFailed(f"{error} Resume with `partita run --resume {run.folder.path}`.") from None
+    except TooManyFailed as error:
+        raise RunFailed(f"{error} Resume with `partita run --resume {run.folder.path}`.") from None
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder.path), RESUMABLE])
         raise ConfigError(f"{error} Resume with `{command}`.") from error
+    except Exception as error:
+        if not (getattr(error, "__notes__", None) and is_of_device(error)):
+            raise
+        traceback.print_exception(error)
+        raise RunFailed(
+            f"{explained(error)} Resume with `partita run --resume {run.folder.path}`, and with "
+            "`on_error=skip` to count such devices as failed."
+        ) from error
     _print_run(options, run.folder)
     return 1 if run.folder.has_failed_stage else 0
 
@@ -295,7 +315,7 @@ def _write_report(folder: Path, **shown: Any) -> Path:
 def describe(options: argparse.Namespace) -> int:
     """Print the costs of each partition of a model."""
     from partita.config.reading import read_config
-    from partita.report.tables.commands import costs_notes, costs_table
+    from partita.report.tables.commands import costs_notes, costs_table, server_notes
     from partita.studies.describe import describe
 
     path, overrides = _config_of(options.arguments)
@@ -304,7 +324,8 @@ def describe(options: argparse.Namespace) -> int:
         print(json.dumps(described.to_values(), indent=1))
         return 0
     _print_table(costs_table(described.model, described.devices, described.partitions))
-    print(shown_lines("\n".join([*costs_notes(described.partitions), *described.notes])))
+    server = server_notes(described.server)
+    print(shown_lines("\n".join([*costs_notes(described.partitions), *server, *described.notes])))
     if described.start:
         tensors = "\n  ".join(["Tensors of the initial model's file:", *described.start.lines()])
         print(shown_lines(tensors))

@@ -93,7 +93,7 @@ def build(config: Config, folder: Path) -> Built:
     with own_code("The task"):
         plan.check(task.devices.ids)
         split_by_stage(task, own, seed=config.seed, pretrains=plan.training(Stage.PRETRAINED) is not None)
-        check_task(task, own, seed=config.seed)
+        check_task(task, own, seed=config.seed, skips=execution.on_error == "skip")
         check_validation(plan, task, seed=config.seed)
     with own_code("`personalize.method`"):
         _check_carried(plan, own, task, seed=config.seed)
@@ -122,12 +122,16 @@ def build_plan(config: Config) -> Plan:
     _check_baseline(config)
     with in_section("evaluate"):
         _check_choice(config)
-    return Plan(
-        pretrain=_training("pretrain", config.pretrain),
-        personalize=_training("personalize", config.personalize),
-        finetune=_finetuning(config.finetune),
-        evaluate=config.evaluate,
-    )
+    stages = {
+        "pretrain": _training("pretrain", config.pretrain),
+        "personalize": _training("personalize", config.personalize),
+        "finetune": _finetuning(config.finetune),
+        "evaluate": config.evaluate,
+    }
+    try:
+        return create(Plan, config, **stages)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:

@@ -36,6 +36,7 @@ def recorded_values(own: Personalization, plan: Plan, *, seed: int, name: str) -
     values: dict[str, Any] = {
         "name": name,
         "seed": seed,
+        **_settings(plan),
         "task": {"kind": PYTHON},
         "partition": _partition_values(own),
         "pretrain": _training_values(plan.pretrain),

@@ -16,7 +16,7 @@ from partita.methods.method import Finetuning, Method
 from partita.partition.personalization import Regularization
 from partita.server import registry as servers
 from partita.server.schedules import Exponential, Linear
-from partita.training.plan import Evaluation, Training
+from partita.training.plan import Evaluation, Plan, Training
 
 _PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "stateful")
 """Settings of the personal part, which pretraining does not have."""
@@ -214,7 +214,7 @@ class CompareConfig:
     [compare.settings.NAME]."""
 
 
-@includes(Execution)
+@includes(Execution, Plan)
 class Config:
     """A run."""
 

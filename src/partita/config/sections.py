@@ -9,6 +9,7 @@ creates them.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from inspect import get_annotations
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -50,12 +51,16 @@ def includes(*included: type, without: Collection[str] = ()) -> Callable[[type[K
 def settings_of(kind: type) -> dict[str, tuple[Any, Any]]:
     """Return the type and the default of every field of a dataclass that is a plain value, by name.
 
+    Those of the class itself come before inherited ones.
+
     >>> from partita.server.schedules import Linear
     >>> settings_of(Linear)
     {'warmup': (<class 'float'>, 0.1)}
     """
     hints = get_type_hints(kind)
+    own = get_annotations(kind)
     plain = [entry for entry in fields(kind) if _is_plain(hints[entry.name])]
+    plain.sort(key=lambda entry: entry.name not in own)
     return {entry.name: (hints[entry.name], entry.default) for entry in plain}
 
 

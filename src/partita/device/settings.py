@@ -19,6 +19,9 @@ class Computing:
     reuse: bool | Literal["disk"] = True
     """Whether visits compute only once what precedes the first parameter that moves, and a run what precedes
     the first that is not frozen; with `disk` the latter is kept in the run's folder until it is finished."""
+    on_error: Literal["stop", "skip"] = "stop"
+    """Effect of an exception in the code or the data of the task, or in a method of one's own: `stop` ends
+    the run; `skip` counts it as a failure of the device, with its line in the reason."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?|mps", str(self.accelerator)):
@@ -28,5 +31,7 @@ class Computing:
             )
         if not (isinstance(self.reuse, bool) or self.reuse == "disk"):
             raise ValueError(f"`reuse` must be true, false or 'disk', got {self.reuse!r}.")
+        if self.on_error not in ("stop", "skip"):
+            raise ValueError(f"`on_error` must be 'stop' or 'skip', got {self.on_error!r}.")
         if self.precision not in get_args(Precision):
             raise ValueError(f"`precision` must be 'float32' or 'bf16', got {self.precision!r}.")

@@ -5,6 +5,7 @@ the shared part, a weight and metrics; it has no field in which v could leave.
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from statistics import fmean
 import torch
 
 from partita.data.examples import Examples, Shuffled
+from partita.data.rows import BadData
 from partita.device.accelerators import accelerator_of
 from partita.device.batches import LEFT_OUT, Warn, Warnings, count_steps, draw_batches
 from partita.device.penalties import with_penalties
@@ -21,7 +23,7 @@ from partita.device.roles import Role
 from partita.device.settings import Computing
 from partita.device.store import DiskStore, Store, check_shapes
 from partita.device.workbench import Workbench, Workbenches
-from partita.errors import CannotDo, ConfigError
+from partita.errors import CannotDo, ConfigError, described, is_of_device, place_of
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
@@ -92,6 +94,7 @@ class Visitor:
             folder=folder,
         )
         self._starts: dict[str, Params] = {}
+        self._skips_errors = computing.on_error == "skip"
         self.warn: Warn = Warnings()
 
     def __call__(self, order: Order, mean: WeightedMean | None = None) -> Reply | Failure:
@@ -100,17 +103,21 @@ class Visitor:
         Args:
             order: the order.
             mean: a mean of changes of the order's shared part. An update adds its change to it, which is
-                faster than to reply with the change.
+                faster than to reply with the change, unless the order is `single`.
         """
-        bench = self._workbench(order)
         try:
+            bench = self._workbench(order)
             if order.counted is not None:
                 self.store.commit(order.counted, [order.device], [order.device])
-            return self._visit(bench, order, mean)
+            return self._visit(bench, order, None if order.single else mean)
         except (Diverged, CannotDo) as error:
             return Failure(device=order.device, reason=str(error))
         except Exception as error:
-            error.add_note(f"On device {order.device!r}, in round {order.round} of `{order.stage}`.")
+            if self._skips_errors and (isinstance(error, BadData) or is_of_device(error)):
+                self._workbenches.clear()
+                return Failure(device=order.device, reason=f"{described(error)}.")
+            where = f"in round {order.round} of `{order.stage}`{place_of(error)}"
+            error.add_note(f"On device {order.device!r}, {where}.")
             raise
 
     def _visit(self, bench: Workbench, order: Order, mean: WeightedMean | None) -> Reply:
@@ -311,7 +318,14 @@ def _with_change(reply: Reply, after: Params, before: Params, mean: WeightedMean
 
 
 def _training_measures(examples: Examples, losses: list[float]) -> Measures:
-    """Return the mean loss over all steps, and that of the first step, before the model has moved."""
+    """Return the mean loss over all steps, and that of the first step, before the model has moved.
+
+    Raises:
+        Diverged: a loss that a method of one's own returns is not finite.
+    """
+    for step, loss in enumerate(losses, start=1):
+        if not math.isfinite(loss):
+            raise Diverged(f"The loss became {loss} in step {step}.")
     means = {"loss": fmean(losses), "start_loss": losses[0]} if losses else {"loss": None, "start_loss": None}
     return {"examples": len(examples), **means}
 

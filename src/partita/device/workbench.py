@@ -63,6 +63,10 @@ class Workbenches:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def clear(self) -> None:
+        """Drop all models, in place: the code of a device that failed may have left any state in them."""
+        self._kept.clear()
+
     def find(self, order: Order, own: Personalization, *, is_new: bool = False) -> Workbench:
         """Return the workbench of a device's model, built where it is not kept or must be a new one.
 

@@ -187,7 +187,7 @@ class ClusterExecutor:
             values["error"]["notes"].append(f"On {route.peer}.")
         with self._lock:
             self.seconds += values["seconds"]
-        handout.put((number, values))
+        handout.put((number, {**values, "change": message.tensors.get("change")}))
 
     def _feed(self, handout: Handout, route: "_Route") -> None:
         """Send a rank its next orders; when there are no more, ask for its sums."""

@@ -25,6 +25,7 @@ def order_values(order: Order) -> dict[str, Any]:
         "start": {"digest": order.start.digest, "frozen": order.start.frozen},
         "counted": order.counted,
         "keep": order.keep,
+        "single": order.single,
     }
 
 
@@ -39,6 +40,7 @@ def order_of(values: Values, shared: Params, start: Start) -> Order:
         start=replace(start, **values["start"]),
         counted=values["counted"],
         keep=values["keep"],
+        single=values["single"],
     )
 
 
@@ -48,7 +50,7 @@ def orders_values(orders: Sequence[Order]) -> dict[str, Any]:
     places: dict[tuple[Any, ...], int] = {}
     rows: list[list[Any]] = []
     for order in orders:
-        key = (order.stage, order.round, id(order.work), id(order.start), order.keep)
+        key = (order.stage, order.round, id(order.work), id(order.start), order.keep, order.single)
         if key not in places:
             places[key] = len(common)
             common.append(order_values(order))
@@ -82,6 +84,7 @@ class Orders:
             start=like.start,
             counted=counted,
             keep=like.keep,
+            single=like.single,
         )
 
 

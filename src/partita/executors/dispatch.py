@@ -8,7 +8,7 @@ from typing import Any
 from partita.errors import RunFailed
 from partita.executors.codec import Values, orders_values, totals_of
 from partita.executors.exchange import Reports, largest_first
-from partita.executors.messages import encoded, receive
+from partita.executors.messages import Message, encoded, receive
 from partita.executors.output import Replay
 from partita.executors.pool import Pool, WorkerState
 from partita.executors.processes import receive_descriptor
@@ -139,17 +139,17 @@ class Dispatch:
             self._replay(message.values)
         else:
             self.seconds += message.values["seconds"]
-            yield from self._reported(worker, message.values["reports"])
+            yield from self._reported(worker, message)
             if "totals" in message.values:
                 worker.is_busy = False
                 if (totals := message.values["totals"]) is not None:
                     yield from self._counted(worker, totals)
 
-    def _reported(self, worker: WorkerState, reports: list[Any]) -> Iterator[Reply | Failure]:
+    def _reported(self, worker: WorkerState, message: Message) -> Iterator[Reply | Failure]:
         """Keep the answers of a worker until its sums arrive; yield those that are not in them."""
-        for number, report in reports:
+        for number, report in message.values["reports"]:
             self._heard.add(number)
-            answer = self.reports.add(number, report)
+            answer = self.reports.add(number, {**report, "change": message.tensors.get(str(number))})
             if isinstance(answer, Reply) and report["summed"]:
                 worker.summed.append(number)
                 self._replies[number] = answer

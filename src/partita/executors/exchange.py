@@ -47,11 +47,11 @@ class Reports:
 
         An order may have several reports: its device is visited again if its change is lost with a worker.
         """
-        self._reports.setdefault(number, []).append(report)
+        self._reports.setdefault(number, []).append({**report, "change": None})
         if "error" in report:
             self._errors[number] = error_of(report["error"])
             return None
-        return answer_of(report["answer"])
+        return answer_of(report["answer"], report.get("change"))
 
     @property
     def end(self) -> int:

@@ -88,7 +88,7 @@ class SerialExecutor:
             for order in orders:
                 with one_thread():
                     answer = self._visitor(order, mean)
-                if isinstance(order.work, Update) and isinstance(answer, Reply):
+                if isinstance(order.work, Update) and isinstance(answer, Reply) and not order.single:
                     summed.append(order.device)
                 yield answer
         if summed:

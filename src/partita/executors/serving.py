@@ -123,6 +123,8 @@ class Rank:
         seconds = time.process_time() - begin
         has_replied = "answer" in report and isinstance(answer_of(report["answer"]), Reply)
         tensors = {"personal": saved} if has_replied and (saved := self._parcel.saved) is not None else {}
+        if (change := report.pop("change", None)) is not None:
+            tensors["change"] = change
         values = {"kind": "report", "preserves": self._parcel.preserves, "seconds": seconds}
         self._send({**values, **report}, tensors)
 

@@ -45,7 +45,10 @@ class Visits:
         return visitor
 
     def carry_out(self, order: Order) -> dict[str, Any]:
-        """Visit a device and return, as JSON values, everything that `Reports` must know of it."""
+        """Visit a device and return, as JSON values, everything that `Reports` must know of it.
+
+        A change that is not to be added up is in it as `change`, in tensors.
+        """
         self._warnings.clear()
         with self._skipped.collected() as rows:
             try:
@@ -67,8 +70,11 @@ class Visits:
 
     def _outcome(self, order: Order) -> dict[str, Any]:
         """Return the answer to an order as values, and whether its change is in the sum."""
-        mean = WeightedMean(order.shared) if self._mean is None else self._mean
+        is_new = self._mean is None and not order.single
+        mean = WeightedMean(order.shared) if is_new else self._mean
         answer = self.visitor(order, mean)
+        if isinstance(answer, Reply) and order.single:
+            return {"answer": answer_values(answer), "summed": False, "change": answer.change}
         is_summed = isinstance(order.work, Update) and isinstance(answer, Reply)
         if is_summed:
             self._mean = mean

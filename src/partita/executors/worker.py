@@ -68,11 +68,11 @@ class Worker:
             board.begin(self._number, number)
             report = self._visits.carry_out(orders[number])
             board.leave(self._number)
-            reports.rows.append([number, report])
+            reports.add(number, report)
             if "error" in report:
                 end = number
             if "error" in report or reports.are_old():
-                self._link.send(reports.values())
+                self._link.send(reports.values(), tensors=reports.changes)
                 reports = _Unsent()
         self._finish(reports)
 
@@ -109,17 +109,26 @@ class _Unsent:
     """Reports that have not been sent yet, with their numbers, which are added in place."""
 
     def __init__(self) -> None:
-        self.rows: list[list[Any]] = []
+        self.changes: dict[str, Params] = {}
+        """The changes that are not added up, by the numbers of their orders."""
+        self._rows: list[list[Any]] = []
         self._begin = time.monotonic()
         self._seconds = time.process_time()
 
+    def add(self, number: int, report: dict[str, Any]) -> None:
+        """Add the report on an order, in place."""
+        change = report.pop("change", None)
+        if change is not None:
+            self.changes[str(number)] = change
+        self._rows.append([number, report])
+
     def are_old(self) -> bool:
-        """Return whether it is time to send them."""
-        return time.monotonic() - self._begin > _PATIENCE
+        """Return whether it is time to send them; a change is not kept."""
+        return bool(self.changes) or time.monotonic() - self._begin > _PATIENCE
 
     def values(self) -> dict[str, Any]:
         """Return them with the processor time since the last ones were sent."""
-        return {"reports": self.rows, "seconds": time.process_time() - self._seconds}
+        return {"reports": self._rows, "seconds": time.process_time() - self._seconds}
 
 
 def start_name(digest: str) -> str:

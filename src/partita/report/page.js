@@ -187,8 +187,10 @@ const detailColumns = [
 
 function times(visit) {
   const count = (number) => `${number} time${number === 1 ? "" : "s"}`;
-  const missed = visit.asked === visit.replied ? "" : `, replied ${count(visit.replied)}`;
-  return `${visit.stage}: selected ${count(visit.asked)}${missed}${visit.failed ? ` (${visit.failed})` : ""}`;
+  const others = visit.left_out ?? 0;
+  const missed = visit.asked === visit.replied + others ? "" : `, replied ${count(visit.replied + others)}`;
+  const unused = others ? `, not needed ${count(others)}` : "";
+  return `${visit.stage}: selected ${count(visit.asked)}${missed}${unused}${visit.failed ? ` (${visit.failed})` : ""}`;
 }
 
 function show(rows, opener) {

@@ -12,7 +12,6 @@ from pathlib import Path
 from torch import nn
 
 from partita.data.examples import Examples
-from partita.errors import CannotDo
 from partita.methods.method import Finetuning, Method
 from partita.partition import Partition, Personalization
 from partita.protocol import DeviceId
@@ -121,7 +120,7 @@ class Reuses:
     def _probed(self) -> Examples | None:
         """Return the training examples of the first device that has enough for trial runs."""
         for device in self.task.devices.ids[:_TRIED_DEVICES]:
-            with suppress(CannotDo):
+            with suppress(Exception):  # A visit of this device will raise it again.
                 examples = self._examples(device)
                 if len(examples) > MIN_ROWS:
                     return examples

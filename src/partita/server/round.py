@@ -3,13 +3,17 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
-from partita.params import Aggregation, Params, WeightedMean, change_in_bytes, size_in_bytes
+from partita.params import Aggregation, Params, change_in_bytes, size_in_bytes
 from partita.protocol import DeviceId, Executor, Failure, Measures, Order, Reply, Tally
+from partita.server.aggregation import Aggregator
 from partita.server.optimizers import ServerOptimizer
+
+_NO_CHANGE = "The reply to an update has no change."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +38,19 @@ class Outcome:
     """The replies, without their changes, which are in the mean already."""
     failed: dict[DeviceId, str] = field(default_factory=dict)
     """The reason of each device that failed."""
+    left_out: list[DeviceId] = field(default_factory=list)
+    """The devices that replied but were not needed, in the order of `asked`."""
     bytes_up: int = 0
     bytes_down: int = 0
 
     @property
     def heard(self) -> list[DeviceId]:
-        """The devices that replied, in the order of `asked`."""
+        """The devices that replied and count, in the order of `asked`."""
         return [device for device in self.asked if device in self.replies]
 
     def mean(self, name: str) -> float | None:
         """Return the weighted mean of a measure of training, such as `loss`; the same in any order."""
-        measured = [(r.weight, r.metrics["train"].get(name)) for r in self.replies.values()]
+        measured = [(r.weight, r.metrics.get("train", {}).get(name)) for r in self.replies.values()]
         values = [(weight, value) for weight, value in measured if isinstance(value, float)]
         total = sum(weight for weight, _ in values)
         return math.fsum(weight * value for weight, value in values) / total if total else None
@@ -99,38 +105,103 @@ class Server:
         }
 
 
-def ask(orders: Sequence[Order], executor: Executor, mean: WeightedMean | None = None) -> Outcome:
+def ask(
+    orders: Sequence[Order],
+    executor: Executor,
+    mean: Aggregator | None = None,
+    *,
+    wanted: int | None = None,
+) -> Outcome:
     """Send orders and return the replies; changes go into `mean`, and without it there must be none.
 
-    A change that cannot be added (not finite, too large, the wrong names) is a failure of its device.
+    A reply that cannot be used is a failure of its device: a change that is not finite, too large or of other
+    names, shapes or types than the shared part, a weight that is not a positive whole number, or metrics that
+    are not finite. So is a device without an answer.
+
+    Args:
+        orders: the orders; those after the first `wanted` ask for single changes.
+        executor: carries them out.
+        mean: combines the changes, in place.
+        wanted: the number of replies that count, the first ones in the order of the orders; by default all.
 
     Raises:
-        ValueError: the executor's own sums do not fit, or do not match the replies.
+        ValueError: the executor's own sums do not fit, or its answers do not match the orders.
     """
-    outcome = Outcome(asked=[order.device for order in orders])
-    outcome.bytes_down = _bytes_down(orders)
-    counted: list[DeviceId] = []
+    answers = _Answers(orders, mean, len(orders) if wanted is None else wanted)
     for answer in executor.ask(orders):
+        answers.take(answer)
+    return answers.outcome()
+
+
+class _Answers:
+    """The answers to orders, taken in any order of arrival; see `ask`."""
+
+    def __init__(self, orders: Sequence[Order], mean: Aggregator | None, wanted: int) -> None:
+        self._outcome = Outcome(asked=[order.device for order in orders], bytes_down=_bytes_down(orders))
+        self._mean = mean
+        self._wanted = wanted
+        self._unanswered = set(self._outcome.asked)
+        self._single = {order.device for order in orders if order.single}
+        # A device among the first ones counts if it succeeds; whether a further one does is known at the end.
+        self._further: dict[DeviceId, Reply | None] = dict.fromkeys(self._outcome.asked[wanted:])
+        self._counted: list[DeviceId] = []
+
+    def take(self, answer: Reply | Tally | Failure) -> None:
+        """Take one answer, in place."""
         if isinstance(answer, Tally):
-            counted += _merge(answer, mean)
-            continue
+            self._counted += self._merge(answer)
+            return
+        if answer.device not in self._unanswered:
+            raise ValueError(f"The executor has an answer of {answer.device!r} too many: it was not asked.")
+        self._unanswered.remove(answer.device)
         if isinstance(answer, Failure):
-            outcome.failed[answer.device] = answer.reason
-            continue
-        try:
-            counted += _count(answer, mean)
-        except ValueError as error:
-            outcome.failed[answer.device] = str(error)
+            self._outcome.failed[answer.device] = answer.reason
+        elif answer.device in self._further:
+            self._further[answer.device] = answer
         else:
-            outcome.replies[answer.device] = Reply(
-                device=answer.device, weight=answer.weight, change=None, metrics=answer.metrics
-            )
-    if mean is not None:
-        _check_counted(outcome, counted)
-        outcome.bytes_up = len(outcome.replies) * change_in_bytes(mean.like)
-    places = {device: place for place, device in enumerate(outcome.asked)}
-    outcome.failed = dict(sorted(outcome.failed.items(), key=lambda failure: places[failure[0]]))
-    return outcome
+            self._count(answer)
+
+    def outcome(self) -> Outcome:
+        """Return the outcome, when everything has been taken."""
+        outcome, mean = self._outcome, self._mean
+        if mean is not None:
+            _check_counted(outcome, self._counted)
+        for reply in filter(None, self._further.values()):
+            if len(outcome.replies) == self._wanted:
+                outcome.left_out.append(reply.device)
+            elif reply.change is None:
+                outcome.failed[reply.device] = _NO_CHANGE
+            else:
+                self._count(reply)
+        if mean is not None:
+            replies = len(outcome.replies) + len(outcome.left_out)
+            outcome.bytes_up = replies * change_in_bytes(mean.like)
+        outcome.failed = _failed(outcome)
+        return outcome
+
+    def _count(self, reply: Reply) -> None:
+        try:
+            self._counted += _count(reply, self._mean)
+        except ValueError as error:
+            self._outcome.failed[reply.device] = str(error)
+        else:
+            self._outcome.replies[reply.device] = replace(reply, change=None)
+
+    def _merge(self, tally: Tally) -> Sequence[DeviceId]:
+        """Add a tally to the mean, in place, and return its devices."""
+        if self._mean is None:
+            raise ValueError("The executor has added up changes, but the orders did not ask for any.")
+        if not self._single.isdisjoint(tally.devices):
+            raise ValueError("The executor has added up changes that the orders ask for singly.")
+        self._mean.merge(tally.totals)
+        return tally.devices
+
+
+def _failed(outcome: Outcome) -> dict[DeviceId, str]:
+    """Return the reason of each device that failed, in the order of `asked`, with those without an answer."""
+    others = {*outcome.replies, *outcome.left_out}
+    reasons = {device: outcome.failed.get(device, "There was no answer.") for device in outcome.asked}
+    return {device: reason for device, reason in reasons.items() if device not in others}
 
 
 def _bytes_down(orders: Sequence[Order]) -> int:
@@ -140,22 +211,41 @@ def _bytes_down(orders: Sequence[Order]) -> int:
     return sum(count * size_in_bytes(tensors[key]) for key, count in sent.items())
 
 
-def _merge(tally: Tally, mean: WeightedMean | None) -> Sequence[DeviceId]:
-    """Add a tally to the mean, in place, and return its devices."""
-    if mean is None:
-        raise ValueError("The executor has added up changes, but the orders did not ask for any.")
-    mean.merge(tally.totals)
-    return tally.devices
+def _count(reply: Reply, mean: Aggregator | None) -> list[DeviceId]:
+    """Add the change of a reply to the mean, in place, and return its device; none where it has no change.
 
-
-def _count(reply: Reply, mean: WeightedMean | None) -> list[DeviceId]:
-    """Add the change of a reply to the mean, in place, and return its device; none where it has no change."""
+    Raises:
+        ValueError: the reply cannot be used.
+    """
+    _check_metrics(reply)
     if reply.change is None:
         return []
     if mean is None:
         raise ValueError("The reply has tensors, but the order did not ask for any.")
+    _check_types(reply.change, mean.like)
     mean.add(reply.device, reply.change, reply.weight)
     return [reply.device]
+
+
+def _check_metrics(reply: Reply) -> None:
+    for split, measures in reply.metrics.items():
+        for name, value in measures.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"`{name}` of the split `{split}` must be finite, got {value}.")
+
+
+def _check_types(change: Params, like: Params) -> None:
+    """Raise if a floating-point tensor changes by another type of number, or an integer one by no int64."""
+    for name, tensor in change.items():
+        if name in like:
+            is_right = tensor.is_floating_point() if like[name].is_floating_point() else _is_int64(tensor)
+            if not is_right:
+                wanted = "a floating-point type" if like[name].is_floating_point() else "int64"
+                raise ValueError(f"The change of `{name}` must have {wanted}, got {tensor.dtype}.")
+
+
+def _is_int64(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.int64
 
 
 def _check_counted(outcome: Outcome, counted: Sequence[DeviceId]) -> None:
@@ -165,7 +255,7 @@ def _check_counted(outcome: Outcome, counted: Sequence[DeviceId]) -> None:
         raise ValueError("The changes that the executor has added up are not those of the replies.")
     for device in [device for device in outcome.replies if device not in added]:
         del outcome.replies[device]
-        outcome.failed[device] = "The reply to an update has no change."
+        outcome.failed[device] = _NO_CHANGE
 
 
 def _plus(tensor: Tensor, change: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from partita.config.building import build_execution
 from partita.config.changes import with_values
 from partita.config.reading import did_you_mean, read_values
 from partita.durable import locked, replace_file
-from partita.errors import ConfigError, RunFailed, described
+from partita.errors import ConfigError, RunFailed, explained
 from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.methods.named import Citation
@@ -132,8 +132,7 @@ class Comparison:
         if isinstance(error, RunFailed | ConfigError):
             text = str(error)
         else:
-            reason = " ".join([f"{described(error)}.", *getattr(error, "__notes__", ())])
-            text = "\n".join([reason, "", "".join(traceback.format_exception(error))])
+            text = "\n".join([explained(error), "", "".join(traceback.format_exception(error))])
         replace_file(self.failure_file(cell), f"{during}{text}".encode())
 
     def why_failed(self, cell: Cell) -> str:

@@ -1,7 +1,7 @@
 """The costs of every partition of a config's model: parameters, traffic, disk and training memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +12,7 @@ from partita.config.placeholders import with_placeholders
 from partita.config.provenance import find_own_code
 from partita.config.reading import to_values
 from partita.config.schema import Config, PartitionConfig
+from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
 from partita.errors import ConfigError
 from partita.methods import registry
@@ -19,6 +20,7 @@ from partita.methods.carried import LocalFn
 from partita.models.parts import partition_names
 from partita.models.start import LoadReport
 from partita.partition import Personalization
+from partita.server.aggregation import Aggregating
 from partita.tasks.build import initial_model
 from partita.training.costs import CostModel, Costs, cost_model_of
 from partita.training.visit_memory import visit_of_one_example
@@ -37,6 +39,9 @@ class Description:
     partitions: Mapping[str, Costs]
     """Costs of every named partition and the config's own; an `error` where one does not fit this model. The
     config's own has the peak memory of a visit too, which depends on the method."""
+    server: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the changes that the server holds at once, by section of the config; a section in which each
+    is added up as it arrives is left out."""
     notes: Sequence[str] = ()
     """Missing files, and the placeholders used for them."""
 
@@ -79,7 +84,27 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
     }
     if chosen not in names:
         partitions[chosen if isinstance(chosen, str) else ", ".join(chosen) or "[]"] = own_costs
-    return Description(type(costs.model).__name__, len(task.devices), start, partitions, notes)
+    return Description(
+        type(costs.model).__name__,
+        len(task.devices),
+        start,
+        partitions,
+        server=_held_by_server(config, {"pretrain": partitions["none"], "personalize": own_costs}),
+        notes=notes,
+    )
+
+
+def _held_by_server(config: Config, costs: Mapping[str, Costs]) -> dict[str, int]:
+    """Return the bytes of the changes that the server holds at once, by section of the config."""
+    sections = {"pretrain": config.pretrain, "personalize": config.personalize}
+    found: dict[str, int] = {}
+    for name, section in sections.items():
+        with in_section(name):
+            holds_all = create(Aggregating, section).holds_changes
+        held = section.over_select + (section.devices_per_round if holds_all else 0)
+        if section.rounds and held and "up_bytes" in costs[name]:
+            found[name] = held * costs[name]["up_bytes"]
+    return found
 
 
 def _costs(costs: CostModel, own: Personalization, local: LocalFn, config: Config) -> Costs:

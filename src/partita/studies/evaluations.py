@@ -102,10 +102,9 @@ def visits_of(config: Config, devices: int) -> Visits:
     rounds = (config.pretrain.rounds, config.personalize.rounds)
     finetunes = config.finetune.epochs and config.partition.personal not in ("none", [])
     stages = 1 + bool(config.personalize.rounds) + (2 if finetunes else 0)
-    training = (
-        rounds[0] * config.pretrain.devices_per_round + rounds[1] * config.personalize.devices_per_round
-    )
-    stopping = sum(bool(each.rounds and each.patience) for each in (config.pretrain, config.personalize))
+    both = (config.pretrain, config.personalize)
+    training = sum(each.rounds * (each.devices_per_round + each.over_select) for each in both)
+    stopping = sum(bool(each.rounds and each.patience) for each in both)
     return Visits(rounds, training + stages * evaluated, stopping)
 
 

@@ -98,7 +98,7 @@ def _seconds_of(run: runner.Prepared, cell: Cell) -> float | None:
 
 def _short(training: Training | None, probed: int) -> Training | None:
     return training and replace(
-        training, rounds=min(1, training.rounds), devices_per_round=probed, patience=0
+        training, rounds=min(1, training.rounds), devices_per_round=probed, over_select=0, patience=0
     )
 
 
@@ -107,7 +107,7 @@ def _visits(line: RoundRow, plan: Plan, cell: Cell, evaluated: int, unseen: int)
     skipped = cell.begins_pretrained and line["stage"] == Stage.PRETRAINED
     training = None if skipped else plan.training(Stage(line["stage"]))
     if line["work"] == "update":
-        return training.rounds * training.devices_per_round if training else 0
+        return training.rounds * training.asked if training else 0
     if line["work"] == "finetune":
         return (evaluated + unseen) * plan.finetune.epochs if plan.finetune else 0
     rounds = range(1, training.rounds + 1) if training else ()

@@ -25,11 +25,15 @@ _MACHINE = ("workers", "timeout", "accelerator")
 """Keys that say where the run is carried out, which may be on another machine now."""
 
 
+_TOLERANCE = ("max_failed", "on_error")
+"""Keys that say which failures end the run: it may have to be resumed with others."""
+
+
 def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
     """Return the config of the run in a folder, to resume it.
 
-    Only `RESUMABLE`, the section `report`, `workers`, `timeout`, `accelerator` and the paths of files may
-    change, not the content of files.
+    Only `RESUMABLE`, the section `report`, `workers`, `timeout`, `accelerator`, `max_failed`, `on_error` and
+    the paths of files may change, not the content of files.
 
     Raises:
         ConfigError: there is no run to resume, something else is to change, or a file has other content.
@@ -52,7 +56,9 @@ def _key(override: str) -> str:
 
 def _check_overrides(overrides: Sequence[str]) -> None:
     allowed = [
-        t for t in overrides if t == RESUMABLE or t.startswith("report.") or _key(t) in (*KEYS, *_MACHINE)
+        t
+        for t in overrides
+        if t == RESUMABLE or t.startswith("report.") or _key(t) in (*KEYS, *_MACHINE, *_TOLERANCE)
     ]
     if refused := " ".join(text for text in overrides if text not in allowed):
         raise ConfigError(f"A resumed run takes its config from its folder: leave out `{refused}`.")

@@ -195,7 +195,7 @@ def _run(
     except RunFailed as error:
         skipped = built.task.skipped
         note = f" Warning: {skipped_text(skipped)}." if skipped else ""
-        raise RunFailed(f"{error}{note}") from error
+        raise type(error)(f"{error}{note}") from error
 
 
 def _baseline(config: Config, model: nn.Module) -> Config:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from partita.data.examples import Examples, examples_of, in_order
-from partita.errors import CannotDo
+from partita.data.rows import BadData
+from partita.errors import CannotDo, described, is_of_device
 from partita.params import Params
 from partita.partition import Personalization, uses_batch_statistics
 from partita.protocol import DeviceId, derive_seed
@@ -19,8 +20,14 @@ from partita.tasks.task import Task
 logger = logging.getLogger(__name__)
 
 
-def check_task(task: Task, personalization: Personalization, *, seed: int) -> None:
+def check_task(task: Task, personalization: Personalization, *, seed: int, skips: bool = False) -> None:
     """Try the data, the loss, the predictions and the metrics on the training examples of the first device.
+
+    Args:
+        task: data, model, loss and metrics.
+        personalization: how the model is split after pretraining.
+        seed: the run's seed.
+        skips: whether an exception in the code or the data of the device is logged and not raised.
 
     Raises:
         TypeError: the data, the loss or the predictions have the wrong type.
@@ -41,6 +48,9 @@ def check_task(task: Task, personalization: Personalization, *, seed: int) -> No
                 _check_predictions(task.predict(model, batch))
                 measure(task, model, examples)
         except Exception as error:
+            if skips and (isinstance(error, BadData) or is_of_device(error)):
+                logger.warning("A check of the task failed on device %r: %s.", device, described(error))
+                return
             error.add_note(f"This happened in a check of the task with examples of device {device!r}.")
             raise
 

@@ -183,7 +183,7 @@ def _first_examples(task: Task) -> Examples | None:
             if len(examples):
                 examples.batch_at(torch.arange(1))
                 return examples
-        except CannotDo:
+        except Exception:  # A visit of this device will raise it again, or count it as a failure.
             continue
     return None
 

@@ -138,12 +138,13 @@ def summarize(
     devices: int,
     split: str = "test",
     failures: Mapping[str, TrainingFailures] | None = None,
+    max_failed: float = 0.5,
 ) -> Summary:
     """Return statistics of each stage's model over devices, on one split.
 
     Helped and hurt are strict, against the same device's `pretrained` metric. A device without a metric is
-    left out. A stage in which more than half of the devices failed has no statistics, nor have the stages
-    after it: they are in `failed`.
+    left out. A stage in which too many devices failed has no statistics, nor have the stages after it: they
+    are in `failed`.
 
     Args:
         rows: measurements, each with the `position` of its device among all that were evaluated; those of
@@ -152,9 +153,10 @@ def summarize(
         devices: number of evaluated devices.
         split: the split that counts.
         failures: the devices whose training failed in each stage.
+        max_failed: the share of the devices that may fail.
     """
     measured = _measured(rows, devices, split, further_metrics(task))
-    failed = _failed_stages(measured, failures or {})
+    failed = _failed_stages(measured, failures or {}, max_failed)
     stages = {
         str(stage): {
             **_statistics(measured.values[stage], measured.weights),
@@ -226,8 +228,10 @@ def _measured(rows: Iterable[DeviceRow], devices: int, split: str, further: Sequ
     return found
 
 
-def _failed_stages(measured: _Measured, failures: Mapping[str, TrainingFailures]) -> dict[str, Any]:
-    """Return the stages in which more than half of the devices failed: how many, of how many, and why.
+def _failed_stages(
+    measured: _Measured, failures: Mapping[str, TrainingFailures], max_failed: float
+) -> dict[str, Any]:
+    """Return the stages in which too many devices failed, or all: how many, of how many, and why.
 
     A stage that began from a failed one has failed too, whatever its own devices have made of it.
     """
@@ -239,7 +243,7 @@ def _failed_stages(measured: _Measured, failures: Mapping[str, TrainingFailures]
             (len(trained.unevaluated), trained.evaluated, _first(trained.unevaluated)),
             (measured.failed[stage], measured.known[stage], measured.reasons.get(stage, "")),
         ]
-        most = [count for count in counts if 2 * count[0] > count[1]]
+        most = [count for count in counts if count[0] > max_failed * count[1] or count[0] == count[1] > 0]
         if not most and found and measured.known[stage]:
             before = list(found)[-1]
             most = [(0, measured.known[stage], f"it began from the stage `{before}`, which failed")]

@@ -11,7 +11,6 @@ and resumed like training rounds.
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from partita.params import WeightedMean
 from partita.protocol import Executor, MeasuresTime
 from partita.server.round import State, ask
 from partita.training.journal import Journal
@@ -31,16 +30,21 @@ def run_rounds(
         turns: the rounds.
         executor: carries out the visits.
         journal: commits the rounds.
+
+    Raises:
+        TooManyFailed: more devices failed in a training round than the plan allows.
     """
     clock = _clock_of(executor)
     for turn in turns:
         cohort = stage.cohort(turn)
         orders = stage.orders(turn, cohort, state)
-        mean = WeightedMean(state.shared) if turn.trains_shared else None
+        mean = stage.aggregator(turn, state)
         # Devices update v_i and u (`device/visit.py`): v_i stays there, the change of u comes back.
         begin = clock()
-        outcome = ask(orders, executor, mean)
+        outcome = ask(orders, executor, mean, wanted=stage.wanted(turn))
         seconds = clock() - begin
+        if turn.trains_shared:
+            stage.limit.check(turn, outcome)
         if mean is not None and outcome.heard:
             state = stage.server.step(state, mean.value(), heard=len(outcome.heard))
         done = Round(stage, turn, orders=orders, outcome=outcome, state=state, seconds=seconds)

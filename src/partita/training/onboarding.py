@@ -65,8 +65,8 @@ def summarize_unseen(
     """Return the statistics of each stage's model over unseen devices, with the gap to the seen ones.
 
     The gap is the weighted mean over seen devices minus that over unseen ones, with the sign that makes it
-    positive if unseen devices are worse; None if the stage failed for the seen devices. Where more than half
-    of the unseen devices failed, there are only the number of these and the reason.
+    positive if unseen devices are worse; None if the stage failed for the seen devices. Where more unseen
+    devices failed than the plan allows, there are only the number of these and the reason.
 
     Args:
         rows: the measurements of unseen devices.
@@ -75,7 +75,14 @@ def summarize_unseen(
         failures: the unseen devices whose training failed in each stage.
     """
     split, devices = stages.plan.evaluate.split, len(stages.unseen)
-    found = summarize(rows, stages.task, devices=devices, split=split, failures=failures)
+    found = summarize(
+        rows,
+        stages.task,
+        devices=devices,
+        split=split,
+        failures=failures,
+        max_failed=stages.plan.max_failed,
+    )
     return _with_gaps(found["stages"], seen) | found["failed"]
 
 

@@ -1,7 +1,7 @@
 """The pipeline of the paper: pretrain w_g, personalize u and v_i from it, fine-tune v_i alone.
 
 Around the rounds of each stage stands what a run needs besides them: it resumes after the last commit,
-reports progress, ends if no device replies, and ends with a summary.
+reports progress, and ends with a summary.
 """
 
 import logging
@@ -38,9 +38,6 @@ the name of `metric`; and for an evaluation after pretraining `helped`, `hurt` a
 devices against the pretrained model.
 """
 
-_MAX_UNHEARD = 10
-"""Consecutive training rounds without a reply after which a run ends."""
-
 
 class Pipeline:
     """A run of a plan: every round that is not committed yet, stage after stage.
@@ -74,7 +71,7 @@ class Pipeline:
         self._onboarding = onboarding_turns(plan, self._stages.unseen, first=len(self._turns))
         self._rounds = {True: _training_rounds(self._turns), False: _training_rounds(self._onboarding)}
         self._pretrained = cache(self._measured_pretrained)
-        self._unheard = 0
+        self._is_warned = False
         self._reason = "`rounds.jsonl` says why."
 
     def run(self, on_round: RoundCallback | None = None) -> Summary:
@@ -179,23 +176,14 @@ class Pipeline:
         return len(self._stages.evaluated if seen else self._stages.unseen)
 
     def _check_heard(self, done: Round) -> None:
-        """Warn of a training round in which all devices failed, and end the run after too many of them."""
+        """Warn of the first training round in which all devices failed."""
         turn, failed = done.turn, done.outcome.failed
-        if turn.work != "update":
+        if turn.work != "update" or done.outcome.heard:
             return
-        self._unheard = 0 if done.outcome.heard else self._unheard + 1
-        if not self._unheard:
-            return
-        self._reason = next(
-            (failed[device] for device in done.outcome.asked if device in failed), self._reason
-        )
-        if self._unheard == 1:
+        self._reason = next(iter(failed.values()))
+        if not self._is_warned:
+            self._is_warned = True
             logger.warning("No device replied in round %d of `%s`: %s", turn.round, turn.stage, self._reason)
-        if self._unheard == _MAX_UNHEARD:
-            raise RunFailed(
-                f"No device replied in {_MAX_UNHEARD} rounds of `{turn.stage}`: {self._reason} "
-                "If losses diverge, lower the learning rates or set `max_grad_norm`."
-            )
 
     def _finish(self) -> Summary:
         """Write the table of devices and the summary."""
@@ -204,7 +192,9 @@ class Pipeline:
         best: dict[str, int] = {stage: own.best for stage, own in stopping.items() if own.best is not None}
         failures = failures_by_stage(self._journal.rounds(), best)
         rows, devices = self._all_rows(seen=True), len(stages.evaluated)
-        summary = summarize(rows, task, devices=devices, split=split, failures=failures)
+        summary = summarize(
+            rows, task, devices=devices, split=split, failures=failures, max_failed=stages.plan.max_failed
+        )
         if outcomes := {str(stage): own.record() for stage, own in stopping.items() if own.patience}:
             summary["early_stopping"] = outcomes
         if stages.unseen:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from partita.data.unseen import divide
 from partita.methods.method import Finetuning, Method
 from partita.protocol import DeviceId, Stage, derive_seed
+from partita.server.aggregation import Aggregating
 from partita.server.optimizers import Averaging, ServerOptimizer
 from partita.server.schedules import Schedule, constant
 
@@ -21,7 +22,7 @@ _MAX_ROUNDS = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Aggregating):
     """Rounds of training: pretraining, or personalization."""
 
     method: Method
@@ -30,6 +31,10 @@ class Training:
     """Number of rounds."""
     devices_per_round: int = 10
     """Number of devices that train in each round."""
+    over_select: int = 0
+    """Number of further devices that are asked in each round, for those that fail: the first
+    `devices_per_round` that succeed, in the order of the sample, count, whichever replies first. The others
+    are left out, and keep the personal part that they had."""
     schedule: Schedule = constant
     """Schedule of the devices' learning rates over rounds."""
     server: ServerOptimizer = field(default_factory=Averaging)
@@ -41,6 +46,7 @@ class Training:
     training. Learning rates follow the planned `rounds`."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.patience < 0:
             raise ValueError(f"`patience` must be 0 or above, got {self.patience}.")
         if not 0 <= self.rounds <= _MAX_ROUNDS:
@@ -48,6 +54,13 @@ class Training:
             raise ValueError(f"`rounds` must be 0 or above{most}, got {self.rounds}.")
         if self.devices_per_round < 1:
             raise ValueError(f"`devices_per_round` must be at least 1, got {self.devices_per_round}.")
+        if self.over_select < 0:
+            raise ValueError(f"`over_select` must be 0 or above, got {self.over_select}.")
+
+    @property
+    def asked(self) -> int:
+        """The number of devices that are asked in each round."""
+        return self.devices_per_round + self.over_select
 
     def evaluates_after(self, done: int, every: int) -> bool:
         """Return whether devices are evaluated during training after `done` rounds.
@@ -166,6 +179,14 @@ class Plan:
     """Training of the personal part alone."""
     evaluate: Evaluation = field(default_factory=Evaluation)
     """Evaluation, and the devices that are fine-tuned."""
+    max_failed: float = 0.5
+    """Share of devices that may fail. If more of a training round's devices fail, the run ends with an error,
+    and the round is not counted; it is judged together with the rounds before it where they have fewer than
+    20 devices. If more of a stage's devices fail, the stage has no result."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_failed <= 1:
+            raise ValueError(f"`max_failed` must be from 0 to 1, got {self.max_failed!r}.")
 
     def training(self, stage: Stage) -> Training | None:
         """Return the training rounds of a stage, None if it has none."""
@@ -186,7 +207,10 @@ class Plan:
         if unseen:
             share = f"{len(unseen)} of {len(devices)} are unseen, `evaluate.unseen`"
             number = f"the number of devices in training, {len(seen)} ({share})"
-        wanted = {f"{name}.devices_per_round": own.devices_per_round for name, own in self.trainings.items()}
+        wanted = {
+            f"{name}.devices_per_round{'` + `over_select' if own.over_select else ''}": own.asked
+            for name, own in self.trainings.items()
+        }
         if self.evaluate.devices != "all":
             wanted["evaluate.devices"] = self.evaluate.devices
         for key, count in wanted.items():

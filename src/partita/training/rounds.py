@@ -100,6 +100,7 @@ class Round:
             "asked": list(self.outcome.asked),
             "heard": self.outcome.heard,
             "failed": self.outcome.failed,
+            **({"left_out": self.outcome.left_out} if self.outcome.left_out else {}),
             "bytes": {"down": self.outcome.bytes_down, "up": self.outcome.bytes_up},
             **({} if self.stage.seen else {"seen": False}),
         }

@@ -1,7 +1,7 @@
 """The server's side of each stage: where u starts, how the server steps, and what devices are asked to do."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from torch import Tensor
@@ -10,13 +10,14 @@ from partita.methods.carried import sent_by
 from partita.params import Params, digest_of
 from partita.partition import Parts, Personalization
 from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update, label_of
+from partita.server.aggregation import Aggregator
 from partita.server.optimizers import Averaging
 from partita.server.round import Server, State
-from partita.server.sampling import sample_cohort
+from partita.server.sampling import sample_cohort, sample_spare
 from partita.tasks.build import build_model, split_by_stage
 from partita.tasks.task import Task
 from partita.training.evaluation import MODEL_OF
-from partita.training.failures import TrainingFailures, failures_by_stage
+from partita.training.failures import FailureLimit, TrainingFailures, failures_by_stage
 from partita.training.journal import Journal, RoundRow
 from partita.training.plan import Plan, Turn
 from partita.training.stopping import Stopping
@@ -79,6 +80,7 @@ class Stages:
             failures=self.failures(stage),
             stopping=self.stopping(stage),
             visited=self.evaluated,
+            limit=self.limit(stage),
         )
 
     def trained(self, stage: Stage, devices: Sequence[DeviceId]) -> "ServerStage":
@@ -102,6 +104,14 @@ class Stages:
         """Return the devices whose last visit failed in the committed rounds of a stage, up to its best."""
         ends: dict[str, int] = {} if best is None else {stage: best}
         return failures_by_stage(self.journal.rounds(), ends).get(stage, TrainingFailures())
+
+    def limit(self, stage: Stage) -> FailureLimit:
+        """Return how many devices may fail in a stage after its committed rounds."""
+        limit = FailureLimit(self.plan.max_failed)
+        for line in self.journal.rounds():
+            if line["stage"] == stage:
+                limit.add(line)
+        return limit
 
     def stopping(self, stage: Stage) -> Stopping:
         """Return the early stopping of a stage after its committed rounds."""
@@ -171,6 +181,8 @@ class ServerStage:
     """The devices that are fine-tuned and evaluated."""
     seen: bool = True
     """Whether training has seen them."""
+    limit: FailureLimit = field(default_factory=FailureLimit)
+    """How many devices may fail; grows in place."""
 
     @property
     def failed_models(self) -> Mapping[DeviceId, str]:
@@ -187,6 +199,7 @@ class ServerStage:
     def add(self, turn: Turn, line: RoundRow) -> None:
         """Add a round to the failures and to the early stopping, in place."""
         self.failures.add(line)
+        self.limit.add(line)
         self.stopping.add(turn, line)
 
     def at_best(self, turn: Turn) -> Turn:
@@ -199,9 +212,16 @@ class ServerStage:
         devices, training = self.stages.devices, self.stages.plan.training(self.stage)
         if turn.work != "update" or training is None:
             return [self.visited[position] for position in turn.block]
-        size, seed = training.devices_per_round, self.stages.seed
-        sample = sample_cohort(len(devices), size, seed=seed, stage=self.stage, round=turn.round)
+        count, seed, size = len(devices), self.stages.seed, training.devices_per_round
+        sample = sample_cohort(count, size, seed=seed, stage=self.stage, round=turn.round)
+        if spare := training.over_select:
+            sample += sample_spare(count, sample, spare, seed=seed, stage=self.stage, round=turn.round)
         return [devices[position] for position in sample]
+
+    def wanted(self, turn: Turn) -> int | None:
+        """Return how many replies of a round count, the first of its cohort; None: all of them."""
+        training = self.stages.plan.training(self.stage)
+        return training.devices_per_round if training and turn.work == "update" else None
 
     def orders(self, turn: Turn, cohort: Sequence[DeviceId], state: State) -> list[Order]:
         """Return the order for every device of a cohort."""
@@ -218,9 +238,15 @@ class ServerStage:
                 shared=shared,
                 start=self.stages.start_of(self.stage, split.on(device)),
                 keep=None if best is None else label_of(self.stage, best),
+                single=self._is_single(turn, number),
             )
-            for device in cohort
+            for number, device in enumerate(cohort)
         ]
+
+    def aggregator(self, turn: Turn, state: State) -> Aggregator | None:
+        """Return what combines the changes of a round; None where there are none."""
+        training = self.stages.plan.training(self.stage)
+        return training.begin(state.shared) if training and turn.trains_shared else None
 
     def shared_part(self, state: State) -> dict[str, Tensor]:
         """Return u without the other tensors that the method sends."""
@@ -230,6 +256,14 @@ class ServerStage:
         """Return the tensors that the stage's training ends with: all of w_g after pretraining, u later."""
         whole = self.frozen if self.stage is Stage.PRETRAINED else {}
         return {**self.shared_part(state), **whole}
+
+    def _is_single(self, turn: Turn, number: int) -> bool:
+        """Return whether the server needs the change of the device with this number in the cohort by itself.
+
+        Whether that of a device beyond the first ones counts is known when all others have answered.
+        """
+        training, wanted = self.stages.plan.training(self.stage), self.wanted(turn)
+        return training is not None and wanted is not None and (training.needs_single or number >= wanted)
 
     def _work(self, turn: Turn) -> Update | Finetune | Evaluate:
         plan = self.stages.plan

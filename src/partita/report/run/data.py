@@ -150,6 +150,8 @@ def visits_of(lines: Iterable[Mapping[str, Any]], sample: Sample = ALL) -> list[
             visits["asked"] += 1
             visits["replied"] += device in heard
             visits["failed"] = line["failed"].get(device, visits["failed"])
+            if device in line.get("left_out", ()):
+                visits["left_out"] = visits.get("left_out", 0) + 1
     return list(found.values())
 
 

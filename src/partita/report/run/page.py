@@ -28,6 +28,7 @@ from partita.report.sections import (
 )
 from partita.report.tables.commands import bytes_text, models_table
 from partita.report.tables.entries import Entry, Rounded
+from partita.report.tables.failures import failures_table
 from partita.report.tables.metrics import run_metrics
 from partita.report.tables.table import Table
 from partita.report.tables.unseen import run_unseen_table
@@ -125,6 +126,8 @@ class _RunPage:
         if (unseen := run_unseen_table(self.data.run)).rows:
             yield Section(title="Unseen devices", table=unseen)
         yield self._training()
+        if (failures := failures_table(self.data.run)).rows:
+            yield Section(title="Failures", table=failures)
         if self.data.changed:
             yield from self._devices()
         else:

@@ -144,6 +144,16 @@ def costs_table(model: str, devices: int, partitions: Mapping[str, Mapping[str, 
     return table
 
 
+def server_notes(server: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each section of a config in which the server holds changes of devices.
+
+    >>> server_notes({"personalize": 12_000_000})
+    ['In `personalize`, the server holds changes of several devices at once: 12 MB.']
+    """
+    held = "the server holds changes of several devices at once"
+    return [f"In `{name}`, {held}: {bytes_text(size)}." for name, size in server.items()]
+
+
 def costs_notes(partitions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the notes below a table of costs, the same reason only once."""
     notes = [
