@@ -153,6 +153,7 @@ class Onboarding:
             devices=len(self._devices),
             split=plan.evaluate.split,
             failures=failures,
+            max_failed=plan.max_failed,
         )
         summary["stages"] = _with_gaps(summary["stages"], self._seen)
         if self._before is not None:
