@@ -87,6 +87,7 @@ def test_the_run_itself_stays_as_it_was(run: Path, tmp_path: Path) -> None:
 
     assert main(["onboard", str(run), str(tmp_path / "new.parquet"), "--quiet"]) == 0
 
+    assert main(["run", "--resume", str(run), "--quiet"]) == 0
     after = contents(run)
     assert {name: own for name, own in after.items() if not name.startswith("onboarded/")} == before
     assert (run / "commit.json").read_bytes() == commit
