@@ -6,7 +6,7 @@ never leave it. FedAlt updates v_i first and u after it; FedSim updates both at 
 Names are imported when they are first used, so that `partita --help` does not wait for torch.
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -155,6 +155,8 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
     if name == "__version__":
+        from importlib import metadata  # Slow: not before it is needed.
+
         return metadata.version("partita")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'partita' has no attribute {name!r}")

@@ -1,8 +1,29 @@
 """`python -m partita`: the command line, also for launchers such as `torchrun -m partita`."""
 
+import os
+import signal
 import sys
+from types import FrameType
 
-from partita.cli import main
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End the process at once, with one line: before a command and after it there is nothing to lose.
+
+    An exception would not do: torch imports NumPy from C, which swallows it and leaves NumPy half imported.
+    """
+    os.write(2, b"partita: Interrupted.\n")
+    os._exit(128 + number)
+
+
+def run() -> int:
+    """Run the command line and return its exit code; Ctrl-C at any moment ends in one line."""
+    # Where Ctrl-C is ignored, as in a background job, it stays ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+    from partita.cli import main
+
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -7,6 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file in errors of the system in this block: those of writing and reading do not name it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write `content` to a new file at `path` and wait until it is on disk."""
     _write(path, content, "wb")
@@ -18,7 +29,7 @@ def append_file(path: Path, content: bytes) -> int:
 
 
 def _write(path: Path, content: bytes, mode: str) -> int:
-    with path.open(mode) as file:
+    with naming(path), path.open(mode) as file:
         file.write(content)
         # fsync waits for what the system has: Python's own buffer must be handed over first.
         file.flush()
@@ -50,7 +61,13 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
     if exist_ok and path.is_dir():
         return
     new = [path, *(parent for parent in path.parents if not parent.exists())]
-    path.mkdir(parents=True, exist_ok=exist_ok)
+    try:
+        path.mkdir(parents=True, exist_ok=exist_ok)
+    except BaseException:
+        for folder in new[1:]:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
     for folder in reversed(new):
         sync_folder(folder.parent)
 
@@ -68,7 +85,8 @@ def sync_folder(folder: Path) -> None:
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -1,5 +1,7 @@
 """Errors that a caller can act on."""
 
+import errno
+import os
 import traceback
 from importlib import import_module
 from pathlib import Path
@@ -57,6 +59,56 @@ def described(error: BaseException) -> str:
     place = (own or places)[-1:]
     where = [f" ({Path(p.filename).name}, line {p.lineno})" for p in place]
     return f"{type(error).__name__}: {text}{''.join(where)}"
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+_BROKEN = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV)
+
+
+def is_fault(error: BaseException) -> bool:
+    """Return whether an error is one of the machine, and neither of a request nor of anybody's code.
+
+    Such are a full disk, one that cannot be read or written, and too many open files.
+
+    >>> is_fault(OSError(errno.ENOSPC, "No space left on device")), is_fault(FileNotFoundError(2, "x"))
+    (True, False)
+    """
+    return isinstance(error, OSError) and error.errno in (*_FULL, *_BROKEN)
+
+
+def fault_text(error: OSError) -> str:
+    """Return an error of the system as a sentence with the file that it is about, where that is known.
+
+    >>> fault_text(OSError(errno.EIO, "Input/output error", "run/commit.json"))
+    'Input/output error: `run/commit.json`.'
+    """
+    reason = os.strerror(error.errno) if error.errno else one_line(str(error)).rstrip(".")
+    files = [str(file) for file in (error.filename, error.filename2) if file is not None]
+    return f"{reason}: {', '.join(f'`{file}`' for file in files)}." if files else f"{reason}."
+
+
+def one_line(text: str) -> str:
+    r"""Return a text as one line that shows on any terminal: line breaks as spaces, control codes escaped.
+
+    >>> print(one_line("a\n  b\x1b\ud800 é"))
+    a b\x1b\ud800 é
+    """
+    words = " ".join(line.strip() for line in text.strip().split("\n"))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+
+
+def shortened(value: object, length: int = 80) -> str:
+    """Return the `repr` of a value for a message, cut in the middle where it is long.
+
+    >>> shortened("x"), shortened("0123456789" * 100, length=12)
+    ("'x'", "'01234 ... 56789'")
+    """
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # Nested very deeply, or a number of very many digits.
+        return f"a {type(value).__name__} that is too large to show"
+    half = length // 2
+    return text if len(text) <= length else f"{text[:half]} ... {text[-half:]}"
 
 
 def needed(module: str, *, by: str, extra: str) -> Any:

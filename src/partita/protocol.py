@@ -34,6 +34,23 @@ class Stage(StrEnum):
     """No training: for each device, the better of the pretrained model and its own."""
 
 
+_LARGEST = 3.4028234663852886e38
+"""The largest number of float32, in which models are trained."""
+
+
+def check_number(name: str, value: float) -> None:
+    """Raise unless a setting that tensors are multiplied with is 0 or above and fits in float32.
+
+    >>> check_number("`lr`", 1e39)
+    Traceback (most recent call last):
+        ...
+    ValueError: `lr` must be a finite number, 0 or above, and fit in float32, got 1e+39.
+    """
+    if not 0 <= value <= _LARGEST:
+        fits = ", and fit in float32" if _LARGEST < value < math.inf else ""
+        raise ValueError(f"{name} must be a finite number, 0 or above{fits}, got {value!r}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pace:
     """Learning rate and number of steps for one part of the model in a visit."""
@@ -46,8 +63,7 @@ class Pace:
     """Steps instead of epochs, independent of the number of examples."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.lr) and self.lr >= 0):
-            raise ValueError(f"A learning rate must be a finite number, 0 or above, got {self.lr!r}.")
+        check_number("A learning rate", self.lr)
         if self.epochs < 0 or self.steps < 0:
             raise ValueError(
                 f"Epochs and steps must be 0 or above, got {self.epochs} epochs and {self.steps} steps."

@@ -198,7 +198,7 @@ def test_a_finished_comparison_refuses_another_task(mine: partita.ComparisonResu
 
 
 def test_a_refused_resume_forgets_no_failure(tmp_path: Path) -> None:
-    diverging = {**SETTINGS, "compare.tune": 1, "compare.settings.fedalt.personalize.shared_lr": 1e300}
+    diverging = {**SETTINGS, "compare.tune": 1, "compare.settings.fedalt.personalize.shared_lr": 1e37}
     first = compared(tmp_path / "mine", settings=diverging)
     assert list(first.failed) == ["fedalt-output-1"]
     before = sorted(tmp_path.rglob("*"))

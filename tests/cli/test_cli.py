@@ -20,6 +20,8 @@ QUICK = [
     "evaluate.devices=3",
 ]
 
+DEEP = "[" * 3000 + "]" * 3000
+
 TASK = """
 import torch
 from torch import nn
@@ -243,6 +245,28 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "mine.toml", "out=/proc/x/y"], "Cannot create the run's folder"),
         (["run", "--resume", "nowhere"], "`nowhere` holds no run to resume"),
         (["run", "mine.toml", "--resume", "taken"], "leave out `mine.toml`"),
+        (["run", "deep.toml"], "`deep.toml` cannot be read: nested too deeply."),
+        (["run", "nested.toml"], "`x` has more than 32 lists or tables inside each other."),
+        (["run", "dotted.toml"], "`a.a.a.a` has more than 32 lists or tables inside each other."),
+        (["run", "digits.toml"], "`digits.toml` cannot be read: a number has too many digits."),
+        (["run", "binary.toml"], "Cannot read the config `binary.toml`: 'utf-8' codec can't decode"),
+        (["run", "mine.toml", f"seed={DEEP}"], "A value is nested too deeply or too long, got '[[["),
+        (["run", "mine.toml", f"{'a.' * 3000}b=1"], "An override must be `section.key=value`"),
+        (["run", "mine.toml", f"personalize.shared_lr=1{'0' * 400}"], "must be a number of at most 64 bits"),
+        (["run", "mine.toml", f"seed=1{'0' * 5000}"], "A value is nested too deeply or too long, got '100"),
+        (["run", "mine.toml", "pretrain.shared_lr=1e39"], "0 or above, and fit in float32, got 1e+39."),
+        (["run", "mine.toml", "finetune.personal_lr=1e39"], "0 or above, and fit in float32, got 1e+39."),
+        (["run", "mine.toml", "pretrain.server_lr=1e39"], "0 or above, and fit in float32, got 1e+39."),
+        (
+            ["run", "mine.toml", f"pretrain.batch_size={2**64}"],
+            "of at most 64 bits, got 18446744073709551616",
+        ),
+        (["run", "mine.toml", f"task.devices={2**63}"], "`task.devices` must be a number of at most 64 bits"),
+        (["run", "mine.toml", f"model.width={-(2**63) - 1}"], "`model.width` must be a number of at most 64"),
+        (["run", "mine.toml", f"pretrain.rounds={2**62}"], "`rounds` must be 0 or above, at most 10,000,000"),
+        (["run", "mine.toml", "timeout=1e308"], "(no limit) or above, at most 1,000,000, got 1e+308."),
+        (["run", "mine.toml", "workers=2000"], "(one for each core) or above, at most 1000, got 2000."),
+        (["run", "a\0\x1b.toml"], r"Cannot read the config `a\x00\x1b.toml`: embedded null byte."),
         (["run", "mine.toml", "other.toml"], "An override must be `section.key=value`, got 'other.toml'."),
         (["describe", "none.toml"], "Cannot read the config"),
         (["describe", "mine.toml", "partition.personal=['x']"], "No tensor of Sequential matches 'x'"),
@@ -252,10 +276,16 @@ def test_a_bad_request_is_one_line_and_writes_nothing(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     (here / "broken.toml").write_text("seed = = 3")
+    (here / "deep.toml").write_text(f"x = {DEEP}")
+    (here / "nested.toml").write_text(f"x = {'[' * 40}{']' * 40}")
+    (here / "dotted.toml").write_text(f"{'a.' * 3000}b = 1")
+    (here / "digits.toml").write_text(f"seed = 1{'0' * 5000}")
+    (here / "binary.toml").write_bytes(b"\xff\xfe\0")
     (here / "tied.toml").write_text(
         CONFIG.replace('"my_task:wide"\nwidth = 4', '"my_task:Tied"').replace('["2.*"]', '["head.*"]')
     )
     (here / "taken").mkdir()
+    (here / "taken/notes.txt").write_text("mine")
     before = sorted(path for path in here.rglob("*") if "__pycache__" not in path.parts)
 
     assert main(arguments) == 2
@@ -273,6 +303,15 @@ def test_a_mistyped_command_is_an_error_in_one_line(
 
     assert caught.value.code == 2
     error_line(capsys)
+
+
+def test_arguments_that_are_not_text_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Bytes that are no UTF-8 reach Python as lone surrogates, which neither TOML nor JSON can hold.
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "mine.toml", "name=\udcff"])
+
+    assert caught.value.code == 2
+    assert r"The argument 'name=\udcff' is not text in the encoding of this locale." in error_line(capsys)
 
 
 def test_warnings_are_printed_below_the_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -442,6 +481,20 @@ def test_a_wrong_rate_of_the_baseline_is_refused_before_training(
 
     assert "`finetune.baseline_lr` must be a finite number, 0 or above, got -1.0." in error_line(capsys)
     assert not (here / "a").exists()
+
+
+@pytest.mark.parametrize("form", ["quadratic", "mixture"])
+def test_tune_searches_on_synthetic_tasks(here: Path, form: str) -> None:
+    pytest.importorskip("optuna")
+    (here / "syn.toml").write_text(
+        f"[task]\nkind = 'synthetic'\nform = '{form}'\ndevices = 3\nexamples = 6\n"
+    )
+    settings = ["pretrain.rounds=1", "personalize.rounds=1", "finetune.epochs=1", "workers=1"]
+    settings += ["pretrain.devices_per_round=3", "personalize.devices_per_round=3"]
+
+    assert main(["tune", "syn.toml", "finetune.personal_lr=0.1,0.0", *settings, "out=t", "--quiet"]) == 0
+
+    assert read_config(here / "t/tuned.toml").finetune.personal_lr in (0.1, 0.0)
 
 
 def test_tune_gives_up_a_trial_whose_devices_failed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,6 +212,7 @@ def test_a_bad_request_is_one_line_and_writes_nothing(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     (here / "taken").mkdir()
+    (here / "taken/notes.txt").write_text("mine")
     before = contents(here)
 
     assert main(["compare", "mine.toml", *arguments]) == 2

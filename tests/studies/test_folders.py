@@ -85,3 +85,22 @@ def test_what_was_started_in_python_is_resumed_there(
     line = capsys.readouterr().err
     assert "not finished: resume" in line
     assert line.endswith(" in Python, with the same arguments and `resume=True`.\n")
+
+
+@pytest.mark.parametrize(("kind", "command"), [("comparison", "compare"), ("search", "tune")])
+def test_a_config_that_was_not_written_by_its_study_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    command: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder(kind)
+    Path(kind, "config.toml").write_text('name = "mine"\n[task]\nkind = "synthetic"\n')
+
+    assert main([command, "--resume", kind]) == 2
+
+    line = capsys.readouterr().err
+    assert f"partita: `{kind}/config.toml` has no section [made_with]" in line
+    assert f"or start a new {kind}." in line

@@ -1,6 +1,8 @@
 """The image task: decoding, augmentation and bad rows."""
 
 import json
+import struct
+import zlib
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,38 @@ def test_a_bad_row_is_an_error_with_file_row_and_device(
     assert len(lax.skipped) == 1
 
 
+def claimed_png(width: int, height: int) -> dict[str, Any]:
+    """Return a PNG file whose header claims a size; its pixels are missing."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+    parts = [
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    ]
+    return {"bytes": b"\x89PNG\r\n\x1a\n" + b"".join(parts), "path": None}
+
+
+@pytest.mark.parametrize(("width", "height"), [(13_300, 13_300), (1, 50_000_001), (100_000, 100_000)])
+def test_an_image_that_is_too_large_is_refused_by_its_header(tmp_path: Path, width: int, height: int) -> None:
+    path = write(tmp_path / "t.parquet", rows(image=claimed_png(width, height)))
+
+    with pytest.raises(BadData, match="`image` has more pixels than `max_pixels` = 50000000"):
+        image(data=str(path), size=6).devices["d1"]["train"]
+
+
+def test_max_pixels_allows_larger_images_and_refuses_smaller_ones(tmp_path: Path) -> None:
+    path, large = (
+        write(tmp_path / "t.parquet", rows()),
+        write(tmp_path / "large.parquet", rows(image=claimed_png(6, 10_000_000))),
+    )
+
+    assert len(image(data=str(path), size=6, max_pixels=36).devices["d1"]["train"][0])
+    with pytest.raises(BadData, match="has more pixels than `max_pixels` = 35"):
+        image(data=str(path), size=6, max_pixels=35).devices["d1"]["train"]
+    with pytest.raises(BadData, match="cannot be decoded"):  # It is decoded, and has no pixels.
+        image(data=str(large), size=6, max_pixels=60_000_000).devices["d1"]["train"]
+
+
 def test_images_of_16_bits_are_converted_to_8(tmp_path: Path) -> None:
     content = BytesIO()
     Image.fromarray(np.full((6, 6), 257 * 100, np.uint16)).save(content, "PNG")
@@ -284,6 +318,7 @@ def test_a_label_that_is_a_string_is_a_one_line_error(tmp_path: Path) -> None:
         ({"std": [0.1, "x", 1], "channels": 3}, "`std` must be a number"),
         ({"std": float("nan")}, "`std` must be a number"),
         ({"std": 0}, "`std` must be above 0, got 0."),
+        ({"max_pixels": 0}, "`max_pixels` must be at least 1, got 0."),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

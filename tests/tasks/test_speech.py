@@ -1,5 +1,6 @@
 """The speech task: features, batches, word error rate and bad rows."""
 
+import tracemalloc
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from partita.data.examples import examples_of  # noqa: E402
 from partita.data.rows import BadData  # noqa: E402
 from partita.errors import ConfigError  # noqa: E402
 from partita.tasks.derived import derived_bytes  # noqa: E402
-from partita.tasks.speech import character_error_rate, log_mel, speech, word_error_rate  # noqa: E402
+from partita.tasks.speech import _decode, character_error_rate, log_mel, speech, word_error_rate  # noqa: E402
 from partita.tasks.tokenizer import train_subwords  # noqa: E402
 from tables import write  # noqa: E402
 
@@ -134,6 +135,46 @@ def test_character_error_rate_by_hand() -> None:
     # A missing space is one character of three, and one word substituted and one deleted of two.
     assert character_error_rate(["ab"], ["a b"]) == pytest.approx(1 / 3)
     assert word_error_rate(["ab"], ["a b"]) == 1.0
+
+
+def test_an_utterance_that_is_too_long_is_refused_by_its_header(tmp_path: Path) -> None:
+    # 40 minutes of silence: 19,200,000 samples, of 4 bytes each, in a file of some kilobytes.
+    content = BytesIO()
+    soundfile.write(content, np.zeros(2400 * RATE, np.int16), RATE, format="FLAC", subtype="PCM_16")
+    given = rows()
+    given[4]["audio"] = {"bytes": content.getvalue(), "path": None}
+    task = speech(data=str(write(tmp_path / "t.parquet", given)))
+    tracemalloc.start()
+
+    with pytest.raises(BadData, match="`audio` has 2400.0 s, more than `max_seconds` = 35"):
+        task.devices["d1"]["train"]
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 9, 200])
+def test_channels_are_averaged_as_if_they_were_read_at_once(channels: int) -> None:
+    content, rng = BytesIO(), np.random.default_rng(0)
+    samples = rng.integers(-(2**15), 2**15, (3 * 65_536 // channels + 1, channels)).astype(np.int16)
+    soundfile.write(content, samples, RATE, format="WAV", subtype="PCM_16")
+    content.seek(0)
+    whole, _ = soundfile.read(content, dtype="float32", always_2d=True)
+
+    found, rate = _decode({"audio": {"bytes": content.getvalue()}}, "audio", 35.0)
+
+    assert rate == RATE
+    assert np.array_equal(found, whole.mean(axis=1))
+
+
+def test_a_sampling_rate_that_makes_seconds_huge_is_refused(tmp_path: Path) -> None:
+    content = BytesIO()
+    soundfile.write(content, np.zeros(4000, np.int16), 1_000_000, format="WAV", subtype="PCM_16")
+    path = write(tmp_path / "t.parquet", rows(audio={"bytes": content.getvalue(), "path": None}))
+
+    with pytest.raises(BadData, match="a sampling rate of 4000 to 192000 Hz, got 1000000"):
+        speech(data=str(path)).devices["d1"]["train"]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """Synthetic tasks: the closed-form optimum is correct, and training finds it."""
 
 import math
+import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 from partita import FedAlt, Partition, run
-from partita.tasks.synthetic import best_boundary, find_optimum, mixture, quadratic
+from partita.data.cache import ExampleCache
+from partita.tasks.synthetic import best_boundary, find_optimum, mixture, quadratic, synthetic
 
 
 def test_the_optimum_is_that_of_one_large_least_squares_problem() -> None:
@@ -28,6 +31,53 @@ def test_the_optimum_is_that_of_one_large_least_squares_problem() -> None:
     assert optimum.shared.numpy() == pytest.approx(best[:3], abs=1e-5)
     assert torch.stack(list(optimum.personal.values())).flatten().numpy() == pytest.approx(best[3:], abs=1e-5)
     assert optimum.value == pytest.approx(0.5 * squares[0] / len(vector), rel=1e-6)
+
+
+@pytest.mark.parametrize("form", ["quadratic", "mixture"])
+def test_data_is_generated_on_access_with_the_same_values(form: str) -> None:
+    whole, task = synthetic(form=form, devices=4), synthetic(form=form, devices=100_000)
+
+    for device in ("device-0003", "device-0000", "device-0003"):
+        for split in ("train", "test"):
+            for one, other in zip(whole.devices[device][split], task.devices[device][split], strict=True):
+                assert torch.equal(one, other)
+    assert len(task.devices) == 100_000
+    assert task.devices.ids[-1] == "device-99999"
+    assert set(task.devices["device-99999"]) == {"train", "test"}
+    for unknown in ("device-100000", "device-3", "device-00003", "device--001", "", "ada"):
+        with pytest.raises(KeyError):
+            task.devices[unknown]
+
+
+def test_the_quadratic_data_follows_its_formula() -> None:
+    task = quadratic(devices=2, examples=3, shared=2, personal=1, noise=0.0, spread=0.0)
+    # Without noise and spread the targets are the first two inputs times one u, the same for all devices.
+    found = []
+    for device in task.devices:
+        inputs, targets = task.devices[device]["train"]
+        found.append(torch.linalg.lstsq(inputs[:, :2].double(), targets.double()[:, None]).solution)
+
+    assert torch.allclose(found[0], found[1], atol=1e-5)
+    assert not torch.equal(task.devices["device-0000"]["train"][0], task.devices["device-0001"]["train"][0])
+
+
+def test_memory_does_not_grow_with_the_devices_that_were_visited() -> None:
+    task = quadratic(devices=3000, examples=10)
+    list(map(task.devices.__getitem__, task.devices.ids[:100]))
+    tracemalloc.start()
+    with mock.patch.object(ExampleCache, "processes", 10_000):  # The cache may have 25,600 bytes.
+        for device in task.devices:
+            task.devices[device]
+
+    grown = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert grown < 300_000  # 3,000 devices would take more than 3,000 x 4 tensors of 80 bytes.
+
+
+@pytest.mark.parametrize("settings", [{"devices": 10**15}, {"examples": 10**9}, {"shared": 10**9}])
+def test_sizes_that_no_memory_has_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="`devices` must be at most 100,000,000"):
+        quadratic(**settings)
 
 
 def test_the_constants_are_the_largest_norms_of_the_second_derivatives() -> None:

@@ -1,13 +1,17 @@
 """The command line: parses arguments, runs a command, and prints errors as one line."""
 
-import errno
+import io
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 
 from partita.cli.arguments import parse
-from partita.errors import ConfigError, InUse, RankLost, RunFailed, exit_code
+from partita.errors import ConfigError, InUse, RankLost, RunFailed, exit_code, fault_text, is_fault, one_line
 from partita.executors.launch import refuse_ranks
 
 
@@ -25,8 +29,13 @@ _NO_READER = 141
 """The exit code of a command whose output nobody reads on, as a shell gives it: 128 + SIGPIPE."""
 
 
+_COMPUTING = ("run", "compare", "tune", "report", "describe", "import")
+"""The commands that import torch: before Ctrl-C raises an exception, which its C code would swallow."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 the run failed, 2 the request was wrong."""
+    _print_any_text()
     try:
         try:
             return _run(arguments)
@@ -40,25 +49,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _NO_READER
 
 
+def _print_any_text() -> None:
+    """Let both streams print, escaped, the characters that the encoding of the locale lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise `KeyboardInterrupt` in this block, where `python -m partita` handles it otherwise."""
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before in (None, signal.SIG_IGN, signal.default_int_handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _run(arguments: Sequence[str] | None) -> int:
     options = parse(arguments)
     logging.basicConfig(format="partita: %(message)s", stream=_ErrorStream())
     try:
         if options.name not in (None, "run"):
             refuse_ranks(options.name)
-        return options.command(options)
+        if options.name in _COMPUTING:
+            import_module("torch")
+        with _interruptible():
+            return options.command(options)
     except (ConfigError, InUse, RunFailed, RankLost) as error:
         return _print_error(exit_code(error), error)
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.errno != errno.ENOSPC and getattr(error, "__notes__", None):
+        if not is_fault(error) and getattr(error, "__notes__", None):
             raise
-        return _print_error(1, error)
+        return _print_error(1, fault_text(error))
     except KeyboardInterrupt as interrupt:
         return _print_error(exit_code(interrupt), " ".join(["Interrupted.", *map(str, interrupt.args)]))
 
 
 def _print_error(code: int, message: object) -> int:
-    print(f"partita: {message}", file=sys.stderr)
+    print(f"partita: {one_line(str(message))}", file=sys.stderr)
     return code

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from partita.cli import commands, export, onboard, predict
+from partita.errors import one_line
 
 _AddParser = Callable[..., argparse.ArgumentParser]
 """Adds the parser of a command: argparse's `add_parser`."""
@@ -18,13 +19,16 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"partita: {message[0].upper()}{message[1:]}. See `{self.prog} --help`.\n")
+        self.exit(2, f"partita: {one_line(message[0].upper() + message[1:])}. See `{self.prog} --help`.\n")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed options; unlike argparse, accepts `key=value` after options too."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
+    for argument in arguments:
+        if not _is_text(argument):
+            parser.error(f"the argument {argument!r} is not text in the encoding of this locale")
     options, rest = parser.parse_known_args(arguments)
     options.command_line = shlex.join(["partita", *arguments])
     if rest and ("arguments" not in options or any(text.startswith("-") for text in rest)):
@@ -32,6 +36,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if rest:
         options.arguments += rest
     return options
+
+
+def _is_text(argument: str) -> bool:
+    """Return whether an argument could be decoded: other bytes are lone surrogates."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from partita.cli.output import json_printer as _json_printer
 from partita.cli.output import log as _log
 from partita.cli.output import print_json as _print_json
 from partita.cli.output import print_table as _print_table
-from partita.errors import ConfigError, RankLost, RunFailed
+from partita.errors import ConfigError, RankLost, RunFailed, fault_text, is_fault
 
 if TYPE_CHECKING:
     from partita.report.tables import table as report_tables
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory") -> int:
         _log(options, "\n  ".join(["Tensors of the initial model's file:", *run.built.start.lines()]))
     _log(options, f"Running in {run.folder.path}")
     try:
-        with Display(_console(options)) as display:
+        with _continued("run", run.folder.path), Display(_console(options)) as display:
             runner.finish(run, _json_printer(options) or display.watch, make_executor)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder.path}`.") from None
@@ -152,7 +152,11 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
 
     _log(options, f"Comparing in {comparison.folder}")
     try:
-        with runner_for(comparison) as runner, ProgressBar(_console(options)) as progress:
+        with (
+            _continued("compare", comparison.folder),
+            runner_for(comparison) as runner,
+            ProgressBar(_console(options)) as progress,
+        ):
             failed = finish(comparison, progress.update, _json_printer(options) or ignore, runner)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Resume with `partita compare --resume {comparison.folder}`.") from None
@@ -184,7 +188,11 @@ def tune(options: argparse.Namespace) -> int:
     tuning = _tuning(options)
     _log(options, f"Tuning in {tuning.folder}")
     try:
-        with runner_for(tuning) as runner, ProgressBar(_console(options)) as progress:
+        with (
+            _continued("tune", tuning.folder),
+            runner_for(tuning) as runner,
+            ProgressBar(_console(options)) as progress,
+        ):
             on_round = _json_printer(options) or ignore
             tuned = tune(tuning, on_progress=progress.update, on_round=on_round, runner=runner)
     except KeyboardInterrupt:
@@ -242,6 +250,22 @@ def _folders_of(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 
 @contextlib.contextmanager
+def _continued(command: str, folder: Path) -> Iterator[None]:
+    """Add to an error of the system what is safe, and the command to continue with."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if not is_fault(error) and getattr(error, "__notes__", None):  # It comes from the code of a device.
+            raise
+        raise RunFailed(
+            f"{fault_text(error)} All committed rounds are safe: when the cause is mended, resume with "
+            f"`{shlex.join(['partita', command, '--resume', str(folder)])}`."
+        ) from error
+
+
+@contextlib.contextmanager
 def _reported(folder: Path) -> Iterator[None]:
     """Write the report of a folder also if nobody reads what this block prints."""
     try:
@@ -256,12 +280,15 @@ def _write_report(folder: Path, **shown: Any) -> Path:
     """Write the report of the run or comparison in a folder and return the page's path."""
     from partita.report.write import write_report
 
+    missing = f"Only the report is missing: write it with `partita report {folder}`."
     try:
         return write_report(folder, **shown)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"Only the report is missing: write it with `partita report {folder}`."
-        ) from None
+        raise KeyboardInterrupt(missing) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RunFailed(f"{fault_text(error)} {missing}") from error
 
 
 def describe(options: argparse.Namespace) -> int:
@@ -287,8 +314,16 @@ def import_(options: argparse.Namespace) -> int:
     from partita.config.importing import import_data
     from partita.progress.bar import ProgressBar
 
-    with ProgressBar(_console(options), options.kind) as progress:
-        lines = import_data(options.kind, options.source, options.out, options.settings, progress.update)
+    try:
+        with ProgressBar(_console(options), options.kind) as progress:
+            lines = import_data(options.kind, options.source, options.out, options.settings, progress.update)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RunFailed(
+            f"{fault_text(error)} No table was written: when the cause is mended, give the same command "
+            f"again, `{options.command_line}`. It continues after what is finished, if anything is."
+        ) from error
     print("\n".join(lines))
     print(f"The table is {options.out}")
     return 0

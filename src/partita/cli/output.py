@@ -45,7 +45,16 @@ def print_table(table: "Table") -> None:
 
     console = Console()
     whole = console.measure(table, options=console.options.update(max_width=sys.maxsize))
-    width, text = max(console.width, whole.maximum), io.StringIO()
+    width, text = max(console.width, whole.maximum), _Text()
     # Not printed by rich itself, which ends the process where nobody reads.
     Console(file=text, width=width, force_terminal=console.is_terminal).print(table)
     print(text.getvalue(), end="")
+
+
+class _Text(io.StringIO):
+    """A text in memory that is printed later: rich draws lines that its encoding has."""
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The encoding of the output."""
+        return sys.stdout.encoding or "utf-8"

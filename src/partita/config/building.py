@@ -1,7 +1,6 @@
 """From a config to the objects of a run: a task, a partition, a plan and watchers."""
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,7 +37,7 @@ from partita.models.start import LoadReport
 from partita.partition import Personalization
 from partita.progress.tensorboard import check_tensorboard
 from partita.progress.watchers import WatcherFactory
-from partita.protocol import Stage
+from partita.protocol import Stage, check_number
 from partita.server import registry as servers
 from partita.server.optimizers import ServerOptimizer
 from partita.server.schedules import Exponential, Linear, Schedule, constant
@@ -143,8 +142,11 @@ def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -
 def _check_baseline(config: Config) -> None:
     """Raise if the Finetune baseline, which runs last, cannot be run with these values."""
     lr = config.finetune.baseline_lr
-    if lr is not None and not 0 <= lr < math.inf:
-        raise ConfigError(f"`finetune.baseline_lr` must be a finite number, 0 or above, got {lr!r}.")
+    if lr is not None:
+        try:
+            check_number("`finetune.baseline_lr`", lr)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     if config.finetune.baseline and not config.finetune.epochs:
         raise ConfigError("`finetune.baseline` needs `finetune.epochs` of at least 1, got 0.")
 
@@ -205,7 +207,7 @@ def _optimizer(key: str, config: PretrainConfig | PersonalizeConfig | FinetuneCo
         made.step()
     except Exception as error:
         raise ValueError(
-            f"`optimizer` = {config.optimizer!r} with {given} cannot be used: {error}."
+            f"`optimizer` = {config.optimizer!r} with {given} cannot be used: {str(error).rstrip('.')}."
         ) from error
     return optimizer
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from partita.config.loading import TASKS
 from partita.config.overrides import KEYS, START, TABLE
 from partita.config.schema import Config
-from partita.data.digests import describe_file, describe_table, places_of
-from partita.errors import ConfigError
+from partita.data.digests import describe_file, describe_table, is_there, places_of
+from partita.errors import ConfigError, shortened
 
 
 def named_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]]]:
@@ -42,7 +42,7 @@ def find_files(config: Config, folder: Path) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for key, (name, places) in named_files(config, folder).items():
-        existing = [place for place in places if place.exists()]
+        existing = [place for place in places if is_there(place)]
         if not existing:
             raise ConfigError(_not_found(key, name, places, is_recorded=key in config.made_with))
         recorded = config.made_with.get(key) if len(existing) > 1 else None
@@ -54,7 +54,7 @@ def find_files(config: Config, folder: Path) -> dict[str, Path]:
 def _not_found(key: str, name: str, places: Sequence[Path], *, is_recorded: bool) -> str:
     """Return the message about a missing file: where it was looked for, and where else it may be."""
     folders = dict.fromkeys(place.parent.resolve() for place in places)
-    looked = f"`{key}` = {name!r} is not in {' or '.join(f'`{folder}`' for folder in folders)}"
+    looked = f"`{key}` = {shortened(name, 200)} is not in {' or '.join(f'`{folder}`' for folder in folders)}"
     if is_recorded:
         return f"{looked}. If it was moved, say where it is: `{key}=FILE`."
     current = Path(name).parent.resolve()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.reading import check_type, did_you_mean, unknown_key
-from partita.errors import ConfigError, InUse, described
+from partita.errors import ConfigError, InUse, RunFailed, described, is_fault
 
 TASKS = {
     "digits": "partita.tasks.digits:digits",
@@ -135,9 +135,11 @@ def own_code(what: str) -> Iterator[None]:
     """Turn an exception of code that a config names into an error of one line, with file and line number."""
     try:
         yield
-    except (ConfigError, InUse):
+    except (ConfigError, InUse, RunFailed):
         raise
     except Exception as error:
+        if is_fault(error):
+            raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         if isinstance(error, TypeError | ValueError) and _is_ours(last.filename):
             raise ConfigError(f"{what}: {' '.join(str(error).split())}") from error

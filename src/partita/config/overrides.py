@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.changes import Values, parse_overrides, value_at, with_values
+from partita.data.digests import is_there
 
 TABLE, START, DERIVED = "task.data", "model.start", "task.derived"
 """The keys of the table, of initial weights, and of derived values."""
@@ -32,7 +33,7 @@ def with_overrides(values: Values, overrides: Sequence[str]) -> dict[str, Any]:
 
 def located(key: str, value: Any) -> Any:
     """Return the value of a key; of a file that exists in the current folder, its absolute path."""
-    if key in KEYS and isinstance(value, str) and value and Path(value).exists():
+    if key in KEYS and isinstance(value, str) and value and is_there(Path(value)):
         return str(Path(value).resolve())
     return value
 

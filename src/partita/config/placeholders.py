@@ -7,6 +7,7 @@ from typing import Any
 from partita.config.files import named_files
 from partita.config.overrides import DERIVED, START, TABLE, TEMPLATES
 from partita.config.schema import Config
+from partita.data.digests import is_there
 from partita.data.options import TableOptions
 from partita.data.placeholder import COLUMNS, write_placeholder
 
@@ -26,7 +27,7 @@ def with_placeholders(config: Config, beside: Path, folder: Path) -> tuple[Confi
     """
     notes: list[str] = []
     files = named_files(config, beside)
-    missing = {key: name for key, (name, places) in files.items() if not any(p.exists() for p in places)}
+    missing = {key: name for key, (name, places) in files.items() if not any(map(is_there, places))}
     if START in missing:
         notes.append(f"`{missing[START]}` is missing: the model has its initial weights.")
         config = replace(config, model=replace(config.model, start="", start_names={}))

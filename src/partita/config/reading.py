@@ -3,20 +3,19 @@
 import difflib
 import inspect
 import logging
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from partita.config.changes import with_values
+from partita.config.changes import check_plain, read_toml, with_values
 from partita.config.methods import method_of, replaced_settings, with_settings
 from partita.config.overrides import with_overrides
 from partita.config.provenance import find_own_code
 from partita.config.schema import SERVER, Config, PersonalizeConfig, PretrainConfig
 from partita.config.sections import alternatives, in_section
-from partita.errors import ConfigError
+from partita.errors import ConfigError, shortened
 from partita.methods.named import NamedMethod
 
 logger = logging.getLogger(__name__)
@@ -42,18 +41,18 @@ def warn_replaced(values: Mapping[str, Any]) -> None:
 def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the values in a TOML file, with `section.key=value` on top, without defaults."""
     try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"Cannot read the config `{path}`: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"`{path}` is not valid TOML: {error}.") from None
-    values = with_overrides(values, overrides)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"Cannot read the config `{path}`: {reason}.") from None
+    values = with_overrides(read_toml(text, f"`{path}`"), overrides)
     values["name"] = values.get("name") or path.stem
     return values
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
     """Return the config with these values and the settings of its method."""
+    check_plain(values)
     config = _read(Config, with_settings(values))
     method = method_of(values)
     if method is None:
@@ -115,7 +114,7 @@ def _read(kind: type, values: Mapping[str, Any], section: str = "") -> Any:
 def _value(value: Any, hint: Any, key: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"`{key}` must be a section, got {value!r}.")
+            raise ConfigError(f"`{key}` must be a section, got {shortened(value, 200)}.")
         return _read(hint, value, key)
     return check_type(value, hint, key)
 
@@ -127,7 +126,7 @@ def check_type(value: Any, hint: Any, key: str) -> Any:
         if _fits(value, option):
             return float(value) if option is float else value
     kinds = " or ".join(_name_of(option) for option in options if option is not NoneType)
-    raise ConfigError(f"`{key}` must be {kinds}, got {value!r}.")
+    raise ConfigError(f"`{key}` must be {kinds}, got {shortened(value, 200)}.")
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -30,7 +30,7 @@ _NAMING = {"TaskConfig": "task", "ModelConfig": "model"}
 
 def reference() -> str:
     """Return all keys of a config with their defaults, each below what it means."""
-    lines = _filled(FILE.read_text()).splitlines()
+    lines = _filled(FILE.read_text(encoding="utf-8")).splitlines()
     wrapped = [part for line in lines for part in (_wrapped(line) if line.startswith("# ") else [line])]
     return "\n".join(wrapped) + "\n"
 
@@ -174,4 +174,4 @@ def _text_of(node: ast.stmt) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(generate())
+    FILE.write_text(generate(), encoding="utf-8")

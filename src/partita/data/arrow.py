@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import Table
 
 from partita.data.rows import RowError
+from partita.durable import naming
 from partita.errors import ConfigError
 
 _TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
@@ -32,6 +33,8 @@ class Ids(Sequence[str]):
             self._array = _strings(ids)
         except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
             raise TypeError(f"Device ids must be strings: {error}") from None
+        except UnicodeEncodeError as error:  # They have lone surrogates.
+            raise ValueError(f"Device ids must be text that UTF-8 can hold: {error}") from None
         if self._array.null_count:
             raise TypeError("Device ids must be strings, got None.")
         if (repeated := first_repeated(self._array)) is not None:
@@ -141,7 +144,7 @@ def write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[
     """Write rows as Parquet, a few thousand at a time; `columns` gives names and types."""
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
     remaining = iter(rows)
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    with naming(path), pq.ParquetWriter(path, schema, compression="zstd") as writer:
         while block := list(islice(remaining, _ROWS_AT_A_TIME)):
             writer.write_table(pa.Table.from_pylist(block, schema=schema))
 

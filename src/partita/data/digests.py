@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from partita.data.cache import cache_paths, file_states, write_to_first
+from partita.data.cache import cache_paths, file_states, mode_of, write_to_first
 from partita.data.files import open_files
 
 _SHA256 = "sha256 "
@@ -39,6 +39,14 @@ def places_of(name: str, folder: Path, *, is_recorded: bool) -> list[Path]:
     folders = [folder, *(Path(place) for place in [os.environ.get("PARTITA_DATA")] if place)]
     names = [name, Path(name).name] if is_recorded else [name]
     return [place / each for each in names for place in folders]
+
+
+def is_there(place: Path) -> bool:
+    """Return whether there is a file or folder; at a path that no file can have there is none."""
+    try:
+        return place.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def is_digest(text: str) -> bool:
@@ -70,7 +78,7 @@ def _cached_digest(path: Path, files: Sequence[Path]) -> str:
         names = "".join(f"{digest} {file.name}\n" for digest, file in zip(digests, files, strict=True))
         digests = [hashlib.sha256(names.encode()).hexdigest()]
     content = json.dumps({"files": states, "sha256": digests[0]}).encode()
-    write_to_first(places, lambda place: place.write_bytes(content))
+    write_to_first(places, lambda place: place.write_bytes(content), mode=mode_of(files))
     return digests[0]
 
 

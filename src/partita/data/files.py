@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from partita.data.arrow import Ids, check_id_type, id_strings
 from partita.data.rows import Location, RowError
 from partita.data.writing import BYTES
-from partita.errors import ConfigError
+from partita.durable import naming
+from partita.errors import ConfigError, is_fault
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,13 @@ def first_line(error: Exception) -> str:
     return f"{lines[0].rstrip('.!')}."
 
 
+def raise_fault(error: Exception, path: Path) -> None:
+    """Raise an error that is one of the machine again, with the file: not the file is wrong, but the disk."""
+    if is_fault(error):
+        with naming(path):
+            raise error
+
+
 def _runs_of_ids(path: Path) -> Iterator[str]:
     last = None
     for table in _read_tables(path, BYTES, ["device"]):
@@ -145,27 +153,32 @@ def _open(path: Path) -> pq.ParquetFile:
     except FileNotFoundError:
         raise ConfigError(f"There is no file or folder `{path}`.") from None
     except (OSError, pa.ArrowException) as error:
+        raise_fault(error, path)
         raise ConfigError(f"`{path}` cannot be read as Parquet: {first_line(error)}") from error
 
 
 def _read_tables(path: Path, nbytes: int, columns: list[str] | None) -> Iterator[pa.Table]:
     with _open(path) as file:
-        size = min(max(nbytes // max(1, _bytes_per_row(file.metadata, columns)), 1), _MAX_ROWS)
         try:
+            size = min(max(nbytes // max(1, _bytes_per_row(file, columns)), 1), _MAX_ROWS)
             for batch in file.iter_batches(size, columns=columns):
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:
+            raise_fault(error, path)
             raise ConfigError(f"`{path}` cannot be read: {first_line(error)}") from error
 
 
-def _bytes_per_row(metadata: pq.FileMetaData, columns: list[str] | None) -> int:
+def _bytes_per_row(file: pq.ParquetFile, columns: list[str] | None) -> int:
     """Return the mean size of a row in some columns, in the row group where it is largest."""
+    names = [file.schema.column(position).path.partition(".")[0] for position in range(len(file.schema))]
+    read = [position for position, name in enumerate(names) if columns is None or name in columns]
     largest = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        chunks = [group.column(position) for position in range(group.num_columns)]
-        read = [c for c in chunks if columns is None or c.path_in_schema.partition(".")[0] in columns]
-        largest = max(largest, sum(c.total_uncompressed_size for c in read) // max(1, group.num_rows))
+    for number in range(file.metadata.num_row_groups):
+        # Reading finds damage to the metadata of a column; asking for it would end the process.
+        next(iter(file.iter_batches(1, row_groups=[number], columns=columns)), None)
+        group = file.metadata.row_group(number)
+        size = sum(group.column(position).total_uncompressed_size for position in read)
+        largest = max(largest, size // max(1, group.num_rows))
     return largest
 
 
@@ -249,5 +262,6 @@ class RowGroups:
                 self._open[file] = pq.ParquetFile(file)
             return self._open[file].read_row_group(number_in_file, columns=columns)
         except (OSError, pa.ArrowException) as error:
+            raise_fault(error, file)
             message = f"the row group cannot be read, {first_line(error).rstrip('.')}"
             raise RowError(self._starts[number], message) from error

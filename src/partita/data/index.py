@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from partita.data.cache import cache_paths, file_states, write_to_first
+from partita.data.cache import cache_paths, file_states, mode_of, write_to_first
 from partita.data.splits import SPLITS, Codes, SplitRule, hold_out_by_device
 from partita.errors import ConfigError
 
@@ -131,6 +132,7 @@ class IndexCache:
     def __init__(self, path: Path, files: Sequence[Path], rule: SplitRule) -> None:
         settings = [*(getattr(rule.options, name) for name in _SETTINGS), rule.columns]
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+        self._files = files
         self._paths = cache_paths(path, key=key, suffix="index")
         self._about = json.dumps([_FORMAT, settings, file_states(files)]).encode()
 
@@ -145,7 +147,7 @@ class IndexCache:
                 if (file.schema_arrow.metadata or {}).get(b"about") != self._about:
                     return None
                 return _read_index(file)
-        except (OSError, pa.ArrowInvalid):
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):  # It is damaged.
             return None
 
     def save(self, index: Index) -> None:
@@ -157,7 +159,8 @@ class IndexCache:
             "held_out": index.held_out,
         }
         table = pa.table(columns).replace_schema_metadata({"about": self._about})
-        if not write_to_first(self._paths, lambda path: pq.write_table(table, path, compression="zstd")):
+        write = partial(pq.write_table, table, compression="zstd")
+        if not write_to_first(self._paths, write, mode=mode_of(self._files)):
             logger.warning("The index `%s` cannot be written: it is built again each time.", self._paths[0])
 
 

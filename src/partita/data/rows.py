@@ -111,7 +111,7 @@ class SkippedRows(Sequence[SkippedRow]):
             return
         self._rows[row.file, row.row] = row
         if self._path is not None:
-            with self._path.open("a") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(row)) + "\n")
 
     def log_to(self, path: Path) -> None:

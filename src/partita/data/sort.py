@@ -5,10 +5,6 @@ are stable: the rows of a device keep their order. Devices are ordered by their 
 type of the column.
 """
 
-import hashlib
-import json
-import logging
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partita.data.cache import cache_folder, cache_name, file_states
+from partita.data.cache import mode_of
 from partita.data.files import TableStream, open_files
 from partita.data.writing import (
     BYTES,
@@ -31,10 +27,8 @@ from partita.data.writing import (
     no_progress,
     publish,
 )
-from partita.durable import move_file
+from partita.durable import naming
 from partita.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 MEMORY = 256_000_000
 """The default memory of a sort, in bytes."""
@@ -54,7 +48,8 @@ def sort_table(
 ) -> int:
     """Write a table's rows to `out`, sorted by device id, and return the number of rows.
 
-    The rows of a device keep their order. Columns, types and the schema's metadata do not change.
+    The rows of a device keep their order. Columns, types and the schema's metadata do not change. The file
+    has the permissions of the source.
 
     Args:
         source: a Parquet file, or a folder of them, read in the order of their names.
@@ -72,26 +67,8 @@ def sort_table(
     files = open_files(source)
     files.require_column(device)
     files.check_ids(device)
-    return sort_stream(files.stream(memory // 16), out, device=device, memory=memory, progress=progress)
-
-
-def ensure_sorted_copy(source: Path, files: Sequence[Path], *, device: str) -> Path:
-    """Write a copy of a table sorted by device to the user's cache folder, unless it exists; return its path.
-
-    Args:
-        source: the table, a file or a folder.
-        files: the files that it consists of; a change of one makes another copy.
-        device: the column of device ids.
-    """
-    key = hashlib.sha256(json.dumps([device, file_states(files)]).encode()).hexdigest()[:12]
-    copy = cache_folder() / cache_name(source, key=key, suffix="sorted.parquet")
-    if not copy.exists():
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        logger.warning("`%s` is not grouped by device: sorting it, once, to `%s`.", source, copy)
-        scratch = copy.with_name(f"{copy.name}.{os.getpid()}.tmp")
-        sort_table(source, scratch, device=device)
-        move_file(scratch, copy)
-    return copy
+    stream, mode = files.stream(memory // 16), mode_of(files.paths)
+    return sort_stream(stream, out, device=device, memory=memory, progress=progress, mode=mode)
 
 
 def sort_stream(
@@ -101,8 +78,12 @@ def sort_stream(
     device: str = "device",
     memory: int = MEMORY,
     progress: ProgressFn = no_progress,
+    mode: int | None = None,
 ) -> int:
-    """Write the rows of a stream to `out`, as `sort_table` does, and return their number."""
+    """Write the rows of a stream to `out`, as `sort_table` does, and return their number.
+
+    With a `mode`, the new file has these permissions.
+    """
     sorter = _Sorter(stream.schema, device, memory)
     written = _RowsWritten(progress, 2 * stream.rows)
     with importing(out) as folder:
@@ -113,7 +94,7 @@ def sort_stream(
             runs = sorter.merge_some(runs, written.add)
         whole = folder / f"whole{SCRATCH}"
         rows = sorter.merge_all(runs, whole, written.add)
-        publish(whole, out)
+        publish(whole, out, mode)
     return rows
 
 
@@ -177,6 +158,7 @@ class _Sorter:
         """Write a run in chunks so small that one chunk of each run fits in memory."""
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with (
+            naming(path),
             pa.OSFile(str(path), "wb") as file,
             pa.ipc.new_stream(file, self.schema, options=options) as writer,
         ):

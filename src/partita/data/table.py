@@ -19,7 +19,7 @@ from partita.data.files import RowGroups
 from partita.data.index import Batch, Index, IndexCache, build_index, select_devices, sort_index
 from partita.data.options import TableOptions
 from partita.data.rows import PartialRow, RowError, Rows, SkippedRow, SkippedRows
-from partita.data.sort import ensure_sorted_copy
+from partita.data.sorted_copy import ensure_sorted_copy
 from partita.data.splits import SPLITS, SplitRule
 from partita.data.unseen import divide
 from partita.errors import ConfigError
@@ -217,7 +217,15 @@ class _DeviceSplits(Mapping[str, Any]):
     def __getitem__(self, split: str) -> Any:
         if split not in self._splits:
             raise KeyError(split)
-        return self._cache.get_or_load((self._device, split), lambda: self._examples(self._rows[split]))
+        return self._cache.get_or_load((self._device, split), lambda: self._load(split))
+
+    def _load(self, split: str) -> Any:
+        if split not in self._rows:
+            raise ConfigError(
+                f"`{self._table.path}`, device {self._device!r}: it has no {split} rows any more. The table "
+                "is damaged, or has changed while it was read."
+            )
+        return self._examples(self._rows[split])
 
     def __contains__(self, split: object) -> bool:
         return split in self._splits

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partita.durable import locked, make_folder, move_file, sync_folder, write_file
+from partita.durable import locked, make_folder, move_file, naming, sync_folder, write_file
 from partita.errors import ConfigError, InUse
 
 ColumnKind = Literal["image", "audio", "text", "label", "number"]
@@ -76,6 +76,7 @@ def importing(out: Path) -> Iterator[Path]:
             f"`{folder}` is not the folder of an import: remove it, or give another name than `{out.name}`."
         )
     make_folder(folder, exist_ok=True)
+    folder.chmod(0o700)
     with locked(folder / _MARKER) as is_ours:
         if not is_ours:
             raise InUse(f"Another process is writing `{out}`.")
@@ -111,9 +112,19 @@ def _delete(folder: Path) -> None:
         folder.rmdir()
 
 
-def publish(whole: Path, out: Path) -> None:
+def remove_abandoned(folder: Path) -> None:
+    """Delete the folder of an import whose process was killed; one that is in use stays."""
+    if _is_free(folder):
+        with locked(folder / _MARKER) as is_ours:
+            if is_ours:
+                _delete(folder)
+
+
+def publish(whole: Path, out: Path, mode: int | None = None) -> None:
     """Move a complete table to `out`, which must still be a new name, and wait until it is on disk."""
     check_new(out)
+    if mode is not None:
+        whole.chmod(mode)
     move_file(whole, out)
 
 
@@ -130,6 +141,7 @@ class TableWriter:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
+        self._path = path
         self._writer = pq.ParquetWriter(path, schema, compression="zstd")
         self._pending: list[pa.Table] = []
         self._rows = 0
@@ -144,9 +156,10 @@ class TableWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            self._flush()
-        self._writer.close()
+        with naming(self._path):
+            if error is None:
+                self._flush()
+            self._writer.close()
 
     def add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write some rows."""
@@ -158,7 +171,8 @@ class TableWriter:
         for begin in range(0, len(table), step):
             part = table.slice(begin, step)
             if self._rows and (self._rows + len(part) > ROWS or self._bytes + part.nbytes > BYTES):
-                self._flush()
+                with naming(self._path):
+                    self._flush()
             self._pending.append(part)
             self._rows += len(part)
             self._bytes += part.nbytes

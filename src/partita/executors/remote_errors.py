@@ -14,12 +14,15 @@ def error_values(error: BaseException) -> dict[str, Any]:
     """Return an exception as JSON values: its type, message, notes, stack, and the exception behind it."""
     kind = type(error)
     behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    arguments = [each for each in error.args if isinstance(each, str | int | float | bool | None)]
+    given = error.args
+    if isinstance(error, OSError) and error.filename is not None:
+        given = (*error.args[:2], str(error.filename))
+    arguments = [each for each in given if isinstance(each, str | int | float | bool | None)]
     return {
         "module": kind.__module__,
         "type": kind.__qualname__,
         "bases": [base.__name__ for base in kind.__mro__ if base.__module__ == "builtins"],
-        "arguments": arguments if len(arguments) == len(error.args) else None,
+        "arguments": arguments if len(arguments) == len(given) else None,
         "message": str(error),
         "notes": list(getattr(error, "__notes__", ())),
         "stack": [[p.filename, p.lineno, p.name] for p in traceback.extract_tb(error.__traceback__)],

@@ -7,6 +7,11 @@ from pathlib import Path
 
 from partita.device.settings import Computing
 
+_MAX_WORKERS = 1000
+"""The maximum number of worker processes on one machine."""
+_MAX_TIMEOUT = 1_000_000
+"""The maximum time limit of a visit in seconds, 11 days; no system call waits much longer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Execution(Computing):
@@ -22,11 +27,13 @@ class Execution(Computing):
         super().__post_init__()
         if type(self.workers) is not int:
             raise ValueError(f"`workers` must be a whole number, got {self.workers!r}.")
-        if self.workers < 0:
-            raise ValueError(f"`workers` must be 0 (one for each core) or above, got {self.workers}.")
-        if not (math.isfinite(self.timeout) and self.timeout >= 0):
+        if not 0 <= self.workers <= _MAX_WORKERS:
+            most = f", at most {_MAX_WORKERS}" if self.workers > 0 else ""
+            raise ValueError(f"`workers` must be 0 (one for each core) or above{most}, got {self.workers}.")
+        if not 0 <= self.timeout <= _MAX_TIMEOUT:
+            most = f", at most {_MAX_TIMEOUT:,}" if _MAX_TIMEOUT < self.timeout < math.inf else ""
             raise ValueError(
-                f"`timeout` must be a finite number, 0 (no limit) or above, got {self.timeout!r}."
+                f"`timeout` must be a finite number, 0 (no limit) or above{most}, got {self.timeout!r}."
             )
 
         if self.workers == 1 and self.timeout:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from partita.methods.carried import Carried, LocalFn, make_update
 from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.sgd import SGD
-from partita.protocol import Finetune, Pace, Update
+from partita.protocol import Finetune, Pace, Update, check_number
 
 Weights = Literal["examples", "equal"]
 """Weight of a device in the mean: its number of training examples, or the same for all."""
@@ -49,8 +49,7 @@ class Method:
         if not any((self.personal_epochs, self.personal_steps, self.shared_epochs, self.shared_steps)):
             raise ValueError("Nothing would be trained: all epochs and steps are 0.")
         _check_steps(self)
-        if not 0 <= self.proximal < math.inf:
-            raise ValueError(f"`proximal` must be a finite number, 0 or above, got {self.proximal!r}.")
+        check_number("`proximal`", self.proximal)
         if self.weights not in get_args(Weights):
             raise ValueError(f"`weights` must be 'examples' or 'equal', got {self.weights!r}.")
         self._try_local(update.personal, update.shared)
@@ -119,6 +118,5 @@ def _check_steps(settings: Method | Finetuning) -> None:
 
 
 def _pace(part: str, lr: float, epochs: int, steps: int) -> Pace:
-    if not (math.isfinite(lr) and lr >= 0):
-        raise ValueError(f"`{part}_lr` must be a finite number, 0 or above, got {lr!r}.")
+    check_number(f"`{part}_lr`", lr)
     return Pace(lr=lr, epochs=0 if steps else epochs, steps=steps)

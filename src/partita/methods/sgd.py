@@ -4,11 +4,12 @@ The same steps, bit for bit, as `torch.optim.SGD`, at a fraction of its cost for
 takes few steps with an optimizer before it is thrown away.
 """
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from partita.protocol import check_number
 
 
 class SGD:
@@ -24,8 +25,7 @@ class SGD:
         self, groups: list[dict[str, Any]], *, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
         for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"`{name}` must be a finite number, 0 or above, got {value!r}")
+            check_number(f"`{name}`", value)
         self.groups = groups
         self.momentum = momentum
         self.weight_decay = weight_decay

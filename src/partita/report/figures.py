@@ -3,7 +3,8 @@
 import contextlib
 import copy
 import json
-from collections.abc import Mapping, Sequence
+import resource
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,7 @@ import vl_convert
 
 from partita.data.cache import cache_folder
 from partita.durable import replace_file
+from partita.errors import RunFailed, one_line
 from partita.report.charts.chart import NAMES, Chart
 
 Datum = dict[str, Any]
@@ -37,6 +39,8 @@ _VERSION = "6.4"
 """The version of Vega-Lite that Altair writes for."""
 _SCALE = 2.0
 """PNG pixels for one pixel of the chart."""
+_DESCRIPTORS = 32
+"""File descriptors that must be free to draw; with fewer than 16, vl-convert panics."""
 
 
 def palettes() -> dict[str, dict[str, list[str]]]:
@@ -49,6 +53,38 @@ def palettes() -> dict[str, dict[str, list[str]]]:
     return found
 
 
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Turn what stops vl-convert in this block, or in a function, into a `RunFailed` of one line."""
+    _check_descriptors()
+    try:
+        yield
+    except (OSError, RunFailed):
+        raise
+    except BaseException as error:
+        # A panic in its Rust code is no `Exception`.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = (one_line(str(error).partition("\n\n")[0]) or type(error).__name__).rstrip(".")
+        raise RunFailed(f"The charts cannot be drawn: {reason}. All results are safe.") from error
+
+
+def _check_descriptors() -> None:
+    """Raise if this process may open too few files for vl-convert, which would panic; raise a soft limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
+    needed = used + _DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise RunFailed(
+                f"Charts need {_DESCRIPTORS} file descriptors, and this process may open {hard}, of which "
+                f"{used} are in use. All results are safe: raise the limit with `ulimit -n 1024`, and write "
+                "the report with `partita report DIR`."
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+@drawing()
 def write_figures(charts: Sequence[Chart], data: Data, folder: Path) -> None:
     """Write every chart as PNG, SVG and PDF, and delete other charts of an earlier report."""
     folder.mkdir(exist_ok=True)
@@ -74,6 +110,7 @@ def with_data(chart: Chart, data: Data) -> dict[str, Any]:
 
 
 @cache
+@drawing()
 def libraries() -> str:
     """Return the JavaScript libraries that draw charts, to be embedded: a page makes no network request.
 
@@ -81,7 +118,7 @@ def libraries() -> str:
     """
     cached = cache_folder() / f"charts-{metadata.version('vl-convert-python')}-{_VERSION}.js"
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return cached.read_text()
+        return cached.read_text(encoding="utf-8")
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VERSION)
     with contextlib.suppress(OSError):
         cached.parent.mkdir(parents=True, exist_ok=True)

@@ -131,4 +131,4 @@ def _json(value: Any) -> str:
 
 
 def _file(name: str) -> str:
-    return (resources.files("partita.report") / name).read_text()
+    return (resources.files("partita.report") / name).read_text(encoding="utf-8")

@@ -18,9 +18,9 @@ from partita.report.side_by_side.page import side_by_side_page
 from partita.report.side_by_side.sources import Source, names_of, read_source
 from partita.report.tables.table import write_tables
 from partita.runs.folder import RunFolder
+from partita.studies.claiming import claimed
 from partita.studies.comparison import reopen
 from partita.studies.folders import is_comparison
-from partita.studies.run import claim
 from partita.studies.variants import in_full
 
 _CHOICES = ("baseline", "columns")
@@ -74,7 +74,8 @@ def write_side_by_side(folders: Sequence[Path], out: str = "") -> Path:
         with _readable(folder):
             sources.append(read_source(folder, name))
     page = side_by_side_page(sources)
-    return _write(page, RunFolder(claim(Config(name="report", out=out))))
+    with claimed(Config(name="report", out=out)) as folder:
+        return _write(page, RunFolder(folder))
 
 
 def read_choices(arguments: Sequence[str], *, several: bool = False) -> dict[str, Any]:

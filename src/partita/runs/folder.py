@@ -105,14 +105,14 @@ class RunFolder:
     @property
     def config_text(self) -> str:
         """The text of `config.toml`."""
-        return self.config_file.read_text()
+        return self.config_file.read_text(encoding="utf-8")
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
         """The values in `config.toml`."""
         try:
             return tomllib.loads(self.config_text)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"`{self.config_file}` is damaged: it is not TOML: {error}.") from None
 
     @property
@@ -269,5 +269,5 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open() as lines:
+    with path.open(encoding="utf-8") as lines:
         yield from map(json.loads, lines)

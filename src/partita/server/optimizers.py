@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from partita.params import Params
+from partita.protocol import check_number
 
 
 @runtime_checkable
@@ -238,8 +239,7 @@ def _check_moments(optimizer: FedAdam | Yogi) -> None:
 
 
 def _check_rate(lr: float) -> None:
-    if not (math.isfinite(lr) and lr >= 0):
-        raise ValueError(f"`server_lr` must be a finite number, 0 or above, got {lr!r}.")
+    check_number("`server_lr`", lr)
 
 
 def _check_share(name: str, value: float) -> None:

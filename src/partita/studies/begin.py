@@ -22,9 +22,10 @@ from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of
-from partita.studies.comparison import CELLS, ComparedMethod, Comparison, first_seed, reopen
+from partita.studies.claiming import claimed
+from partita.studies.comparison import ComparedMethod, Comparison, first_seed, reopen
 from partita.studies.evaluations import with_evaluations
-from partita.studies.folders import COMPARISON_FILE
+from partita.studies.folders import CELLS, COMPARISON_FILE
 from partita.studies.partitions import compared_partitions, merge
 from partita.studies.same_task import fingerprint_in, task_and_model
 from partita.studies.search import space_of
@@ -48,18 +49,18 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
         if config.compare.tune and cell.method != START:
             check_trial(cell.values, beside)
             _check_space(cell, config.compare.tune)
-    folder = runner.claim(config, f"{config.name}-compare")
-    make_folder(folder / CELLS)
-    settled = _from_folder(values, cells, beside, folder)
-    settled["made_with"] |= {COMMAND: command} if command else {}
-    resolved = {
-        "methods": {method: asdict(own) for method, own in methods_of(cells).items()},
-        "cells": [asdict(cell) for cell in cells_in(settled, folder)[0]],
-        "notes": notes,
-        "fingerprint": fingerprint_in(base_of(settled), folder),
-    }
-    replace_file(folder / COMPARISON_FILE, json.dumps(resolved, indent=1).encode())
-    replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
+    with claimed(config, f"{config.name}-compare") as folder:
+        make_folder(folder / CELLS)
+        settled = _from_folder(values, cells, beside, folder)
+        settled["made_with"] |= {COMMAND: command} if command else {}
+        resolved = {
+            "methods": {method: asdict(own) for method, own in methods_of(cells).items()},
+            "cells": [asdict(cell) for cell in cells_in(settled, folder)[0]],
+            "notes": notes,
+            "fingerprint": fingerprint_in(base_of(settled), folder),
+        }
+        replace_file(folder / COMPARISON_FILE, json.dumps(resolved, indent=1).encode())
+        replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
     return reopen(folder)
 
 

@@ -22,12 +22,12 @@ from partita.runs.frozen import bytes_without, frozen_in
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.columns import chosen
-from partita.studies.folders import COMPARISON_FILE, is_comparison
+from partita.studies.folders import CELLS, COMPARISON_FILE, check_recorded, is_comparison
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tuning import folder_of
 
-CELLS, _TUNED = "cells", "tuned"
-"""The folders of a comparison."""
+_TUNED = "tuned"
+"""The folder of the methods' tuning."""
 _WHOLE = "whole"
 """The whole model of a run without a personal part, in its folder of shared tensors."""
 _TRIALS = "trials.json"
@@ -139,7 +139,7 @@ class Comparison:
     def why_failed(self, cell: Cell) -> str:
         """Return the reason why a cell failed, empty if it did not."""
         with contextlib.suppress(FileNotFoundError):
-            return self.failure_file(cell).read_text().partition("\n")[0]
+            return self.failure_file(cell).read_text(encoding="utf-8").partition("\n")[0]
         start = self.start_of(cell)
         return "its start failed" if start is not None and self._has_failed(start) else ""
 
@@ -208,6 +208,7 @@ def reopen(folder: Path) -> Comparison:
     if not is_comparison(folder):
         raise ConfigError(f"`{folder}` is not the folder of a comparison: it has no `{COMPARISON_FILE}`.")
     values = read_values(folder / "config.toml")
+    check_recorded(values, folder, "comparison")
     try:
         resolved = json.loads((folder / COMPARISON_FILE).read_bytes())
         cells = [Cell(**cell) for cell in resolved["cells"]]

@@ -1,6 +1,8 @@
 """Folders of runs, comparisons and searches: which is which, and how each is resumed."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from partita.config.recording import has_task_from_python
 from partita.errors import ConfigError
@@ -8,6 +10,8 @@ from partita.runs.folder import RunFolder
 
 COMPARISON_FILE = "comparison.json"
 """The cells of a comparison and the methods that it compares, resolved when it begins."""
+CELLS = "cells"
+"""The folder of a comparison's runs."""
 SEARCH_FILE = "search.json"
 """The search space and the number of trials of a search, in its folder."""
 
@@ -17,9 +21,18 @@ def is_comparison(folder: Path) -> bool:
     return (folder / "config.toml").is_file() and (folder / COMPARISON_FILE).is_file()
 
 
+def check_recorded(values: Mapping[str, Any], folder: Path, kind: str) -> None:
+    """Raise if the config in a folder is not one that a comparison or a search has written."""
+    if not isinstance(values.get("made_with"), Mapping):
+        raise ConfigError(
+            f"`{folder / 'config.toml'}` has no section [made_with]: it is not the file that the {kind} "
+            f"wrote. Restore that file, or start a new {kind}."
+        )
+
+
 def is_search(folder: Path) -> bool:
     """Return whether a folder holds a search."""
-    return (folder / SEARCH_FILE).is_file()
+    return (folder / "config.toml").is_file() and (folder / SEARCH_FILE).is_file()
 
 
 def check_is_run(folder: Path) -> None:

@@ -71,8 +71,9 @@ def _check_is_run(folder: RunFolder) -> None:
     check_is_run(folder.path)
     if not folder.exists:
         raise ConfigError(
-            f"`{folder.path}` holds no run to resume: it has no `{folder.config_file.name}`. A run started "
-            "in Python is resumed in Python, with `resume=True`."
+            f"`{folder.path}` holds no run to resume: it has no `{folder.config_file.name}`. A run that was "
+            f"stopped before it wrote that file is started again with `out={folder.path}`; one started in "
+            "Python is resumed in Python, with `resume=True`."
         )
     if is_from_python(folder.values):
         raise ConfigError(

@@ -1,10 +1,8 @@
 """One run from a config: its folder, its baseline, and resuming it."""
 
-import itertools
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +22,7 @@ from partita.data.digests import describe_file
 from partita.data.rows import skipped_text
 from partita.device.store import DiskStore, Store
 from partita.durable import make_folder, replace_file
-from partita.errors import ConfigError, RunFailed
+from partita.errors import RunFailed
 from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
 from partita.progress.watchers import Watchers, labeled
@@ -32,6 +30,7 @@ from partita.protocol import Executor, Stage
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
+from partita.studies.claiming import claimed
 from partita.studies.local import local_executor, write_costs, write_derived
 from partita.studies.resume import resumed_config
 from partita.tasks.build import initial_model
@@ -63,8 +62,9 @@ def prepare(config: Config, beside: Path, command: str = "") -> Prepared:
     for key, (was, now) in changed_files(config, beside).items():
         if key != START:
             logger.warning("The run was made with `%s` %s; now it is %s.", key, was, now)
-    folder = RunFolder(claim(config))
-    write_config(config, beside, folder, built.task, command)
+    with claimed(config) as path:
+        folder = RunFolder(path)
+        write_config(config, beside, folder, built.task, command)
     return Prepared(config, built, folder)
 
 
@@ -218,32 +218,6 @@ def _baseline(config: Config, model: nn.Module) -> Config:
         "finetune.personal_lr": rate,
     }
     return changed(config, changes)
-
-
-def claim(config: Config, name: str = "") -> Path:
-    """Create a folder: the config's `out`, or the next free one of this name, by default the run's."""
-    name = name or config.name
-    if Path(config.name).name != config.name:
-        raise ConfigError(f"`name` must be a valid folder name, got {config.name!r}.")
-    try:
-        if config.out:
-            return _make(Path(config.out))
-        for number in itertools.count(1):
-            with suppress(FileExistsError):
-                return _make(Path("runs") / f"{name}-{number}")
-    except FileExistsError:
-        raise ConfigError(
-            f"`{config.out}` already exists: give another `out`, or resume with `--resume {config.out}`."
-        ) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"Cannot create the run's folder, `{config.out or 'runs'}`: {reason}.") from None
-    raise AssertionError("Counting has no end.")
-
-
-def _make(folder: Path) -> Path:
-    make_folder(folder)
-    return folder
 
 
 def write_config(config: Config, beside: Path, folder: RunFolder, task: Task, command: str = "") -> None:

@@ -19,8 +19,8 @@ from partita.durable import replace_file
 from partita.errors import ConfigError, needed
 from partita.executors.settings import Execution
 from partita.methods import registry
-from partita.studies import run as runner
-from partita.studies.folders import SEARCH_FILE, is_search
+from partita.studies.claiming import claimed
+from partita.studies.folders import SEARCH_FILE, check_recorded, is_search
 from partita.studies.same_task import fingerprint_in
 from partita.studies.trials import SearchSpace, Tuned, check_space
 
@@ -63,17 +63,23 @@ def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: i
     for key, choices in space.items():
         for choice in choices:
             check_trial(values, beside, {key: choice})
-    folder = runner.claim(config, f"{config.name}-tune")
-    warn_replaced(values)
+    with claimed(config, f"{config.name}-tune") as folder:
+        warn_replaced(values)
+        _write(values, beside, folder, space, trials)
+    return reopen(folder)
+
+
+def _write(values: Mapping[str, Any], beside: Path, folder: Path, space: SearchSpace, trials: int) -> None:
+    """Write what a search consists of, with paths relative to its folder; its config comes last."""
+    config = config_of(values)
     tried = {key: [with_values(values, {key: choice}) for choice in space[key]] for key in space}
     found = {key: [value_at(_from_folder(one, beside, folder), key) for one in tried[key]] for key in tried}
     versions = made_with(config, folder, *(config_of(one) for each in tried.values() for one in each))
     versions |= contents_of(config, beside)
     settled = {**_from_folder(values, beside, folder), "made_with": versions}
-    replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
     search = {"space": found, "trials": trials, "fingerprint": fingerprint_in(trial_config(settled), folder)}
     replace_file(folder / SEARCH_FILE, json.dumps(search, indent=1).encode())
-    return reopen(folder)
+    replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
 
 
 def reopen(folder: Path, *, workers: int | None = None) -> Tuning:
@@ -89,6 +95,7 @@ def reopen(folder: Path, *, workers: int | None = None) -> Tuning:
     if not is_search(folder):
         raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{SEARCH_FILE}`.")
     values = read_values(folder / "config.toml")
+    check_recorded(values, folder, "search")
     if workers is not None:
         values = with_values(values, {"workers": workers})
     try:

@@ -2,8 +2,10 @@
 
 import math
 import struct
+import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -38,8 +40,6 @@ _PNG_BEGIN = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _PLAIN_KINDS = {(8, 0, 0, 0, 0): "L", (8, 2, 0, 0, 0): "RGB"}
 """Pillow's modes by bits, colors, compression, filter and interlacing of a PNG."""
-_MAX_PIXELS = 1 << 24
-"""Pillow looks closely at images that are much larger."""
 
 
 def image(
@@ -52,6 +52,7 @@ def image(
     flip: bool = False,
     mean: float | list[float] | str = 0.0,
     std: float | list[float] | str = 1.0,
+    max_pixels: int = 50_000_000,
     image: str = "image",
     label: str = "label",
     metrics: Sequence[str] = ("accuracy",),
@@ -71,6 +72,7 @@ def image(
         mean: the value that is subtracted from pixels, which are from 0 to 1: a number, one for each channel,
             or "imagenet", as models trained on ImageNet need it.
         std: the value that the result is divided by, in the same form.
+        max_pixels: the maximum width times height of an image; larger ones are bad rows and are not decoded.
         image: the column of images.
         label: the column of labels: whole numbers from 0 on.
         metrics: the names of metrics, the first being the headline metric: accuracy, top5, macro_f1,
@@ -84,6 +86,8 @@ def image(
         raise ValueError(f"`channels` must be 1 or 3, got {channels}.")
     if size < 1 or (crop_from and crop_from < size):
         raise ValueError(f"`size` must be at least 1, and at most `crop_from`, got {size} and {crop_from}.")
+    if max_pixels < 1:
+        raise ValueError(f"`max_pixels` must be at least 1, got {max_pixels}.")
     if classes < 0:
         raise ValueError(f"`classes` must be 0 or above, got {classes}.")
     pixels = {name: _per_channel(name, own, channels) for name, own in (("mean", mean), ("std", std))}
@@ -105,6 +109,7 @@ def image(
         training_size=crop_from or size,
         channels=channels,
         classes=classes,
+        max_pixels=max_pixels,
     )
     return Task(
         model=partial(ResNet, depth=10, width=0.25, **options),
@@ -166,10 +171,12 @@ class _Parser:
     training_size: int
     channels: int
     classes: int
+    max_pixels: int
 
     def __call__(self, rows: Rows) -> tuple[Tensor, Tensor]:
         size = self.training_size if rows.split == "train" else self.size
-        parsed = rows.parse(lambda row: (self._pixels(row, size), self._label(row)))
+        with _limited(self.max_pixels):
+            parsed = rows.parse(lambda row: (self._pixels(row, size), self._label(row)))
         pixels = b"".join(pixels for pixels, _ in parsed)
         # A copy, also where it has the same bytes: torch takes other kernels by the strides of a tensor.
         images = np.empty((len(parsed), self.channels, size, size), np.uint8)
@@ -182,7 +189,7 @@ class _Parser:
         """Return an image as bytes (height, width, channel)."""
         content = value_of(row, self.image, dict).get("bytes")
         try:
-            decoded = _plain_png(content or b"") or _opened(content or b"")
+            decoded = _plain_png(content or b"", self.max_pixels) or _opened(content or b"")
             if decoded.mode in _WIDE_MODES:
                 raise BadRow(f"`{self.image}` must have 8 or 16 bits per pixel, got 32")
             decoded = _on_white(_eight_bits(decoded))
@@ -190,6 +197,8 @@ class _Parser:
                 decoded = decoded.convert(_MODES[self.channels])
         except BadRow:
             raise
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise BadRow(f"`{self.image}` has more pixels than `max_pixels` = {self.max_pixels}") from error
         except Exception as error:
             raise BadRow(f"`{self.image}` cannot be decoded as an image") from error
         if decoded.size != (size, size):
@@ -205,6 +214,18 @@ class _Parser:
         return label
 
 
+@contextmanager
+def _limited(pixels: int) -> Iterator[None]:
+    """Let Pillow raise, in this block, before it decodes an image with more pixels."""
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, pixels
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
 def _opened(content: bytes) -> Image.Image:
     """Return a decoded image of any format."""
     image = Image.open(BytesIO(content))
@@ -212,7 +233,7 @@ def _opened(content: bytes) -> Image.Image:
     return image
 
 
-def _plain_png(content: bytes) -> Image.Image | None:
+def _plain_png(content: bytes, max_pixels: int) -> Image.Image | None:
     """Return a decoded PNG of the plainest kind, in half the time; None for any other content.
 
     It has 8 bits per channel and three chunks, none of which is damaged: header, pixels and end.
@@ -222,7 +243,7 @@ def _plain_png(content: bytes) -> Image.Image | None:
     begin, width, height, *kind, header_crc, length, name = _PNG.unpack_from(content)
     mode, end = _PLAIN_KINDS.get(tuple(kind)), _PNG.size + length
     is_plain = (begin, name, content[end + 4 :]) == (_PNG_BEGIN, b"IDAT", _PNG_END)
-    if mode is None or not is_plain or not 0 < width * height < _MAX_PIXELS:
+    if mode is None or not is_plain or not 0 < width * height <= max_pixels:
         return None
     crc = int.from_bytes(content[end : end + 4], "big")
     if zlib.crc32(content[12:29]) != header_crc or zlib.crc32(content[_PNG.size - 4 : end]) != crc:

@@ -26,6 +26,10 @@ from partita.tasks.tokenizer import Tokenizer, characters, load_subwords, tokeni
 _BLANK = 0
 _MIN_RATE = 4000
 """The minimum sampling rate in Hz: with a lower one the mel filters do not fit."""
+_MAX_RATE = 192_000
+"""The maximum sampling rate in Hz: with it, `max_seconds` bounds the memory for an utterance."""
+_BLOCK = 1 << 16
+"""Samples of all channels that are decoded at a time: a file may have very many channels."""
 
 
 def speech(
@@ -50,7 +54,7 @@ def speech(
             unseen ones by byte-pair encoding. 0: the tokens are characters.
         tokenizer: a sentencepiece model file to use instead, such as the one a pretrained model needs.
         features: the number of log-mel features per frame of 10 ms.
-        max_seconds: the maximum length of an utterance; longer ones are bad rows.
+        max_seconds: the maximum length of an utterance; longer ones are bad rows and are not decoded.
         audio: the column of audio.
         text: the column of transcripts.
         metrics: the names of metrics, the first being the headline metric: wer, cer (word and character error
@@ -202,16 +206,26 @@ def _decode(row: Mapping[str, Any], column: str, max_seconds: float) -> tuple[np
     soundfile = needed("soundfile", by="the speech task", extra="speech")
     content = value_of(row, column, dict).get("bytes")
     try:
-        samples, rate = soundfile.read(BytesIO(content or b""), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(BytesIO(content or b"")) as file:
+            _check_size(file.frames, file.samplerate, column, max_seconds)
+            blocks = file.blocks(max(_BLOCK // file.channels, 2), dtype="float32", always_2d=True)
+            samples = np.concatenate([np.empty(0, np.float32), *(block.mean(axis=1) for block in blocks)])
+            rate = file.samplerate
+    except BadRow:
+        raise
     except Exception as error:
         raise BadRow(f"`{column}` cannot be decoded as audio") from error
-    if rate < _MIN_RATE:
-        raise BadRow(f"`{column}` must have a sampling rate of at least {_MIN_RATE} Hz, got {rate}")
-    if len(samples) > max_seconds * rate:
-        raise BadRow(f"`{column}` has {len(samples) / rate:.1f} s, more than `max_seconds` = {max_seconds:g}")
     if not np.isfinite(samples).all():
         raise BadRow(f"`{column}` has samples that are not finite")
-    return samples.mean(axis=1), rate
+    return samples, rate
+
+
+def _check_size(frames: int, rate: int, column: str, max_seconds: float) -> None:
+    """Raise if an utterance, by its header, is too long or has an unusual sampling rate."""
+    if not _MIN_RATE <= rate <= _MAX_RATE:
+        raise BadRow(f"`{column}` must have a sampling rate of {_MIN_RATE} to {_MAX_RATE} Hz, got {rate}")
+    if frames > max_seconds * rate:
+        raise BadRow(f"`{column}` has {frames / rate:.1f} s, more than `max_seconds` = {max_seconds:g}")
 
 
 def log_mel(samples: np.ndarray, rate: int, *, features: int, column: str = "audio") -> Tensor:

@@ -1,7 +1,7 @@
 """Synthetic tasks with a known optimum: least squares in u and v_i, and a mixture of two Gaussians."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -9,14 +9,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from partita.data.cache import ExampleCache
+from partita.data.devices import Devices, Splits
 from partita.data.examples import Batch
 from partita.data.options import keys_of, unknown_key
 from partita.protocol import DeviceId, derive_seed
+from partita.tasks.build import one_thread
 from partita.tasks.classification_metrics import classification_metrics
 from partita.tasks.metrics import Metric, NamedMetric, select
 from partita.tasks.regression_metrics import REGRESSION
 from partita.tasks.task import Task
 from partita.tasks.validation import hold_out_validation
+
+_MAX_SIZE, _MAX_VALUES = 100_000_000, 1_000_000_000
+"""The largest sizes: of all ids, and of the data of one device, which are in memory at once."""
 
 
 def synthetic(*, form: str = "quadratic", validation: float = 0.0, **settings: Any) -> Task:
@@ -76,7 +82,7 @@ def quadratic(
         model=partial(Quadratic, shared=shared, personal=personal),
         loss=half_square_error,
         metrics=select(metrics, _ERRORS, of="regression"),
-        devices={name: data(name) for name in _names(devices)},
+        devices=_generated(devices, examples, data),
         model_options={"shared": shared, "personal": personal},
     )
 
@@ -120,7 +126,7 @@ def mixture(
         model=partial(Boundary, dimension=dimension),
         loss=_cross_entropy,
         metrics=classification_metrics(metrics, classes=2),
-        devices={name: data(name) for name in _names(devices)},
+        devices=_generated(devices, examples, data),
         model_options={"dimension": dimension},
     )
 
@@ -272,8 +278,26 @@ def _halves(inputs: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]
     return {"train": (inputs[:half], targets[:half]), "test": (inputs[half:], targets[half:])}
 
 
-def _names(count: int) -> list[DeviceId]:
-    return [f"device-{number:04}" for number in range(count)]
+def _names(count: int) -> Iterator[DeviceId]:
+    return map(_name, range(count))
+
+
+def _name(number: int) -> DeviceId:
+    return f"device-{number:04}"
+
+
+def _generated(count: int, examples: int, generate: Callable[[DeviceId], Splits]) -> Devices:
+    """Return devices whose data is generated on access; that of recently visited ones is cached."""
+    cache = ExampleCache()
+
+    def load(device: DeviceId) -> Splits:
+        number = device.removeprefix("device-")
+        if not number.isdecimal() or int(number) >= count or _name(int(number)) != device:
+            raise KeyError(device)
+        with one_thread():
+            return cache.get_or_load((device, ""), lambda: generate(device))
+
+    return Devices(_names(count), load, largest=lambda: examples, size=lambda _: examples)
 
 
 def _generator(seed: int, use: str) -> torch.Generator:
@@ -283,5 +307,10 @@ def _generator(seed: int, use: str) -> torch.Generator:
 def _check(*sizes: int, spreads: tuple[float, ...]) -> None:
     if min(sizes) < 1:
         raise ValueError(f"All sizes must be at least 1, got {min(sizes)}.")
+    if max(sizes) > _MAX_SIZE or math.prod(sizes[1:]) > _MAX_VALUES:
+        raise ValueError(
+            f"`devices` must be at most {_MAX_SIZE:,}, and the examples of a device times their dimensions "
+            f"at most {_MAX_VALUES:,}, got the sizes {', '.join(map(str, sizes))}."
+        )
     if not all(math.isfinite(spread) and spread >= 0 for spread in spreads):
         raise ValueError(f"Distances and standard deviations must be finite and 0 or above, got {spreads}.")

@@ -16,6 +16,8 @@ Split = Literal["test", "validation"]
 
 BLOCK = 100
 """Devices in a round of fine-tuning or evaluation."""
+_MAX_ROUNDS = 10_000_000
+"""The maximum number of rounds of a stage: a run has a list of them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +43,9 @@ class Training:
     def __post_init__(self) -> None:
         if self.patience < 0:
             raise ValueError(f"`patience` must be 0 or above, got {self.patience}.")
-        if self.rounds < 0:
-            raise ValueError(f"`rounds` must be 0 or above, got {self.rounds}.")
+        if not 0 <= self.rounds <= _MAX_ROUNDS:
+            most = f", at most {_MAX_ROUNDS:,}" if self.rounds > 0 else ""
+            raise ValueError(f"`rounds` must be 0 or above{most}, got {self.rounds}.")
         if self.devices_per_round < 1:
             raise ValueError(f"`devices_per_round` must be at least 1, got {self.devices_per_round}.")
 

@@ -173,6 +173,7 @@ def test_a_recording_that_cannot_be_read_is_refused(tmp_path: Path, content: byt
         (np.ones((30, 2), np.int16), "PCM_16", "must be PCM_16 with 1 channel, got PCM_16 with 2 channels"),
         (np.full(30, 0.5), "FLOAT", "must be PCM_16 with 1 channel, got FLOAT with 1 channels"),
         (np.ones(0, np.int16), "PCM_16", "has no samples"),
+        (np.zeros(60 * RATE + 1, np.int16), "PCM_16", "has more than 60 s, too long for one digit"),
     ],
 )
 def test_a_recording_in_another_format_is_refused(

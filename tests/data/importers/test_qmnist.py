@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -199,6 +200,29 @@ def test_a_damaged_gzip_file_is_an_error_with_its_name(
     path.write_bytes(harm(path.read_bytes()))
 
     with pytest.raises(ConfigError, match=f"Cannot read `.*{path.name}`"):
+        surveyed(tmp_path)
+
+
+def test_a_gzip_file_is_read_no_further_than_its_header_announces(tmp_path: Path) -> None:
+    write_part(tmp_path, "train", [(1, 5)] * 3, packed=True)
+    path = tmp_path / f"{IMAGES.format('train')}.gz"
+    path.write_bytes(gzip.compress(idx(8, images_of(3)) + bytes(50_000_000)))
+    tracemalloc.start()
+
+    with pytest.raises(ConfigError, match="must have 2,368 bytes for 3 entries, got more"):
+        surveyed(tmp_path)
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+def test_a_gzip_file_that_announces_too_many_entries_is_refused(tmp_path: Path) -> None:
+    write_part(tmp_path, "train", [(1, 5)] * 3, packed=True)
+    path = tmp_path / f"{IMAGES.format('train')}.gz"
+    path.write_bytes(gzip.compress(struct.pack(">BBBBIII", 0, 0, 8, 3, 2**32 - 1, 28, 28)))
+
+    with pytest.raises(ConfigError, match="announces 4,294,967,295 entries, more than the 500,000"):
         surveyed(tmp_path)
 
 

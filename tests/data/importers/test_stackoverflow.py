@@ -1,6 +1,8 @@
 """Stack Overflow from TensorFlow Federated's HDF5 and SQLite files."""
 
+import contextlib
 import hashlib
+import random
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ import pytest
 from partita.data.importers import source as importing
 from partita.data.importers.source import Imported, Row, import_source
 from partita.data.importers.stackoverflow import StackOverflow
-from partita.errors import ConfigError
+from partita.errors import ConfigError, RunFailed
 from tff_files import example, write_hdf5, write_sqlite
 
 Counts = Mapping[str, tuple[int, int]]
@@ -310,6 +312,37 @@ def test_a_file_that_is_not_hdf5_is_reported(tmp_path: Path, name: str) -> None:
     (path / name).write_bytes(b"not HDF5" * 100)
 
     assert f"{name}` cannot be read as an HDF5 file" in refused(path, tmp_path / "out.parquet")
+
+
+def test_a_damaged_hdf5_file_is_an_error_or_read_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    path = write_folder(tmp_path / "in", COUNTS)
+    source = StackOverflow(path=path, min_train_examples=2, min_test_examples=1)
+    file = path / "stackoverflow_train.h5"
+    whole, rng = file.read_bytes(), random.Random(1)
+
+    for number in range(150):
+        damaged = bytearray(whole)
+        for _ in range(1 + number % 4):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        file.write_bytes(damaged)
+        # Any exception but the project's own fails the test.
+        with contextlib.suppress(ConfigError, RunFailed):
+            import_rows(source, tmp_path / f"{number}.parquet")
+
+
+def test_a_dataset_of_a_device_that_is_huge_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = write_folder(tmp_path, COUNTS)
+    with h5py.File(path / "stackoverflow_test.h5", "a") as file:
+        own = file["examples"]["00000002"]
+        del own["tokens"]
+        # No value of it is on disk.
+        own.create_dataset("tokens", (10**6, 10**6), "S8", chunks=(1000, 1000), compression="gzip")
+
+    message = refused(path, tmp_path / "out.parquet")
+
+    assert "device '00000002': `tokens` has 8,000,000,000,000 bytes, more than 256,000,000." in message
 
 
 def test_a_file_that_is_not_a_database_is_reported(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ _MIN_DIGITS, _MAX_DIGITS = 2, 5
 """The minimum and the maximum number of digits in an utterance."""
 _SILENCE = 0.1
 """Seconds between two digits."""
+_MAX_SECONDS = 60
+"""The maximum length of a recording of one digit."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,10 @@ def _read_wav(path: Path, device: DeviceId) -> tuple[np.ndarray, int]:
             if file.subtype != "PCM_16" or file.channels != 1:
                 given = f"{file.subtype} with {file.channels} channels"
                 raise ConfigError(f"`{path}` must be PCM_16 with 1 channel, got {given} (device {device!r}).")
+            if file.frames > _MAX_SECONDS * file.samplerate:
+                raise ConfigError(
+                    f"`{path}` has more than {_MAX_SECONDS} s, too long for one digit (device {device!r})."
+                )
             samples, rate = file.read(dtype="int16"), file.samplerate
     except soundfile.LibsndfileError as error:
         why = error.error_string.rstrip(".")

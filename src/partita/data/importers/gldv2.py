@@ -15,7 +15,7 @@ from pathlib import Path
 
 from partita.data.importers.source import Row, Survey
 from partita.data.writing import ColumnKind, ProgressFn
-from partita.errors import ConfigError
+from partita.errors import ConfigError, shortened
 from partita.protocol import DeviceId
 
 _TABLE = "federated_train.csv"
@@ -23,6 +23,10 @@ _COLUMNS = ("user_id", "image_id", "class")
 _MIN_EXAMPLES = 50
 _PAPER = 823
 """The number of devices in the paper, with at least 50 images each."""
+_MAX_NAME = 200
+"""The maximum length of an image's id, which is part of a file name."""
+_MAX_DIGITS = 18
+"""The maximum number of digits of a class: such a number fits in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,14 @@ def _read_table(lines: Iterator[str], path: Path) -> Iterator[tuple[DeviceId, _P
         where = f"row {reader.line_num} of `{path}`, device {device!r}"
         if not device or not name:
             raise ConfigError(f"A row needs `user_id` and `image_id`, got {device!r} and {name!r} ({where}).")
-        if not (label.isascii() and label.isdecimal()):
-            raise ConfigError(f"`class` must be a whole number, 0 or above, got {label!r} ({where}).")
+        if "/" in name or "\0" in name or len(name.encode()) > _MAX_NAME:
+            raise ConfigError(
+                f"`image_id` must be a file name without folders, of at most {_MAX_NAME} bytes, got "
+                f"{shortened(name)} ({where})."
+            )
+        if not (label.isascii() and label.isdecimal()) or len(label.lstrip("0")) > _MAX_DIGITS:
+            raise ConfigError(
+                f"`class` must be a whole number, 0 or above, of at most {_MAX_DIGITS} digits, got "
+                f"{shortened(label)} ({where})."
+            )
         yield device, _Photo(name, int(label), reader.line_num)

@@ -12,6 +12,9 @@ from partita.data.writing import ProgressFn
 from partita.errors import ConfigError, needed
 from partita.protocol import DeviceId
 
+_MAX_BYTES = 256_000_000
+"""The maximum size of a device's dataset, decompressed: all of it is in memory at once."""
+
 
 @dataclass(frozen=True)
 class Hdf5Examples:
@@ -28,6 +31,9 @@ class Hdf5Examples:
         """Yield each device, sorted by id, with the lengths of its datasets."""
         with self._open("train") as train, self._open("test") as test:
             devices = sorted({*train, *test})
+        for device in devices:
+            if not device or not _is_utf8(device):
+                raise ConfigError(f"`{self.folder}`: each device's name must be UTF-8 text, got {device!r}.")
         # An open file keeps every group that was accessed in memory: open it again for each batch of devices.
         for begin in range(0, len(devices), DEVICES_AT_A_TIME):
             progress(begin, len(devices))
@@ -43,7 +49,7 @@ class Hdf5Examples:
             if device not in group:
                 return
             members = self.layout.members
-            values = {member: self._dataset(group, device, split, member)[:limit] for member in members}
+            values = {member: self._values(group, device, split, member, limit) for member in members}
         lengths = {member: len(value) for member, value in values.items()}
         if len(set(lengths.values())) > 1:
             where = f"`{self.file(split)}`, device {device!r}"
@@ -59,6 +65,16 @@ class Hdf5Examples:
                 len(self._dataset(group, device, split, member)) if device in group else 0
                 for device in devices
             ]
+
+    def _values(self, group: Any, device: DeviceId, split: Split, member: str, limit: int | None) -> Any:
+        """Return the first `limit` rows of a dataset, after a look at their size."""
+        dataset = self._dataset(group, device, split, member)
+        rows = len(dataset) if limit is None else min(limit, len(dataset))
+        size = rows * math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+        if size > _MAX_BYTES:
+            where = f"`{self.file(split)}`, device {device!r}"
+            raise ConfigError(f"{where}: `{member}` has {size:,} bytes, more than {_MAX_BYTES:,}.")
+        return dataset[:limit]
 
     def _dataset(self, group: Any, device: DeviceId, split: Split, member: str) -> Any:
         dataset = group.get(f"{device}/{member}")
@@ -77,9 +93,19 @@ class Hdf5Examples:
                 if not isinstance(group, h5py.Group):
                     raise ConfigError(f"`{path}` must have a group `examples`, got {sorted(file)}.")
                 yield group
-        except OSError as error:
-            message = " ".join(str(error).split())
+        except ConfigError:
+            raise
+        except Exception as error:  # In a damaged file h5py can stumble anywhere.
+            message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise ConfigError(f"`{path}` cannot be read as an HDF5 file: {message}.") from error
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # h5py decodes other names with surrogates.
+        return False
+    return True
 
 
 def _h5py(command: str) -> Any:

@@ -4,6 +4,7 @@ import sqlite3
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ class SqliteExamples:
         for number, (device, train, test) in enumerate(self._run(_COUNTS, splits)):
             if not isinstance(device, str):
                 raise ConfigError(f"`{self._path}`: each `client_id` must be a string, got {device!r}.")
+            if not all(isinstance(count, float) and isfinite(count) for count in (train, test)):
+                raise ConfigError(f"`{self._path}`: `num_examples` of {device!r} must be whole numbers.")
             if number % DEVICES_AT_A_TIME == 0:
                 progress(number, total)
             yield device, int(train), int(test)

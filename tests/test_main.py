@@ -1,0 +1,52 @@
+"""The process of the command line: Ctrl-C at any moment is one line, and never a traceback."""
+
+import subprocess
+import sys
+
+import pytest
+
+COMMON = """
+import os, signal, sys
+from partita import __main__ as started
+import partita.cli
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+MOMENTS = {
+    "before the arguments are read": "partita.cli.parse = interrupt",
+    "while torch is imported": "partita.cli.import_module = interrupt",
+    "in a command": "partita.cli.commands.run = interrupt",
+    "after a command": "partita.cli.commands.run = lambda _: 0; partita.cli.sys = "
+    "type('Sys', (), {'stdout': type('Out', (), {'flush': interrupt})(), 'stderr': sys.stderr})",
+}
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    whole = f"{COMMON}\n{code}\nsys.argv = ['partita', 'run']\nsys.exit(started.run())"
+    return subprocess.run([sys.executable, "-c", whole], check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_ends_the_process_in_one_line(moment: str) -> None:
+    if moment == "in a command":
+        code = f"partita.cli.import_module = lambda _: None\n{MOMENTS[moment]}"
+    else:
+        code = MOMENTS[moment]
+
+    ended = run(code)
+
+    assert ended.stderr == "partita: Interrupted.\n"
+    assert ended.returncode == 130
+
+
+def test_ctrl_c_stays_ignored_where_it_was() -> None:
+    code = """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+partita.cli.import_module = interrupt
+partita.cli.commands.run = lambda _: interrupt() or 0
+"""
+
+    ended = run(code)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
