@@ -14,8 +14,7 @@ from partita.exports.models import Models, Origin
 from partita.partition import Partition, Personalization, personalization_of
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun
-from partita.studies.comparison import CELLS
-from partita.studies.folders import check_finished, is_comparison
+from partita.studies.folders import CELLS, check_finished, is_comparison
 from partita.studies.resume import RESUMABLE, check_paths, located_files
 from partita.tasks.build import initial_model
 from partita.tasks.derived import differing
