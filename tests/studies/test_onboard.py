@@ -87,6 +87,7 @@ def test_the_run_itself_stays_as_it_was(run: Path, tmp_path: Path) -> None:
 
     assert main(["onboard", str(run), str(tmp_path / "new.parquet"), "--quiet"]) == 0
 
+    assert main(["run", "--resume", str(run), "--quiet"]) == 0
     after = contents(run)
     assert {name: own for name, own in after.items() if not name.startswith("onboarded/")} == before
     assert (run / "commit.json").read_bytes() == commit
@@ -284,7 +285,7 @@ def test_the_previous_model_is_the_one_that_the_device_had(run: Path, tmp_path: 
         (["NEW", "NEW"], "needs a run's folder and one table, or --resume"),
         (["--resume"], "No onboarding of the run in"),
         (["NEW", "--back", "d1"], "takes the ids of devices, and nothing else"),
-        (["NEW", "seed=3"], "leave out `seed=3`"),
+        (["NEW", "task.size=3"], "leave out `task.size=3`"),
     ],
 )
 def test_a_wrong_request_is_one_line(

@@ -52,12 +52,10 @@ def _export_all(options: argparse.Namespace, given: Sequence[str], overrides: Se
 
 
 def split_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments that are no settings, and those of the form `section.key=value`."""
-    settings = [
-        text
-        for text in arguments
-        if "=" in text
-        and text.partition("=")[0].replace(".", "").isidentifier()
-        and "." in text.partition("=")[0]
-    ]
+    """Return the arguments that are no settings, and those that are; a device or a file may have a `=` too.
+
+    >>> split_settings(["a=b", "out", "task.data=rows.parquet"])
+    (['a=b', 'out'], ['task.data=rows.parquet'])
+    """
+    settings = [text for text in arguments if "=" in text and text.startswith(("task.", "model."))]
     return [text for text in arguments if text not in settings], settings

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from partita.cli.export import split_settings
 from partita.cli.output import console, json_printer, log, print_json, print_table
 from partita.errors import ConfigError
 
@@ -21,10 +22,9 @@ def onboard(options: argparse.Namespace) -> int:
     run = finished_run(options.run)
     if options.back is not None:
         return _go_back(options)
-    given = [text for text in options.arguments if "=" not in text]
+    given, overrides = split_settings(options.arguments)
     if len(given) + options.resume != 1:
         raise ConfigError("`partita onboard` needs a run's folder and one table, or --resume.")
-    overrides = [text for text in options.arguments if "=" in text]
     log(options, f"Onboarding into {run.path}")
     try:
         with Display(console(options)) as display:

@@ -117,8 +117,9 @@ class OnboardedRun:
     @cached_property
     def measurements(self) -> Table:
         """The measurements of all devices, as each joined; without those of devices personalized again."""
+        own = self.run.measurements
         joined = [each.folder.measurements for each in self.onboardings if not each.is_again]
-        return stacked([({}, table) for table in (self.run.measurements, *joined)])
+        return stacked([({}, table.select(own.column_names)) for table in (own, *joined)])
 
     @cached_property
     def holders(self) -> dict[DeviceId, Onboarding]:

@@ -55,6 +55,7 @@ def class_answers(scores: Tensor, names: Sequence[str] = ()) -> list[Answer]:
 def number_answers(outputs: Tensor) -> list[Answer]:
     """Return the predicted number of each row.
 
+    >>> import torch
     >>> number_answers(torch.tensor([[0.5], [2.0]]))
     [{'prediction': 0.5}, {'prediction': 2.0}]
     """
