@@ -113,7 +113,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(value: object, length: int = 80) -> str:
-    """Return the `repr` of a value for a message, cut in the middle where it is long.
+    """Return the `repr` of a value for a message, with the beginning and the end of a long one.
 
     >>> shortened("x"), shortened("0123456789" * 100, length=12)
     ("'x'", "'01234 ... 56789'")
