@@ -138,8 +138,23 @@ def fault_text(error: OSError) -> str:
     'Input/output error: `run/commit.json`.'
     """
     reason = os.strerror(error.errno) if error.errno else one_line(str(error)).rstrip(".")
-    files = [str(file) for file in (error.filename, error.filename2) if file is not None]
+    files = [str(file) for file in (file_of(error), error.filename2) if file is not None]
     return f"{reason}: {', '.join(f'`{file}`' for file in files)}." if files else f"{reason}."
+
+
+def file_of(error: OSError) -> str | None:
+    """Return the file that an error of the system is about, None where that is not known.
+
+    Errors of opening a file name it. Those of reading and writing do not: it is the path in the innermost
+    function that has one, such as `Path.read_bytes`.
+    """
+    if error.filename is not None:
+        return str(error.filename)
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        for name in ("self", "path", "file"):
+            if isinstance(found := frame.f_locals.get(name), Path):
+                return str(found)
+    return None
 
 
 def one_line(text: str) -> str:
@@ -153,7 +168,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(value: object, length: int = 80) -> str:
-    """Return the `repr` of a value for a message, cut in the middle where it is long.
+    """Return the `repr` of a value for a message, with the beginning and the end of a long one.
 
     >>> shortened("x"), shortened("0123456789" * 100, length=12)
     ("'x'", "'01234 ... 56789'")

@@ -7,6 +7,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
+from partita.errors import file_of, is_fault
 from partita.executors.codec import Values
 
 
@@ -15,8 +16,10 @@ def error_values(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     given = error.args
-    if isinstance(error, OSError) and error.filename is not None:
-        given = (*error.args[:2], str(error.filename))
+    if isinstance(error, OSError) and is_fault(error):
+        error.filename = file_of(error)  # The other process cannot find it.
+    if isinstance(error, OSError) and kind.__module__ == "builtins" and error.filename is not None:
+        given = (*given[:2], str(error.filename))
     arguments = [each for each in given if isinstance(each, str | int | float | bool | None)]
     return {
         "module": kind.__module__,
