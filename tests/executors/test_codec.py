@@ -34,7 +34,14 @@ def test_an_order_comes_back_with_the_tensors_it_is_given(work: Update | Finetun
     shared, personal = {"u": torch.ones(2)}, {"v": torch.zeros(1)}
     start = Start(digest="d", personal=personal, frozen="f", pretrained=None)
     order = Order(
-        stage=Stage.PERSONALIZED, round=3, device='ü"\n', work=work, shared=shared, start=start, keep="x-1"
+        stage=Stage.PERSONALIZED,
+        round=3,
+        device='ü"\n',
+        work=work,
+        shared=shared,
+        start=start,
+        keep="x-1",
+        single=True,
     )
 
     values = json.loads(json.dumps(order_values(order)))
@@ -77,6 +84,7 @@ def test_what_many_orders_have_in_common_is_sent_once() -> None:
             start=starts[digest],
             counted=None if number else "personalized-1",
             keep="x-1",
+            single=number == 2,
         )
         for number in range(3)
         for digest in "xy"
@@ -86,5 +94,5 @@ def test_what_many_orders_have_in_common_is_sent_once() -> None:
     values = json.loads(json.dumps(orders_values(orders)))
     again = Orders(values, shared, lambda each: starts[each["start"]["digest"]])
 
-    assert len(values["common"]) == 4
+    assert len(values["common"]) == 8
     assert [again[number] for number in range(12)] == orders
