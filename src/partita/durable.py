@@ -3,22 +3,40 @@
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+PRIVATE = 0o600
+"""The mode of a file that only its owner may read; `umask` may take more away."""
+_PUBLIC = 0o666
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, *, mode: int = _PUBLIC) -> None:
     """Write `content` to a new file at `path` and wait until it is on disk."""
-    _write(path, content, "wb")
+    _write(path, content, os.O_TRUNC, mode)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write `content` to a new file that only its owner may read, and do not wait for the disk."""
+    with _opened(path, os.O_TRUNC, PRIVATE) as file:
+        file.write(content)
 
 
 def append_file(path: Path, content: bytes) -> int:
     """Append `content` to the file at `path`, wait until it is on disk, and return the file's size."""
-    return _write(path, content, "ab")
+    return _write(path, content, os.O_APPEND, _PUBLIC)
 
 
-def _write(path: Path, content: bytes, mode: str) -> int:
-    with path.open(mode) as file:
+def _opened(path: Path, flag: int, mode: int) -> BinaryIO:
+    """Open a file to be written, created with a mode; `flag` says what becomes of its old content."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, mode)
+    return os.fdopen(descriptor, "ab" if flag == os.O_APPEND else "wb")
+
+
+def _write(path: Path, content: bytes, flag: int, mode: int) -> int:
+    with _opened(path, flag, mode) as file:
         file.write(content)
         # fsync waits for what the system has: Python's own buffer must be handed over first.
         file.flush()
@@ -26,10 +44,10 @@ def _write(path: Path, content: bytes, mode: str) -> int:
         return file.tell()
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = _PUBLIC) -> None:
     """Replace the file at `path` atomically: a reader, or a crash, sees the old file or the new one."""
     scratch = path.with_name(f"{path.name}.tmp")
-    write_file(scratch, content)
+    write_file(scratch, content, mode=mode)
     scratch.replace(path)
     sync_folder(path.parent)
 
@@ -53,6 +71,13 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
     path.mkdir(parents=True, exist_ok=exist_ok)
     for folder in reversed(new):
         sync_folder(folder.parent)
+
+
+def make_private_folder(path: Path) -> None:
+    """Create a folder that only its owner may enter, unless it exists; then nobody else may from now on."""
+    make_folder(path, exist_ok=True)
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        path.chmod(0o700)
 
 
 def sync_file(path: Path) -> None:

@@ -8,11 +8,14 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from partita.seals import SCHEMA
 from partita.sums import ExactSum, groups_of
 
 Params = Mapping[str, Tensor]
@@ -124,19 +127,92 @@ def to_bytes(params: Params, **metadata: str) -> bytes:
     return safetensors.torch.save(tensors, metadata=metadata or None)
 
 
-def about(content: bytes) -> dict[str, str]:
-    """Return the metadata that `to_bytes` wrote.
-
-    >>> about(to_bytes({"u": torch.zeros(2)}, device="ann"))
-    {'device': 'ann'}
-    """
-    size = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + size]).get("__metadata__", {})
-
-
 def from_bytes(content: bytes) -> dict[str, Tensor]:
     """Return the tensors that `to_bytes` wrote."""
     return safetensors.torch.load(content)
+
+
+_SEAL = "partita"
+"""The metadata entry of a sealed file: JSON with what it is about, the schema and the digest."""
+_HEAD = 8
+"""Bytes of a safetensors file that hold the length of its header."""
+_LARGEST_HEAD = 100_000_000
+"""The longest header that the format allows."""
+
+
+def sealed_bytes(params: Params, **about: str) -> bytes:
+    """Return the tensors in the safetensors format, with texts about them, a schema version and a digest.
+
+    The digest is of the tensors and the texts, which are in memory anyway: no copy of the file is made.
+    """
+    tensors = {name: tensor.detach().contiguous() for name, tensor in params.items()}
+    seal = {**about, "schema": SCHEMA, "sha256": _sealed_digest(tensors, about)}
+    return to_bytes(tensors, **{_SEAL: json.dumps(seal)})
+
+
+_LABEL_WIDTH = 24
+"""The label of a round is filled up to so many characters, so that a file's size does not depend on it."""
+
+
+def part_bytes(params: Params, *, device: str, label: str) -> bytes:
+    """Return the content of the file of a device's personal part after the round `label`."""
+    return sealed_bytes(params, device=device, round=f"{label:<{_LABEL_WIDTH}}")
+
+
+def about(content: bytes) -> dict[str, str] | None:
+    """Return the texts that `sealed_bytes` has written about the tensors; None where there is no seal.
+
+    >>> about(sealed_bytes({"u": torch.zeros(2)}, device="ann"))
+    {'device': 'ann'}
+
+    Raises:
+        ValueError: the content is damaged, or another version of Partita has written it.
+    """
+    seal = _seal_in(content)
+    return None if seal is None else _texts_of(seal)
+
+
+def unsealed_tensors(content: bytes) -> dict[str, Tensor]:
+    """Return the tensors that `sealed_bytes` wrote; those of a file without a seal as they are.
+
+    Raises:
+        ValueError: the content is damaged, or another version of Partita has written it.
+    """
+    try:
+        tensors, seal = from_bytes(content), _seal_in(content)
+    except SafetensorError as error:
+        raise ValueError(f"it is not a safetensors file ({error})") from None
+    if seal is not None and seal.get("sha256") != _sealed_digest(tensors, _texts_of(seal)):
+        raise ValueError("its tensors are not those of its sha256")
+    return tensors
+
+
+def _seal_in(content: bytes) -> dict[str, Any] | None:
+    """Return the seal in the header of a safetensors file, given the beginning of its content."""
+    size = int.from_bytes(content[:_HEAD], "little")
+    try:
+        if len(content) < _HEAD + min(size, _LARGEST_HEAD):
+            raise ValueError
+        entry = json.loads(content[_HEAD : _HEAD + size]).get("__metadata__", {}).get(_SEAL)
+        seal = None if entry is None else dict(json.loads(entry))
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise ValueError("its header cannot be read") from None
+    if seal is not None and seal.get("schema") != SCHEMA:
+        raise ValueError(f"its schema is {seal.get('schema')!r}, and this version of Partita reads {SCHEMA}")
+    return seal
+
+
+def _texts_of(seal: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in seal.items() if name not in ("schema", "sha256")}
+
+
+def _sealed_digest(tensors: Params, about: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps([SCHEMA, sorted(about.items())]).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

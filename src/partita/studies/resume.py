@@ -14,7 +14,7 @@ from partita.config.schema import Config
 from partita.data.digests import is_digest, rows_in
 from partita.errors import ConfigError
 from partita.runs.folder import RunFolder
-from partita.studies.folders import check_is_run
+from partita.studies.folders import check_is_run, check_sealed
 
 RESUMABLE = "task.skip_bad=true"
 """The only task override allowed on resume besides paths of files: it changes no row already read."""
@@ -38,6 +38,7 @@ def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
     config = _from_folder(read_config(folder.config_file, overrides), folder.path)
     if not config.made_with:
         raise ConfigError(f"`{folder.path}` is not a run's folder: no run has written its `config.toml`.")
+    check_sealed(folder.config_file)
     for key in map(_key, overrides):
         if key in KEYS and key not in config.made_with:
             raise ConfigError(f"The run in `{folder.path}` reads no file `{key}`: leave it out.")

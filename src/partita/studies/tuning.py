@@ -1,6 +1,5 @@
 """A search in its folder: the values to try, the configs of its trials, and the tuned config."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,9 @@ from partita.durable import replace_file
 from partita.errors import ConfigError, needed
 from partita.executors.settings import Execution
 from partita.methods import registry
+from partita.seals import read_json, sealed_json, sealed_text
 from partita.studies import run as runner
-from partita.studies.folders import SEARCH_FILE, is_search
+from partita.studies.folders import SEARCH_FILE, check_sealed, is_search
 from partita.studies.same_task import fingerprint_in
 from partita.studies.trials import SearchSpace, Tuned, check_space
 
@@ -70,9 +70,9 @@ def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: i
     versions = made_with(config, folder, *(config_of(one) for each in tried.values() for one in each))
     versions |= contents_of(config, beside)
     settled = {**_from_folder(values, beside, folder), "made_with": versions}
-    replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
+    replace_file(folder / "config.toml", sealed_text(tomli_w.dumps(settled)))
     search = {"space": found, "trials": trials, "fingerprint": fingerprint_in(trial_config(settled), folder)}
-    replace_file(folder / SEARCH_FILE, json.dumps(search, indent=1).encode())
+    replace_file(folder / SEARCH_FILE, sealed_json(search))
     return reopen(folder)
 
 
@@ -88,11 +88,12 @@ def reopen(folder: Path, *, workers: int | None = None) -> Tuning:
     """
     if not is_search(folder):
         raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{SEARCH_FILE}`.")
+    check_sealed(folder / "config.toml")
     values = read_values(folder / "config.toml")
     if workers is not None:
         values = with_values(values, {"workers": workers})
+    search = read_json(folder / SEARCH_FILE)
     try:
-        search = json.loads((folder / SEARCH_FILE).read_bytes())
         return Tuning(values=values, beside=folder, folder=folder, **search)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"`{folder / SEARCH_FILE}` is damaged: {error}") from error
@@ -132,7 +133,7 @@ def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
         changes["task.validation"] = None
     values = with_values(values, changes)
     path = tuning.folder / "tuned.toml"
-    replace_file(path, tomli_w.dumps(values).encode())
+    replace_file(path, sealed_text(tomli_w.dumps(values)))
     return path
 
 
