@@ -8,10 +8,9 @@ from partita.seals import read_json, sealed_json, sealed_text, sha256, unsealed_
 
 
 def change_commit(folder: Path, **changes: Any) -> None:
-    """Change entries of `commit.json`; None removes one."""
+    """Change entries of `commit.json`."""
     path = folder / "commit.json"
-    whole = {**read_json(path), **changes}
-    path.write_bytes(sealed_json({name: value for name, value in whole.items() if value is not None}))
+    path.write_bytes(sealed_json({**read_json(path), **changes}))
 
 
 def change_config(folder: Path, old: str, new: str) -> None:

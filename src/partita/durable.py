@@ -18,10 +18,11 @@ def write_file(path: Path, content: bytes, *, mode: int = _PUBLIC) -> None:
     _write(path, content, os.O_TRUNC, mode)
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write `content` to a new file that only its owner may read, and do not wait for the disk."""
+def write_private(path: Path, *pieces: bytes | memoryview) -> None:
+    """Write the pieces of a new file that only its owner may read, and do not wait for the disk."""
     with _opened(path, os.O_TRUNC, PRIVATE) as file:
-        file.write(content)
+        for piece in pieces:
+            file.write(piece)
 
 
 def append_file(path: Path, content: bytes) -> int:

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -133,30 +132,38 @@ def from_bytes(content: bytes) -> dict[str, Tensor]:
 
 
 _SEAL = "partita"
-"""The metadata entry of a sealed file: JSON with what it is about, the schema and the digest."""
-_HEAD = 8
-"""Bytes of a safetensors file that hold the length of its header."""
-_LARGEST_HEAD = 100_000_000
-"""The longest header that the format allows."""
-
-
-def sealed_bytes(params: Params, **about: str) -> bytes:
-    """Return the tensors in the safetensors format, with texts about them, a schema version and a digest.
-
-    The digest is of the tensors and the texts, which are in memory anyway: no copy of the file is made.
-    """
-    tensors = {name: tensor.detach().contiguous() for name, tensor in params.items()}
-    seal = {**about, "schema": SCHEMA, "sha256": _sealed_digest(tensors, about)}
-    return to_bytes(tensors, **{_SEAL: json.dumps(seal)})
-
-
+"""The metadata entry of a sealed file: JSON with the digest, the schema, and texts about the tensors."""
+_UNKNOWN = "0" * 64
+"""Takes the place of the digest in the bytes that it is of."""
+_LENGTH = 8
+"""The first bytes of a safetensors file, which hold the length of the header after them."""
+_BEGINNING = json.dumps({"__metadata__": {_SEAL: '{"sha256": "'}}, separators=(",", ":"))[:-3].encode()
+"""The beginning of the header of a sealed file: the digest follows."""
 _LABEL_WIDTH = 24
 """The label of a round is filled up to so many characters, so that a file's size does not depend on it."""
 
 
-def part_bytes(params: Params, *, device: str, label: str) -> bytes:
-    """Return the content of the file of a device's personal part after the round `label`."""
-    return sealed_bytes(params, device=device, round=f"{label:<{_LABEL_WIDTH}}")
+def sealed_pieces(params: Params, **about: str) -> tuple[bytes, memoryview]:
+    """Return the tensors in the safetensors format, with texts about them, a schema version and a digest.
+
+    The digest is that of the whole content, with zeros in its own place. The content is returned in two
+    pieces, because to join them takes its memory once more.
+    """
+    seal = {"sha256": _UNKNOWN, "schema": SCHEMA, **about}
+    content = to_bytes(params, **{_SEAL: json.dumps(seal)})
+    place = _LENGTH + len(_BEGINNING)
+    digest = hashlib.sha256(content).hexdigest().encode()
+    return content[:place] + digest, memoryview(content)[place + len(digest) :]
+
+
+def sealed_bytes(params: Params, **about: str) -> bytes:
+    """Return the content of `sealed_pieces`."""
+    return b"".join(sealed_pieces(params, **about))
+
+
+def part_pieces(params: Params, *, device: str, label: str) -> tuple[bytes, memoryview]:
+    """Return the content of the file of a device's personal part after the round `label`, in two pieces."""
+    return sealed_pieces(params, device=device, round=f"{label:<{_LABEL_WIDTH}}")
 
 
 def about(content: bytes) -> dict[str, str] | None:
@@ -165,54 +172,42 @@ def about(content: bytes) -> dict[str, str] | None:
     >>> about(sealed_bytes({"u": torch.zeros(2)}, device="ann"))
     {'device': 'ann'}
 
+    Args:
+        content: the content of a file, or its header alone.
+
     Raises:
-        ValueError: the content is damaged, or another version of Partita has written it.
+        ValueError: the header is damaged, or another version of Partita has written it.
     """
-    seal = _seal_in(content)
-    return None if seal is None else _texts_of(seal)
+    if not content.startswith(_BEGINNING, _LENGTH):
+        return None
+    size = int.from_bytes(content[:_LENGTH], "little")
+    try:
+        seal = dict(json.loads(json.loads(content[_LENGTH : _LENGTH + size])["__metadata__"][_SEAL]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError("its header cannot be read") from None
+    if seal.pop("schema", None) != SCHEMA:
+        raise ValueError(f"it has another schema than {SCHEMA}, the one that this version of Partita reads")
+    del seal["sha256"]
+    return seal
 
 
 def unsealed_tensors(content: bytes) -> dict[str, Tensor]:
     """Return the tensors that `sealed_bytes` wrote; those of a file without a seal as they are.
 
     Raises:
-        ValueError: the content is damaged, or another version of Partita has written it.
+        ValueError: the content is damaged, or is not in the safetensors format.
     """
+    if content.startswith(_BEGINNING, _LENGTH):
+        begin = _LENGTH + len(_BEGINNING)
+        end = begin + len(_UNKNOWN)
+        digest = hashlib.sha256(content[:begin] + _UNKNOWN.encode())
+        digest.update(memoryview(content)[end:])
+        if content[begin:end] != digest.hexdigest().encode():
+            raise ValueError("its content is not that of its sha256")
     try:
-        tensors, seal = from_bytes(content), _seal_in(content)
+        return from_bytes(content)
     except SafetensorError as error:
         raise ValueError(f"it is not a safetensors file ({error})") from None
-    if seal is not None and seal.get("sha256") != _sealed_digest(tensors, _texts_of(seal)):
-        raise ValueError("its tensors are not those of its sha256")
-    return tensors
-
-
-def _seal_in(content: bytes) -> dict[str, Any] | None:
-    """Return the seal in the header of a safetensors file, given the beginning of its content."""
-    size = int.from_bytes(content[:_HEAD], "little")
-    try:
-        if len(content) < _HEAD + min(size, _LARGEST_HEAD):
-            raise ValueError
-        entry = json.loads(content[_HEAD : _HEAD + size]).get("__metadata__", {}).get(_SEAL)
-        seal = None if entry is None else dict(json.loads(entry))
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        raise ValueError("its header cannot be read") from None
-    if seal is not None and seal.get("schema") != SCHEMA:
-        raise ValueError(f"its schema is {seal.get('schema')!r}, and this version of Partita reads {SCHEMA}")
-    return seal
-
-
-def _texts_of(seal: Mapping[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in seal.items() if name not in ("schema", "sha256")}
-
-
-def _sealed_digest(tensors: Params, about: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(json.dumps([SCHEMA, sorted(about.items())]).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

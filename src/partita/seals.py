@@ -109,7 +109,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def sealed_text(text: str, *, last: bool = False) -> bytes:
     """Return the content of a sealed text file, with the seal in its first or its last line."""
-    seal = f"{_MARK} {SCHEMA}, sha256 {sha256(text.encode())}"
+    seal = f"{_MARK} {SCHEMA}, sha256 {_text_digest(SCHEMA, text)}"
     return (f"{text}\n{seal}\n" if last else f"{seal}\n{text}").encode()
 
 
@@ -129,9 +129,10 @@ def unsealed_text(path: Path, content: bytes, *, last: bool = False) -> str | No
         if _MARK in whole:
             raise damaged(path, "its sha256 is gone")
         return None
-    if found[2] != sha256(text.encode()):
+    schema = int(found[1])
+    if found[2] != _text_digest(schema, text):
         raise damaged(path, "its text is not that of its sha256")
-    check_schema(path, int(found[1]))
+    check_schema(path, schema)
     return text
 
 
@@ -142,6 +143,10 @@ def _parted(whole: str, *, last: bool) -> tuple[str, str]:
         return line, text
     text, _, line = whole.removesuffix("\n").rpartition("\n")
     return line, text
+
+
+def _text_digest(schema: int, text: str) -> str:
+    return sha256(f"{schema}\n{text}".encode())
 
 
 def _digest(values: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from partita.config.recording import has_task_from_python, is_from_python, recor
 from partita.config.tasks import given_task
 from partita.errors import ConfigError
 from partita.partition import Partition, Personalization, personalization_of
+from partita.runs.checking import refuse
 from partita.runs.folder import RunFolder
 from partita.studies.folders import is_comparison
 from partita.tasks.build import initial_model
@@ -39,6 +40,8 @@ def open(
         raise ConfigError(f"`{folder.path}` holds a comparison: open it with `partita.open_comparison`.")
     if not folder.is_finished:
         raise ConfigError(f"`{folder.path}` holds no finished run.")
+    _ = folder.values  # It raises if the config is damaged.
+    refuse(list(folder.recorded.problems(is_finished=True)), folder.path)
     return Result(folder, partial(_origin_of, folder, task, partition))
 
 

@@ -39,7 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"partita {metadata.version('partita')}")
     parser.set_defaults(command=lambda _: parser.print_help() or 0)
     subparsers = parser.add_subparsers(title="commands", parser_class=_Parser, metavar="COMMAND", dest="name")
-    for add in (_add_run, _add_compare, _add_tune, _add_report, _add_describe, _add_import, _add_config):
+    runs = (_add_run, _add_compare, _add_tune, _add_report, _add_check)
+    for add in (*runs, _add_describe, _add_import, _add_config):
         add(subparsers.add_parser)
     return parser
 
@@ -52,6 +53,13 @@ def _add_run(add_parser: _AddParser) -> None:
     )
     _add_arguments(run)
     run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="resume the run in this folder")
+    run.add_argument(
+        "--reset-device",
+        metavar="ID",
+        action="append",
+        default=[],
+        help="with --resume: let a device start again whose personal part is damaged; may be repeated",
+    )
     _add_outputs(run)
     run.set_defaults(command=commands.run)
 
@@ -108,6 +116,19 @@ def _add_report(add_parser: _AddParser) -> None:
     _add_quiet(report)
     report.add_argument("--json", action="store_true", help="print the path of the page as JSON")
     report.set_defaults(command=commands.report)
+
+
+def _add_check(add_parser: _AddParser) -> None:
+    check = add_parser(
+        "check",
+        help="check whether the files of a run, a comparison or a search are as they were written",
+        description="Read every file in the folder of a run, a comparison or a search, compare it with its "
+        "recorded digest, and print a line for each that is damaged or missing. The exit code is 0 if all "
+        "are sound, 1 if not, and 2 if there is nothing to check.",
+    )
+    check.add_argument("folder", metavar="DIR", type=Path, help="the folder")
+    check.add_argument("--json", action="store_true", help="print the result as JSON")
+    check.set_defaults(command=commands.check)
 
 
 def _add_describe(add_parser: _AddParser) -> None:

@@ -40,7 +40,7 @@ from partita.durable import (
     write_private,
 )
 from partita.errors import ConfigError, Damaged
-from partita.params import Params, about, cloned, part_bytes, unsealed_tensors
+from partita.params import Params, about, cloned, part_pieces, unsealed_tensors
 from partita.protocol import DeviceId, key_of
 from partita.seals import RESTORE, damaged
 
@@ -194,7 +194,7 @@ class DiskStore:
     def save(self, device: DeviceId, label: str, personal: Params) -> None:
         """Write a `.next` file beside the device's own."""
         make_private_folder(self.folder)
-        write_private(self._next(device, label), part_bytes(personal, device=device, label=label))
+        write_private(self.next_of(device, label), *part_pieces(personal, device=device, label=label))
 
     def sync(self, label: str, asked: Sequence[DeviceId]) -> None:
         """Wait for the `.next` files of a round together, which is faster than for one at a time."""
@@ -202,7 +202,7 @@ class DiskStore:
             return
         for device in asked:
             with contextlib.suppress(FileNotFoundError):
-                sync_file(self._next(device, label))
+                sync_file(self.next_of(device, label))
         if self.folder.is_dir():
             sync_folder(self.folder)
 
@@ -210,7 +210,7 @@ class DiskStore:
         """Rename each counted `.next` over the device's own file and delete the others of the round."""
         keeps = set(counted)
         for device in asked:
-            saved = self._next(device, label)
+            saved = self.next_of(device, label)
             with contextlib.suppress(FileNotFoundError):
                 if device in keeps:
                     saved.replace(self.path_of(device))
@@ -221,7 +221,7 @@ class DiskStore:
 
     def has_saved(self, device: DeviceId, label: str) -> bool:
         """Return whether a device has saved something under a label that is not committed yet."""
-        return self._next(device, label).exists()
+        return self.next_of(device, label).exists()
 
     def preserve(self, device: DeviceId, label: str) -> None:
         """Write a `.best` file beside the device's own: the label, and a copy of its own if there is one."""
@@ -229,6 +229,7 @@ class DiskStore:
         if label_of_copy(copy) == label:
             return
         content = own.read_bytes() if own.exists() else b""
+        self._check_copied(own, about(content) if content else None, label)
         make_private_folder(self.folder)
         replace_file(copy, copy_bytes(label, content), mode=PRIVATE)
 
@@ -279,14 +280,18 @@ class DiskStore:
                 content_of_copy(copy)
                 continue
             try:
-                found = about_file(path) or {}
+                self._check_copied(path, about_file(path), label)
             except ValueError as error:
-                raise damaged(path, str(error)) from None
-            if is_from(found.get(ROUND, ""), label):
-                raise Damaged(
-                    f"`{copy}`, what device {found.get(DEVICE)!r} kept after the best round, `{label}`, is "
-                    f"missing or damaged: {RESTORE}."
-                )
+                raise (error if isinstance(error, Damaged) else damaged(path, str(error))) from None
+
+    @staticmethod
+    def _check_copied(path: Path, found: Mapping[str, str] | None, label: str) -> None:
+        """Raise if a personal part is of a round from `label` on: there is no copy of an earlier one."""
+        if found is not None and is_from(found.get(ROUND, ""), label):
+            raise Damaged(
+                f"`{path.with_suffix(COPY)}`, what device {found.get(DEVICE)!r} kept after the best round, "
+                f"`{label}`, is missing or damaged: {RESTORE}."
+            )
 
     def forget(self, device: DeviceId) -> None:
         """Delete everything that a device keeps."""
@@ -317,7 +322,8 @@ class DiskStore:
     def _all_next(self, device: DeviceId) -> list[Path]:
         return list(self.folder.glob(f"{glob.escape(key_of(device))}.*.next"))
 
-    def _next(self, device: DeviceId, label: str) -> Path:
+    def next_of(self, device: DeviceId, label: str) -> Path:
+        """Return the file of what a device has saved under a label until that round is committed."""
         return self.folder / f"{key_of(device)}.{label}.next"
 
 

@@ -18,7 +18,7 @@ from partita.errors import ConfigError, Damaged
 from partita.params import unsealed_tensors
 from partita.protocol import DeviceId
 from partita.runs.frozen import frozen_in, start_file
-from partita.runs.parts import KEEPING, expected_parts, part_problems
+from partita.runs.parts import KEEPING, expected_parts, part_problems, resets_in
 from partita.runs.recorded import Recorded
 from partita.seals import (
     SCHEMA,
@@ -81,6 +81,12 @@ class RunFolder:
         """Return the file of tensors that belong to no device."""
         return self.shared_folder / f"{name}.safetensors"
 
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The files of the server's state that the last commit names."""
+        entries = [entry for entry in (self.commit or {}).values() if isinstance(entry, dict)]
+        return sorted({self.path / entry["file"] for entry in entries if "file" in entry})
+
     def checkpoint_file(self, number: int, kind: str) -> Path:
         """Return the file of the server's state after a round; see `is_checkpoint`."""
         return self.path / f"checkpoint-{number}-{kind}.safetensors"
@@ -109,9 +115,23 @@ class RunFolder:
             Damaged: `commit.json` is damaged, or is missing beside the files of a finished run.
         """
         commit = self.commit
-        if commit is None and (self.summary_file.exists() or self.devices_file.exists()):
+        if commit is None and self.has_results:
             raise missing(self.commit_file)
         return bool((commit or {}).get("finished"))
+
+    @property
+    def has_results(self) -> bool:
+        """Whether there are files that a run writes at its end."""
+        return self.summary_file.exists() or self.devices_file.exists()
+
+    @property
+    def has_lost_commit(self) -> bool:
+        """Whether there is no `commit.json`, and yet there is what can only come after a commit."""
+        if self.commit is not None:
+            return False
+        if self.has_results or any(self.personal_folder.glob("*.safetensors")):
+            return True
+        return self.rounds_file.exists() and self.rounds_file.read_bytes().count(b"\n") > 1
 
     @property
     def is_earlier(self) -> bool:
@@ -121,7 +141,12 @@ class RunFolder:
     @property
     def config_text(self) -> str:
         """The text of `config.toml`, which is checked unless an earlier version of Partita wrote it."""
-        content = self.config_file.read_bytes()
+        try:
+            content = self.config_file.read_bytes()
+        except FileNotFoundError:
+            if self.commit_file.exists():
+                raise missing(self.config_file) from None
+            raise
         if (text := unsealed_text(self.config_file, content)) is not None:
             return text
         if self.commit is not None and not self.is_earlier:
@@ -290,7 +315,7 @@ class RunFolder:
         if self.is_earlier:
             path = store.path_of(device)
             return unsealed_tensors(path.read_bytes()) if path.exists() else None
-        label, found = self._parts.get(device), store.round_of(device)
+        label, found = self.parts.get(device), store.round_of(device)
         if label not in (None, found):
             raise store.damaged(device, found and f"it is of the round `{found}`, and not of `{label}`")
         return store.load(device)
@@ -301,10 +326,15 @@ class RunFolder:
         return DiskStore(self.personal_folder, can_reset=not self.is_finished)
 
     @cached_property
-    def _parts(self) -> dict[DeviceId, str]:
+    def parts(self) -> dict[DeviceId, str]:
         """The round that each device's personal part is of."""
         commit = self.commit
         return expected_parts(commit, self.lines) if commit and KEEPING in commit else {}
+
+    @property
+    def resets(self) -> list[tuple[DeviceId, int]]:
+        """The devices that had lost their personal parts and started again, and the rounds before."""
+        return [(reset.device, reset.rounds) for reset in resets_in(self.commit or {})]
 
     def part_problems(self) -> Iterator[Damaged]:
         """Yield an error for each personal part that is missing or not of its device's last round."""

@@ -246,16 +246,9 @@ class FolderJournal:
         names = sorted(path.name for path in folder.path.iterdir())
         if foreign := [name for name in names if name not in known and not folder.is_checkpoint(name)]:
             raise ConfigError(f"`{folder.path}` is not a run's folder: it contains `{foreign[0]}`.")
-        if any(folder.personal_folder.glob("*.safetensors")) or self._has_rounds():
+        if folder.has_lost_commit:
             raise missing(folder.commit_file)
         return {}
-
-    def _has_rounds(self) -> bool:
-        """Return whether there are results, or more rounds than one, which a commit comes before."""
-        folder = self.folder
-        if folder.summary_file.exists() or folder.devices_file.exists():
-            return True
-        return folder.rounds_file.exists() and folder.rounds_file.read_bytes().count(b"\n") > 1
 
     def _check_fingerprint(self) -> None:
         """Raise where the run was started with other settings than this one's."""

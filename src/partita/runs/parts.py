@@ -63,7 +63,7 @@ def part_problems(commit: Mapping[str, Any], lines: Lines, store: DiskStore) -> 
         except Damaged as error:
             yield error
             continue
-        if found not in (label, earlier.get(device)):
+        if found not in (label, earlier.get(device)) and not store.has_saved(device, label):
             yield store.damaged(device, found and f"it is of the round `{found}`, and not of `{label}`")
 
 
@@ -72,6 +72,8 @@ def check_parts(commit: Mapping[str, Any], lines: Lines, store: DiskStore) -> No
     store.commit(commit["label"], commit["counted"], commit["asked"])
     for problem in part_problems(commit, lines, store):
         raise problem
+    if commit["best"] is not None:
+        store.check_copies(label_of(Stage(commit["stage"]), commit["best"]))
 
 
 def _ends(lines: Lines) -> dict[str, int]:

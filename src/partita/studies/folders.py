@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from partita.config.recording import has_task_from_python
-from partita.errors import ConfigError
+from partita.errors import ConfigError, Damaged
 from partita.runs.folder import RunFolder
 from partita.seals import missing, unsealed_text
 
@@ -37,8 +37,8 @@ def check_sealed(config: Path) -> None:
     except FileNotFoundError:
         raise missing(config) from None
     if unsealed_text(config, content) is None:
-        raise ConfigError(
-            f"`{config}` has no sha256: an earlier version of Partita has written it, or another program."
+        raise Damaged(
+            f"`{config}` has no sha256: it is damaged, or an earlier version of Partita has written it."
         )
 
 

@@ -29,6 +29,7 @@ from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
 from partita.progress.watchers import Watchers, labeled
 from partita.protocol import DeviceId, Executor, Stage
+from partita.runs.checking import problems_of, refuse
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
@@ -150,6 +151,8 @@ def finish(
         make_executor: makes the executor of the run, and that of its baseline.
     """
     folder, values = run.folder.path.resolve(), to_values(run.config)
+    if run.folder.is_finished:
+        refuse(problems_of(run.folder), run.folder.path)
     wanted = {} if _is_over(run) else run.built.watchers
     factories = {name: partial(make, folder, values) for name, make in wanted.items()}
     # The journal comes first: it refuses a folder that is not a run's, before watchers write there.

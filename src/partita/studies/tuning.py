@@ -174,6 +174,6 @@ def trial_values(
     return with_values(own, changes)
 
 
-def folder_of(number: int) -> str:
-    """Return the name of the folder of a trial."""
+def folder_of(number: int | str) -> str:
+    """Return the name of the folder of a trial, or with `*` a pattern for those of all."""
     return f"trial-{number}"
