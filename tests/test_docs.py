@@ -22,7 +22,7 @@ ELSEWHERE = [block for block in BLOCKS if "executed by" in block.marks]
 SLOW = [page for page in PAGES if any("slow" in block.marks for block in blocks_of(page))]
 
 
-COMMANDS = ("run", "compare", "tune", "report", "describe", "import", "config")
+COMMANDS = ("run", "compare", "tune", "report", "check", "describe", "import", "config")
 
 
 def name_of(page: Path) -> str:

@@ -16,7 +16,7 @@ from partita.errors import ConfigError, Damaged
 SCHEMA = 1
 """The version of the files that Partita writes: another one is not read."""
 RESTORE = "restore it from a copy"
-"""What can be done about a damaged file."""
+"""The remedy for a damaged file."""
 _SCHEMA, _DIGEST = "schema", "sha256"
 _LINE = re.compile(r"# partita schema (\d+), sha256 ([0-9a-f]{64})")
 _MARK = "# partita schema"

@@ -8,7 +8,7 @@ from partita.seals import damaged, sha256
 
 SUFFIX, COPY = ".safetensors", ".best"
 DEVICE, ROUND = "device", "round"
-"""What the file of a personal part says about itself, in its seal."""
+"""The texts about itself in the seal of a personal part."""
 
 
 def is_from(label: str, first: str) -> bool:

@@ -20,29 +20,12 @@ from typing import Protocol
 
 from torch import Size, Tensor
 
-from partita.device.part_files import (
-    COPY,
-    DEVICE,
-    ROUND,
-    SUFFIX,
-    about_file,
-    content_of_copy,
-    copy_bytes,
-    is_from,
-    label_of_copy,
-)
-from partita.durable import (
-    PRIVATE,
-    make_private_folder,
-    replace_file,
-    sync_file,
-    sync_folder,
-    write_private,
-)
+from partita.device.copies import Copies
+from partita.device.part_files import COPY, DEVICE, ROUND, SUFFIX, about_file
+from partita.durable import make_private_folder, sync_file, sync_folder, write_private
 from partita.errors import ConfigError, Damaged
 from partita.params import Params, about, cloned, part_pieces, unsealed_tensors
 from partita.protocol import DeviceId, key_of
-from partita.seals import RESTORE, damaged
 
 
 class Store(Protocol):
@@ -132,6 +115,7 @@ class DiskStore:
         self.folder = folder
         self.rows_folder = folder.parent / "reuse"
         """The folder for rows that devices compute only once in a run, see `reuse.kept_rows`."""
+        self.copies = Copies(folder)
         self._is_temporary = is_temporary
         self._can_reset = can_reset and not is_temporary
         if is_temporary:
@@ -225,77 +209,18 @@ class DiskStore:
 
     def preserve(self, device: DeviceId, label: str) -> None:
         """Write a `.best` file beside the device's own: the label, and a copy of its own if there is one."""
-        own, copy = self.path_of(device), self._copy_of(device)
-        if label_of_copy(copy) == label:
-            return
-        content = own.read_bytes() if own.exists() else b""
-        self._check_copied(own, about(content) if content else None, label)
         make_private_folder(self.folder)
-        replace_file(copy, copy_bytes(label, content), mode=PRIVATE)
+        self.copies.preserve(self.path_of(device), label)
 
     def restore(self, label: str) -> None:
-        """Replace the files of devices by their copies, and only when all are on disk delete the copies.
-
-        Raises:
-            Damaged: a copy is missing, or is not as it was written.
-        """
-        if not self.folder.is_dir():
-            return
-        copies = sorted(self.folder.glob("*.best"))
-        own = [copy for copy in copies if label_of_copy(copy) == label]
-        self.check_copies(label)
-        contents = {copy: content_of_copy(copy) for copy in own}
-        replace_file(self._mark, label.encode())
-        for copy, content in contents.items():
-            path = copy.with_suffix(SUFFIX)
-            if content:
-                replace_file(path, content, mode=PRIVATE)
-            else:
-                path.unlink(missing_ok=True)
-        sync_folder(self.folder)
-        for copy in copies:
-            copy.unlink()
-        sync_folder(self.folder)
-        self._mark.unlink()
-        sync_folder(self.folder)
-
-    @property
-    def is_restoring(self) -> bool:
-        """Whether devices were going back to what they have preserved when the process ended."""
-        return self._mark.exists()
-
-    @property
-    def has_copies(self) -> bool:
-        """Whether a device has preserved something."""
-        return any(self.folder.glob("*.best"))
-
-    def check_copies(self, label: str) -> None:
-        """Raise if a device lacks the copy that it has preserved under a label, or if that is damaged.
-
-        A device whose personal part is of the label's round, or of a later one, has preserved an earlier one.
-        """
-        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
-            copy = path.with_suffix(COPY)
-            if label_of_copy(copy) == label:
-                content_of_copy(copy)
-                continue
-            try:
-                self._check_copied(path, about_file(path), label)
-            except ValueError as error:
-                raise (error if isinstance(error, Damaged) else damaged(path, str(error))) from None
-
-    @staticmethod
-    def _check_copied(path: Path, found: Mapping[str, str] | None, label: str) -> None:
-        """Raise if a personal part is of a round from `label` on: there is no copy of an earlier one."""
-        if found is not None and is_from(found.get(ROUND, ""), label):
-            raise Damaged(
-                f"`{path.with_suffix(COPY)}`, what device {found.get(DEVICE)!r} kept after the best round, "
-                f"`{label}`, is missing or damaged: {RESTORE}."
-            )
+        """Replace the files of devices by their copies, and only when all are on disk delete the copies."""
+        if self.folder.is_dir():
+            self.copies.restore(label)
 
     def forget(self, device: DeviceId) -> None:
         """Delete everything that a device keeps."""
-        for path in (self.path_of(device), self._copy_of(device), *self._all_next(device)):
+        own = self.path_of(device)
+        for path in (own, own.with_suffix(COPY), *self._all_next(device)):
             path.unlink(missing_ok=True)
         if self.folder.is_dir():
             sync_folder(self.folder)
@@ -311,13 +236,6 @@ class DiskStore:
         if found.get(DEVICE) != device:
             raise ValueError(f"it is that of device {found.get(DEVICE)!r}")
         return found.get(ROUND, "").rstrip()
-
-    @property
-    def _mark(self) -> Path:
-        return self.folder / "restoring"
-
-    def _copy_of(self, device: DeviceId) -> Path:
-        return self.folder / f"{key_of(device)}{COPY}"
 
     def _all_next(self, device: DeviceId) -> list[Path]:
         return list(self.folder.glob(f"{glob.escape(key_of(device))}.*.next"))

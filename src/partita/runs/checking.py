@@ -113,7 +113,7 @@ def _check_copies(run: RunFolder, found: Problems) -> None:
                 _check_tensors(path, path.read_bytes())
     if commit["best"] is not None and not found:
         with _noted(found):
-            run.store.check_copies(label_of(Stage(commit["stage"]), commit["best"]))
+            run.store.copies.check(label_of(Stage(commit["stage"]), commit["best"]))
 
 
 def _check_tensors(path: Path, content: bytes) -> None:

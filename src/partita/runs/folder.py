@@ -299,9 +299,12 @@ class RunFolder:
         """Return the content of a file of shared tensors, which is checked where its digest is recorded."""
         if not self.is_checkpoint(file.name):
             return Recorded(file.parent.parent, self.commit).content(file)
-        content = file.read_bytes()
         entries = [entry for entry in (self.commit or {}).values() if isinstance(entry, dict)]
-        if any(entry.get("file") == file.name and entry["digest"] != sha256(content) for entry in entries):
+        digests = [entry["digest"] for entry in entries if entry.get("file") == file.name]
+        if digests and not file.exists():
+            raise missing(file)
+        content = file.read_bytes()
+        if any(digest != sha256(content) for digest in digests):
             raise damaged(file, "its digest is not the one that was committed")
         return content
 

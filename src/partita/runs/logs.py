@@ -30,7 +30,7 @@ class Log:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """What a commit records: the size and the digest."""
+        """The size and the digest, which a commit records."""
         return {"bytes": self.size, "sha256": self._digest.hexdigest()}
 
     def append(self, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -54,7 +54,7 @@ def part_problems(commit: Mapping[str, Any], lines: Lines, store: DiskStore) -> 
     ends = _ends(lines)
     labels = _labels(commit, lines, ends)
     earlier, best, stage = labels, commit["best"], commit["stage"]
-    if best is not None and stage not in ends and (store.is_restoring or not store.has_copies):
+    if best is not None and stage not in ends and (store.copies.is_restoring or not store.copies):
         # Devices may have gone back to the best round already, which no commit has recorded yet.
         earlier = _labels(commit, lines, {**ends, stage: best})
     for device, label in labels.items():
@@ -73,7 +73,7 @@ def check_parts(commit: Mapping[str, Any], lines: Lines, store: DiskStore) -> No
     for problem in part_problems(commit, lines, store):
         raise problem
     if commit["best"] is not None:
-        store.check_copies(label_of(Stage(commit["stage"]), commit["best"]))
+        store.copies.check(label_of(Stage(commit["stage"]), commit["best"]))
 
 
 def _ends(lines: Lines) -> dict[str, int]:

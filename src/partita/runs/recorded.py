@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 
 
 class Recorded:
-    """What a run has recorded of its files.
+    """The digests of a run's files.
 
     Args:
         folder: the run's folder.

@@ -11,8 +11,8 @@ from partita.runs.folder import RunFolder
 from partita.seals import missing, read_json
 from partita.studies import comparison as comparisons
 from partita.studies import tuning
-from partita.studies.comparison import CELLS, Comparison
-from partita.studies.folders import COMPARISON_FILE, SEARCH_FILE
+from partita.studies.comparison import CELLS
+from partita.studies.folders import COMPARISON_FILE, SEARCH_FILE, check_sealed
 from partita.studies.tuning import folder_of
 
 
@@ -70,9 +70,9 @@ def _checked(
     kind: str, folder: Path, own: Callable[[Path], Iterator[str]], *, only_finished: bool
 ) -> Checked:
     """Return what is damaged of a study: its own files, and its runs."""
-    runs = [RunFolder(path.parent) for path in sorted(folder.rglob("config.toml")) if path.parent != folder]
-    outer = [run for run in runs if not (run.path.parent / "commit.json").exists()]
     found = [*own(folder)]
+    inner = [path for path in sorted(folder.rglob("*")) if path.is_dir() and _is_run(path)]
+    outer = [RunFolder(path) for path in inner if path.parent not in inner]
     for run in outer:
         if not only_finished or _is_over(run):
             found += problems_of(run)
@@ -90,21 +90,14 @@ def _is_over(run: RunFolder) -> bool:
 def _check_comparison(folder: Path) -> Iterator[str]:
     """Yield what is damaged of a comparison's own files."""
     try:
+        check_sealed(folder / "config.toml")
         comparison = comparisons.reopen(folder)
     except Damaged as error:
         yield str(error)
         return
     for cell in comparison.cells:
         yield from _problem(comparison.why_failed, cell)
-    yield from _lost_cells(comparison)
     yield from _json_problems(comparison.tuned_folder)
-
-
-def _lost_cells(comparison: Comparison) -> Iterator[str]:
-    """Yield the folders of cells that have lost their config."""
-    for path in sorted((comparison.folder / CELLS).glob("*/commit.json")):
-        if not (path.parent / "config.toml").exists():
-            yield str(missing(path.parent / "config.toml"))
 
 
 def _check_search(folder: Path) -> Iterator[str]:
@@ -116,8 +109,13 @@ def _check_search(folder: Path) -> Iterator[str]:
 def _json_problems(folder: Path) -> Iterator[str]:
     """Yield what is damaged of the results of searches: files beside the folders of runs."""
     for path in sorted(folder.rglob("*.json")):
-        if not (path.parent / "config.toml").exists() or path.parent == folder:
+        if path.parent == folder or not _is_run(path.parent):
             yield from _problem(read_json, path)
+
+
+def _is_run(folder: Path) -> bool:
+    run = RunFolder(folder)
+    return run.exists or run.commit_file.exists()
 
 
 def _problem(read: Callable[[Any], object], what: Any) -> Iterator[str]:
