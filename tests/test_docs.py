@@ -27,6 +27,7 @@ COMMANDS = (
     "compare",
     "tune",
     "report",
+    "check",
     "export",
     "predict",
     "onboard",

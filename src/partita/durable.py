@@ -3,8 +3,14 @@
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+PRIVATE = 0o600
+"""The mode of a file that only its owner may read; `umask` may take more away."""
+_PUBLIC = 0o666
 
 
 @contextlib.contextmanager
@@ -18,18 +24,31 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, *, mode: int = _PUBLIC) -> None:
     """Write `content` to a new file at `path` and wait until it is on disk."""
-    _write(path, content, "wb")
+    _write(path, content, os.O_TRUNC, mode)
+
+
+def write_private(path: Path, *pieces: bytes | memoryview) -> None:
+    """Write the pieces of a new file that only its owner may read, and do not wait for the disk."""
+    with naming(path), _opened(path, os.O_TRUNC, PRIVATE) as file:
+        for piece in pieces:
+            file.write(piece)
 
 
 def append_file(path: Path, content: bytes) -> int:
     """Append `content` to the file at `path`, wait until it is on disk, and return the file's size."""
-    return _write(path, content, "ab")
+    return _write(path, content, os.O_APPEND, _PUBLIC)
 
 
-def _write(path: Path, content: bytes, mode: str) -> int:
-    with naming(path), path.open(mode) as file:
+def _opened(path: Path, flag: int, mode: int) -> BinaryIO:
+    """Open a file to be written, created with a mode; `flag` says what becomes of its old content."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, mode)
+    return os.fdopen(descriptor, "ab" if flag == os.O_APPEND else "wb")
+
+
+def _write(path: Path, content: bytes, flag: int, mode: int) -> int:
+    with naming(path), _opened(path, flag, mode) as file:
         file.write(content)
         # fsync waits for what the system has: Python's own buffer must be handed over first.
         file.flush()
@@ -37,10 +56,10 @@ def _write(path: Path, content: bytes, mode: str) -> int:
         return file.tell()
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = _PUBLIC) -> None:
     """Replace the file at `path` atomically: a reader, or a crash, sees the old file or the new one."""
     scratch = path.with_name(f"{path.name}.tmp")
-    write_file(scratch, content)
+    write_file(scratch, content, mode=mode)
     scratch.replace(path)
     sync_folder(path.parent)
 
@@ -70,6 +89,13 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
         raise
     for folder in reversed(new):
         sync_folder(folder.parent)
+
+
+def make_private_folder(path: Path) -> None:
+    """Create a folder that only its owner may enter, unless it exists; then nobody else may from now on."""
+    make_folder(path, exist_ok=True)
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        path.chmod(0o700)
 
 
 def sync_file(path: Path) -> None:

@@ -20,6 +20,10 @@ class ConfigError(ValueError):
     """An invalid request; the message is one line that says what would be right."""
 
 
+class Damaged(ConfigError):
+    """A file of a run is not as Partita wrote it; the message names it and says what can be done."""
+
+
 class InUse(Exception):
     """Another process is writing this run's folder."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from partita.cli import main
 from partita.config.reading import read_config
+from sealing import change_config
 
 QUICK = [
     "pretrain.rounds=2",
@@ -375,6 +376,16 @@ def test_a_run_with_an_edited_config_is_not_resumed(here: Path, capsys: pytest.C
     main(["run", "mine.toml", "out=a"])
     config = here / "a/config.toml"
     config.write_text(config.read_text().replace("seed = 5", "seed = 6"))
+    capsys.readouterr()
+
+    assert main(["run", "--resume", "a"]) == 2
+
+    assert "`a/config.toml` is damaged: its text is not that of its sha256." in error_line(capsys)
+
+
+def test_a_run_with_another_seed_is_not_resumed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "mine.toml", "out=a"])
+    change_config(here / "a", "seed = 5", "seed = 6")
     capsys.readouterr()
 
     assert main(["run", "--resume", "a"]) == 2

@@ -1,6 +1,7 @@
 """The personal store: nothing counts before its round is committed."""
 
 import gc
+import json
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,10 @@ def test_a_file_carries_its_devices_id(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
 
     with safe_open(str(path), framework="pt") as file:
-        assert file.metadata() == {"device": "../Ann's phone"}
+        (seal,) = file.metadata().values()
+    found = json.loads(seal)
+    assert (found["device"], found["round"].rstrip(), found["schema"]) == ("../Ann's phone", "r", 1)
+    assert len(found["sha256"]) == 64
 
 
 @pytest.mark.parametrize("device", ["../../etc/passwd", "", "a" * 500, "CON", "æ/ß\0\n", ".", "x.next"])

@@ -16,7 +16,7 @@ from partita.cli import main
 from partita.errors import ConfigError
 from partita.exports.recipes import NotNamed, recipe_of
 from partita.models.convnet import ConvNet
-from partita.params import about, from_bytes, to_bytes
+from partita.params import from_bytes, metadata_of, to_bytes
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def file(run_of: Callable[[str], Path], tmp_path: Path) -> Path:
 def changed(file: Path, **changes: Any) -> Path:
     """Replace values of the metadata of a file, and return it."""
     content = file.read_bytes()
-    values = json.loads(about(content)["partita"]) | changes
+    values = json.loads(metadata_of(content)["partita"]) | changes
     file.write_bytes(to_bytes(from_bytes(content), partita=json.dumps(values)))
     return file
 

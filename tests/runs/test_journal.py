@@ -66,13 +66,17 @@ def do_run(
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """What the promise of the same bits covers: every file, `rounds.jsonl` without `seconds`; without the name."""
+    """What the promise of the same bits covers: every file, `rounds.jsonl` without `seconds`; without the name.
+
+    `commit.json` has the digest of `rounds.jsonl`, with the seconds.
+    """
     files: dict[str, Any] = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != "commit.json"
     }
-    files["config.toml"] = files["config.toml"].replace(f'name = "{folder.name}"'.encode(), b"")
+    config = RunFolder(folder).config_text
+    files["config.toml"] = config.replace(f'name = "{folder.name}"', "")
     lines = [json.loads(line) for line in files["rounds.jsonl"].splitlines()]
     files["rounds.jsonl"] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
     return files
@@ -317,7 +321,7 @@ def test_a_record_that_lost_its_commit_is_not_gone_on_with(whole: Path, tmp_path
         do_run(tmp_path / "copy", resume=True)
 
     (tmp_path / "copy/commit.json").unlink()
-    with pytest.raises(ConfigError, match="`commit.json` is missing"):
+    with pytest.raises(ConfigError, match="commit.json` is missing"):
         do_run(tmp_path / "copy", resume=True)
 
 

@@ -81,7 +81,7 @@ def test_an_unfinished_onboarding_does_not_count(run: RunFolder) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "is damaged: "), ('{"format": 7}', "has the format 7, and this version of Partita reads 1")],
+    [("{", "is damaged: "), ('{"again": true}', "written by another version of Partita: it has no schema")],
 )
 def test_a_damaged_onboarding_is_one_line(content: str, message: str, run: RunFolder) -> None:
     (run.onboarded_folder / "2/onboarding.json").write_text(content)

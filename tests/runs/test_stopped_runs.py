@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from partita import FedAlt, FedAvg, Finetuning, Partition, Plan, Training, pipeline
+from partita.runs.folder import RunFolder
 from partita.server.optimizers import Adam
 from power import Disk, Image, recorded, restored
 from small import passing_task
@@ -59,7 +60,7 @@ def contents(folder: Path) -> dict[str, Any]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != "commit.json"
     }
-    files["config.toml"] = files["config.toml"].replace(f'name = "{folder.name}"'.encode(), b"")
+    files["config.toml"] = RunFolder(folder).config_text.replace(f'name = "{folder.name}"', "")
     lines = [json.loads(line) for line in files["rounds.jsonl"].splitlines()]
     files["rounds.jsonl"] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
     return files

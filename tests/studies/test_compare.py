@@ -16,6 +16,7 @@ from partita.durable import locked
 from partita.errors import ConfigError, RunFailed
 from partita.params import to_bytes
 from partita.report.tables.comparison import write_comparison_tables
+from partita.seals import read_json
 from partita.studies import run as runner
 from partita.studies.begin import cells_in
 from partita.studies.compare import finish, resume
@@ -438,7 +439,7 @@ def test_every_method_has_the_same_number_of_trials_and_its_cells_use_the_best_v
     for kind in kinds:
         trials = [path for path in (folder / kind).glob("trial-*") if path.is_dir()]
         assert len(trials) == 2, kind
-        found = json.loads((folder / f"{kind}.json").read_text())
+        found = read_json(folder / f"{kind}.json")
         config = read_config(comparison.folder / "cells" / f"{kind}-3" / "config.toml")
         assert {key: get(config, key) for key in found} == found
         # The cells train on all rows.

@@ -1,11 +1,12 @@
 """Folders of runs, comparisons and searches: messages say what a folder holds and how it is resumed."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from partita.cli import main
+from partita.seals import sealed_text
+from sealing import write_sealed
 
 FILES = {"search": "search.json", "comparison": "comparison.json", "run": "costs.json"}
 """A file by which the kind of a folder is known."""
@@ -14,13 +15,12 @@ FILES = {"search": "search.json", "comparison": "comparison.json", "run": "costs
 def folder(kind: str, task: str = "synthetic") -> None:
     """Write a folder that has begun and in which nothing is finished."""
     Path(kind).mkdir()
-    Path(kind, "config.toml").write_text(
-        f'name = "mine"\n[task]\nkind = "{task}"\n[made_with]\npython = "3"\n'
-    )
+    text = f'name = "mine"\n[task]\nkind = "{task}"\n[made_with]\npython = "3"\n'
+    Path(kind, "config.toml").write_bytes(sealed_text(text))
     cell = {"method": "", "partition": "", "seed": 1, "values": {}}
     method = {"title": "Start", "citation": None, "begins_pretrained": False, "trains_alone": False}
     content = {"cells": [cell], "methods": {"": method}, "space": {}, "trials": 0}
-    Path(kind, FILES[kind]).write_text(json.dumps(content))
+    write_sealed(Path(kind, FILES[kind]), content)
 
 
 @pytest.mark.parametrize(

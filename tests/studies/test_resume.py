@@ -254,7 +254,7 @@ def test_a_changed_file_of_derived_values_is_noticed(here: Path, capsys: pytest.
     values = json.loads((run / "derived.json").read_text())
     (run / "derived.json").write_text(json.dumps({**values, "mean": [0.0, 0.0]}))
 
-    assert "derived.json` has other content than" in refusal(capsys, "run", "--resume", str(run))
+    assert "derived.json` is damaged: its content is not" in refusal(capsys, "run", "--resume", str(run))
 
 
 def test_a_run_needs_a_vocabulary_file_only_once(here: Path) -> None:

@@ -7,6 +7,7 @@ from partita.api.result import Result
 from partita.errors import ConfigError
 from partita.exports.opening import origin_of
 from partita.partition import Partition, Personalization
+from partita.runs.checking import refuse
 from partita.runs.folder import RunFolder
 from partita.studies.folders import is_comparison
 from partita.tasks.task import Task
@@ -34,6 +35,8 @@ def open(
         raise ConfigError(f"`{folder.path}` holds a comparison: open it with `partita.open_comparison`.")
     if not folder.is_finished:
         raise ConfigError(f"`{folder.path}` holds no finished run.")
+    _ = folder.values  # It raises if the config is damaged.
+    refuse(list(folder.recorded.problems(is_finished=True)), folder.path)
     return Result(folder, partial(origin_of, folder, task, partition))
 
 

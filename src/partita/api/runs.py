@@ -22,6 +22,7 @@ from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.runs.memory import MemoryJournal
+from partita.seals import sealed_text
 from partita.server.aggregation import Aggregating
 from partita.studies.local import local_executor, needs_workers, write_costs, write_derived
 from partita.tasks.check import check_task
@@ -126,7 +127,8 @@ def _run_in_folder(
     store = DiskStore(folder.personal_folder)
     with (
         FolderJournal(folder, fingerprint_of(task, own, plan, seed=seed, computing=execution)) as journal,
-        executor or local_executor(task, own, plan, store, seed=seed, execution=execution) as devices,
+        _checked(executor, journal, store)
+        or local_executor(task, own, plan, store, seed=seed, execution=execution) as devices,
     ):
         _write_config(folder, own, plan, execution, seed=seed)
         write_derived(folder, task)
@@ -136,6 +138,13 @@ def _run_in_folder(
     return folder
 
 
+def _checked(executor: Executor | None, journal: FolderJournal, store: DiskStore) -> Executor | None:
+    """Return an executor of the caller's; without one, raise if a personal part on this machine is lost."""
+    if executor is None:
+        journal.check_parts(store)
+    return executor
+
+
 def _write_config(
     folder: RunFolder, own: Personalization, plan: Plan, execution: Execution, *, seed: int
 ) -> None:
@@ -143,7 +152,7 @@ def _write_config(
     values = recorded_values(own, plan, seed=seed, name=folder.path.resolve().name)
     values |= {"accelerator": execution.accelerator, "precision": execution.precision}
     values |= {"reuse": execution.reuse, "on_error": execution.on_error}
-    replace_file(folder.config_file, tomli_w.dumps(values).encode())
+    replace_file(folder.config_file, sealed_text(tomli_w.dumps(values)))
 
 
 def run(

@@ -14,6 +14,7 @@ from partita.report.differences import counted
 from partita.report.tables.commands import trials_table
 from partita.report.tables.table import Table, write_tables
 from partita.studies import tuning
+from partita.studies.checking import check_sound
 from partita.studies.folders import is_search
 from partita.studies.trials import SearchSpace, Trial, Tuned
 from partita.studies.tune import runner_for
@@ -96,6 +97,7 @@ def tune(
             search = tuning.begin(values, Path(), own, trials)
         else:
             check_same(values, begun)
+            check_sound(begun)
             search = _reopened(tuning.reopen(begun, workers=workers), own, trials)
         with runner_for(search) as runner, study_progress(progress) as on_progress:
             tuned = run_search(search, on_progress=on_progress, runner=runner)

@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_compare,
         _add_tune,
         _add_report,
+        _add_check,
         _add_export,
         _add_predict,
         _add_onboard,
@@ -76,6 +77,13 @@ def _add_run(add_parser: _AddParser) -> None:
     )
     _add_arguments(run)
     run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="resume the run in this folder")
+    run.add_argument(
+        "--reset-device",
+        metavar="ID",
+        action="append",
+        default=[],
+        help="with --resume: let a device start again whose personal part is damaged; may be repeated",
+    )
     _add_outputs(run)
     run.set_defaults(command=commands.run)
 
@@ -222,6 +230,19 @@ def _add_onboard(add_parser: _AddParser) -> None:
     onboarding.add_argument("--resume", action="store_true", help="resume the interrupted onboarding")
     _add_outputs(onboarding)
     onboarding.set_defaults(command=onboard.onboard)
+
+
+def _add_check(add_parser: _AddParser) -> None:
+    check = add_parser(
+        "check",
+        help="check whether the files of a run, a comparison or a search are as they were written",
+        description="Read every file in the folder of a run, a comparison or a search, compare it with its "
+        "recorded digest, and print a line for each that is damaged or missing. The exit code is 0 if all "
+        "are sound, 1 if not, and 2 if there is nothing to check.",
+    )
+    check.add_argument("folder", metavar="DIR", type=Path, help="the folder")
+    check.add_argument("--json", action="store_true", help="print the result as JSON")
+    check.set_defaults(command=commands.check)
 
 
 def _add_describe(add_parser: _AddParser) -> None:

@@ -97,7 +97,9 @@ def _prepare(options: argparse.Namespace) -> "Prepared":
     from partita.studies import run as runner
 
     if options.resume is not None:
-        return runner.reopen(options.resume, options.arguments)
+        return runner.reopen(options.resume, options.arguments, options.reset_device)
+    if options.reset_device:
+        raise ConfigError("`--reset-device` needs `--resume RUN_DIR`, the run that the device is in.")
     path, overrides = _config_of(options.arguments)
     return runner.prepare(read_config(path, overrides), path.parent, options.command_line)
 
@@ -138,9 +140,8 @@ def compare(options: argparse.Namespace) -> int:
 
     if options.resume is not None:
         given = [*options.arguments, *(["--dry-run"] if options.dry_run else [])]
-        return _finish_comparison(
-            options, resume(options.resume, workers=resumed_workers(given, "comparison"))
-        )
+        comparison = resume(options.resume, workers=resumed_workers(given, "comparison"))
+        return _finish_comparison(options, comparison)
     path, overrides = _config_of(options.arguments)
     values = read_values(path, in_full(overrides))
     if options.dry_run:
@@ -232,13 +233,16 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
     """Return the search that is asked for, or the one to resume."""
     from partita.config.overrides import located
     from partita.config.reading import read_values
+    from partita.studies.checking import check_sound
     from partita.studies.resume import resumed_workers
     from partita.studies.trials import split_arguments
     from partita.studies.tuning import begin, reopen
 
     if options.resume is not None:
         given = [*options.arguments, *(["--trials"] if options.trials else [])]
-        return reopen(options.resume, workers=resumed_workers(given, "search"))
+        tuning = reopen(options.resume, workers=resumed_workers(given, "search"))
+        check_sound(options.resume)
+        return tuning
     path, arguments = _config_of(options.arguments)
     overrides, space = split_arguments(arguments)
     space = {key: [located(key, choice) for choice in choices] for key, choices in space.items()}
@@ -248,15 +252,34 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
 def report(options: argparse.Namespace) -> int:
     """Write the report of a finished run or comparison, or one of several."""
     from partita.report.write import read_choices, write_side_by_side
+    from partita.studies.checking import check_to_show
 
     folders, settings = _folders_of(options.arguments)
     chosen = read_choices(settings, several=len(folders) > 1)
+    for folder in folders:
+        check_to_show(folder)
     page = write_side_by_side(folders, **chosen) if len(folders) > 1 else _write_report(folders[0], **chosen)
     if options.json:
         _print_json({"folder": str(page.parent), "page": str(page)})
     else:
         print(shown_lines(f"The report is {page}"))
     return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """Print which files of a run, a comparison or a search are damaged."""
+    from partita.studies.checking import check
+
+    checked = check(options.folder)
+    if options.json:
+        _print_json({"kind": checked.kind, "runs": checked.runs, "problems": checked.problems})
+        return 1 if checked.problems else 0
+    print("".join(f"{problem}\n" for problem in checked.problems), end="")
+    of = f" with {checked.runs} runs" if checked.kind != "run" else ""
+    count = len(checked.problems)
+    state = f"damaged: {count} {'problem' if count == 1 else 'problems'}" if count else "sound"
+    print(f"The {checked.kind}{of} in {options.folder} is {state}.")
+    return 1 if checked.problems else 0
 
 
 def _folders_of(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:

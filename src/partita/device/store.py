@@ -8,7 +8,9 @@ Where training may stop early, a device also preserves a copy of what it had aft
 """
 
 import contextlib
+import glob
 import os
+import shlex
 import shutil
 import tempfile
 import weakref
@@ -18,9 +20,11 @@ from typing import Protocol
 
 from torch import Size, Tensor
 
-from partita.durable import make_folder, replace_file, sync_file, sync_folder
-from partita.errors import ConfigError
-from partita.params import Params, cloned, from_bytes, to_bytes
+from partita.device.copies import Copies
+from partita.device.part_files import COPY, DEVICE, ROUND, SUFFIX, about_file
+from partita.durable import make_private_folder, sync_file, sync_folder, write_private
+from partita.errors import ConfigError, Damaged
+from partita.params import Params, about, cloned, part_pieces, unsealed_tensors
 from partita.protocol import DeviceId, key_of
 
 
@@ -97,13 +101,16 @@ class MemoryStore:
 
 
 class DiskStore:
-    """Personal parts in a folder, one safetensors file per device, with the device's id inside.
+    """Personal parts in a folder, one sealed safetensors file per device, with the device's id inside.
+
+    Only the owner of the folder can read them.
 
     Args:
         folder: the folder.
         is_temporary: whether the folder is removed with this object, and all beside it with the folder above:
             nothing waits for the disk then.
         before: returns what a device has kept elsewhere, where it has saved nothing here yet.
+        can_reset: whether a device of the run can start again, which the error about a damaged file says.
     """
 
     def __init__(
@@ -112,12 +119,15 @@ class DiskStore:
         *,
         is_temporary: bool = False,
         before: Callable[[DeviceId], dict[str, Tensor] | None] = lambda _: None,
+        can_reset: bool = True,
     ) -> None:
         self.folder = folder
         self._before = before
         self.rows_folder = folder.parent / "reuse"
         """The folder for rows that devices compute only once in a run, see `reuse.kept_rows`."""
+        self.copies = Copies(folder)
         self._is_temporary = is_temporary
+        self._can_reset = can_reset and not is_temporary
         if is_temporary:
             weakref.finalize(self, _remove, folder.parent, owner=os.getpid())
 
@@ -132,16 +142,53 @@ class DiskStore:
             _remove(self.folder.parent, owner=os.getpid())
 
     def load(self, device: DeviceId) -> dict[str, Tensor] | None:
-        """Read what the device keeps."""
+        """Read what the device keeps.
+
+        Raises:
+            Damaged: the file is not as it was written, or it is another device's.
+        """
         try:
-            return from_bytes(self.path_of(device).read_bytes())
+            content = self.path_of(device).read_bytes()
         except FileNotFoundError:
             return self._before(device)
+        try:
+            tensors = unsealed_tensors(content)
+            self._check_owner(device, about(content))
+        except ValueError as error:
+            raise self.damaged(device, str(error)) from None
+        return tensors
+
+    def round_of(self, device: DeviceId) -> str | None:
+        """Return the label of the round that a device's personal part is of; None where it keeps nothing.
+
+        Only the header of the file is read.
+
+        Raises:
+            Damaged: the header is not as it was written, or it is another device's.
+        """
+        try:
+            found = about_file(self.path_of(device))
+            return self._check_owner(device, found)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise self.damaged(device, str(error)) from None
+
+    def damaged(self, device: DeviceId, reason: str | None) -> Damaged:
+        """Return the error about the personal part of a device, which is missing if there is no reason."""
+        state = f"is damaged: {reason}" if reason else "is missing"
+        what = f"`{self.path_of(device)}`, the personal part of device {device!r}, {state}."
+        if not self._can_reset:
+            return Damaged(f"{what} Restore it from a copy.")
+        command = shlex.join(
+            ["partita", "run", "--resume", str(self.folder.parent), "--reset-device", device]
+        )
+        return Damaged(f"{what} Restore it from a copy, or let the device start again: `{command}`.")
 
     def save(self, device: DeviceId, label: str, personal: Params) -> None:
         """Write a `.next` file beside the device's own."""
-        make_folder(self.folder, exist_ok=True)
-        self._next(device, label).write_bytes(to_bytes(personal, device=device))
+        make_private_folder(self.folder)
+        write_private(self.next_of(device, label), *part_pieces(personal, device=device, label=label))
 
     def sync(self, label: str, asked: Sequence[DeviceId]) -> None:
         """Wait for the `.next` files of a round together, which is faster than for one at a time."""
@@ -149,7 +196,7 @@ class DiskStore:
             return
         for device in asked:
             with contextlib.suppress(FileNotFoundError):
-                sync_file(self._next(device, label))
+                sync_file(self.next_of(device, label))
         if self.folder.is_dir():
             sync_folder(self.folder)
 
@@ -159,7 +206,7 @@ class DiskStore:
             return
         keeps = set(counted)
         for device in asked:
-            saved = self._next(device, label)
+            saved = self.next_of(device, label)
             with contextlib.suppress(FileNotFoundError):
                 if device in keeps:
                     saved.replace(self.path_of(device))
@@ -168,38 +215,45 @@ class DiskStore:
         if not self._is_temporary:
             sync_folder(self.folder)
 
+    def has_saved(self, device: DeviceId, label: str) -> bool:
+        """Return whether a device has saved something under a label that is not committed yet."""
+        return self.next_of(device, label).exists()
+
     def preserve(self, device: DeviceId, label: str) -> None:
         """Write a `.best` file beside the device's own: the label, and a copy of its own if there is one."""
-        own, copy = self.path_of(device), self.folder / f"{key_of(device)}.best"
-        if _label_of(copy) == label:
-            return
-        content = own.read_bytes() if own.exists() else b""
-        make_folder(self.folder, exist_ok=True)
-        replace_file(copy, label.encode() + b"\n" + content)
+        make_private_folder(self.folder)
+        self.copies.preserve(self.path_of(device), label)
 
     def restore(self, label: str) -> None:
         """Replace the files of devices by their copies, and only when all are on disk delete the copies."""
-        if not self.folder.is_dir():
-            return
-        copies = sorted(self.folder.glob("*.best"))
-        for copy in copies:
-            if _label_of(copy) != label:
-                continue
-            own, content = copy.with_suffix(".safetensors"), copy.read_bytes().partition(b"\n")[2]
-            if content:
-                replace_file(own, content)
-            else:
-                own.unlink(missing_ok=True)
-        sync_folder(self.folder)
-        for copy in copies:
-            copy.unlink()
-        sync_folder(self.folder)
+        if self.folder.is_dir():
+            self.copies.restore(label)
+
+    def forget(self, device: DeviceId) -> None:
+        """Delete everything that a device keeps."""
+        own = self.path_of(device)
+        for path in (own, own.with_suffix(COPY), *self._all_next(device)):
+            path.unlink(missing_ok=True)
+        if self.folder.is_dir():
+            sync_folder(self.folder)
 
     def path_of(self, device: DeviceId) -> Path:
         """Return the file of a device's personal part."""
-        return self.folder / f"{key_of(device)}.safetensors"
+        return self.folder / f"{key_of(device)}{SUFFIX}"
 
-    def _next(self, device: DeviceId, label: str) -> Path:
+    def _check_owner(self, device: DeviceId, found: Mapping[str, str] | None) -> str:
+        """Return the round in the seal of a file, which must have one, and must be the device's."""
+        if found is None:
+            raise ValueError("it has no sha256")
+        if found.get(DEVICE) != device:
+            raise ValueError(f"it is that of device {found.get(DEVICE)!r}")
+        return found.get(ROUND, "").rstrip()
+
+    def _all_next(self, device: DeviceId) -> list[Path]:
+        return list(self.folder.glob(f"{glob.escape(key_of(device))}.*.next"))
+
+    def next_of(self, device: DeviceId, label: str) -> Path:
+        """Return the file of what a device has saved under a label until that round is committed."""
         return self.folder / f"{key_of(device)}.{label}.next"
 
 
@@ -207,15 +261,6 @@ def _remove(folder: Path, *, owner: int) -> None:
     """Remove a folder, unless this process is a copy of its owner."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _label_of(copy: Path) -> str | None:
-    """Return the label of a preserved copy, its first line; None where there is no copy."""
-    try:
-        with copy.open("rb") as file:
-            return file.readline().rstrip(b"\n").decode()
-    except FileNotFoundError:
-        return None
 
 
 def check_shapes(device: DeviceId, personal: Params, expected: Mapping[str, Size]) -> None:

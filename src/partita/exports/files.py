@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from partita.errors import ConfigError, described
 from partita.exports.recipes import Recipe, recipe_from, shapes_without_memory
-from partita.params import about, copy_into, digest_of, from_bytes, to_bytes
+from partita.params import copy_into, digest_of, from_bytes, metadata_of, to_bytes
 from partita.partition import Partition
 
 _ENTRY = "partita"
@@ -111,7 +111,7 @@ def _opened(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Tensor
     """Return the metadata and the tensors in the content of a file."""
     try:
         tensors = from_bytes(content)
-        entries = about(content)
+        entries = metadata_of(content)
         values = json.loads(entries[_ENTRY]) if _ENTRY in entries else None
     except (SafetensorError, ValueError) as error:
         raise ConfigError(f"{name} is damaged, or not a safetensors file: {error}.") from None

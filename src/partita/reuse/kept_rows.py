@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from partita.data.cache import ExampleCache
 from partita.data.moving import CPU
-from partita.durable import make_folder, replace_file
+from partita.durable import PRIVATE, make_private_folder, replace_file
 from partita.params import from_bytes, to_bytes
 from partita.protocol import DeviceId, key_of
 from partita.reuse.kept import Kept
@@ -58,9 +58,10 @@ class KeptRows:
         if not kept.nbytes:
             return
         if self.folder is not None and kept.is_new:
-            make_folder(self.folder, exist_ok=True)
+            make_private_folder(self.folder)
             content = to_bytes(kept.tensors())
-            replace_file(self._file(self.folder, frozen, device), _digest(content) + content)
+            file = self._file(self.folder, frozen, device)
+            replace_file(file, _digest(content) + content, mode=PRIVATE)
         kept.is_new = False
         self._kept[frozen, device] = kept
         self._bytes += kept.nbytes

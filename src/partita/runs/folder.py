@@ -3,7 +3,6 @@
 Reading takes no lock and changes nothing; `runs.journal` writes the folder through the paths given here.
 """
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -15,10 +14,22 @@ from torch import Tensor
 from partita.data.arrow import Table, read_table, rows_where, with_column
 from partita.data.rows import SkippedRow, read_skipped
 from partita.device.store import DiskStore
-from partita.errors import ConfigError
-from partita.params import from_bytes
+from partita.errors import ConfigError, Damaged
+from partita.params import unsealed_tensors
 from partita.protocol import DeviceId
 from partita.runs.frozen import frozen_in, start_file
+from partita.runs.parts import KEEPING, expected_parts, part_problems, resets_in
+from partita.runs.recorded import Recorded
+from partita.seals import (
+    SCHEMA,
+    damaged,
+    is_sealed,
+    missing,
+    parsed_json,
+    sha256,
+    unsealed,
+    unsealed_text,
+)
 from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import RoundRow
 
@@ -74,6 +85,12 @@ class RunFolder:
         """Return the file of tensors that belong to no device."""
         return self.shared_folder / f"{name}.safetensors"
 
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The files of the server's state that the last commit names."""
+        entries = [entry for entry in (self.commit or {}).values() if isinstance(entry, dict)]
+        return sorted({self.path / entry["file"] for entry in entries if "file" in entry})
+
     def checkpoint_file(self, number: int, kind: str) -> Path:
         """Return the file of the server's state after a round; see `is_checkpoint`."""
         return self.path / f"checkpoint-{number}-{kind}.safetensors"
@@ -96,37 +113,80 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the folder holds a finished run."""
-        try:
-            return bool((self.commit or {}).get("finished"))
-        except ConfigError:
+        """Whether the folder holds a finished run.
+
+        Raises:
+            Damaged: `commit.json` is damaged, or is missing beside the files of a finished run.
+        """
+        commit = self.commit
+        if commit is None and self.has_results:
+            raise missing(self.commit_file)
+        return bool((commit or {}).get("finished"))
+
+    @property
+    def has_results(self) -> bool:
+        """Whether there are files that a run writes at its end."""
+        return self.summary_file.exists() or self.devices_file.exists()
+
+    @property
+    def has_lost_commit(self) -> bool:
+        """Whether there is no `commit.json`, and yet there is what can only come after a commit."""
+        if self.commit is not None:
             return False
+        if self.has_results or any(self.personal_folder.glob("*.safetensors")):
+            return True
+        return self.rounds_file.exists() and self.rounds_file.read_bytes().count(b"\n") > 1
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether an earlier version of Partita has written the run, which recorded no digests."""
+        return self.commit is not None and not is_sealed(self.commit)
 
     @property
     def config_text(self) -> str:
-        """The text of `config.toml`."""
-        return self.config_file.read_text(encoding="utf-8")
+        """The text of `config.toml`, which is checked unless an earlier version of Partita wrote it."""
+        try:
+            content = self.config_file.read_bytes()
+        except FileNotFoundError:
+            if self.commit_file.exists():
+                raise missing(self.config_file) from None
+            raise
+        if (text := unsealed_text(self.config_file, content)) is not None:
+            return text
+        if self.commit is not None and not self.is_earlier:
+            raise damaged(self.config_file, "its sha256 is gone")
+        return content.decode()
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
         """The values in `config.toml`."""
+        text = self.config_text
         try:
-            return tomllib.loads(self.config_text)
+            return tomllib.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"`{self.config_file}` is damaged: it is not TOML: {error}.") from None
+            raise damaged(self.config_file, f"it is not TOML: {error}") from None
 
     @property
     def commit(self) -> dict[str, Any] | None:
         """The content of `commit.json`, None before the first commit."""
         try:
-            return _read_json(self.commit_file)
+            values = parsed_json(self.commit_file, self.commit_file.read_bytes())
         except FileNotFoundError:
             return None
+        return {"schema": SCHEMA, **unsealed(self.commit_file, values)} if is_sealed(values) else values
+
+    @property
+    def recorded(self) -> Recorded:
+        """The digests of the files at the last commit."""
+        return Recorded(self.path, self.commit)
 
     @property
     def summary(self) -> Summary:
         """The content of `summary.json`."""
-        return _read_json(self.summary_file)
+        return self._json(self.summary_file)
+
+    def _json(self, path: Path) -> dict[str, Any]:
+        return parsed_json(path, self.recorded.content(path))
 
     @property
     def has_failed_stage(self) -> bool:
@@ -148,7 +208,7 @@ class RunFolder:
     def costs(self) -> Mapping[str, Any] | None:
         """The content of `costs.json`, None where the run has not written it."""
         try:
-            return _read_json(self.costs_file)
+            return self._json(self.costs_file)
         except FileNotFoundError:
             return None
 
@@ -156,7 +216,7 @@ class RunFolder:
     def derived(self) -> Mapping[str, Any]:
         """The content of `derived.json`, nothing where the task derives no values."""
         try:
-            return _read_json(self.derived_file)
+            return self._json(self.derived_file)
         except FileNotFoundError:
             return {}
 
@@ -182,25 +242,25 @@ class RunFolder:
 
     def rounds(self) -> Iterator[RoundRow]:
         """Yield the lines of `rounds.jsonl`, without those of unseen devices."""
-        return (line for line in _read_lines(self.rounds_file) if line.get("seen", True))
+        return (line for line in self.lines() if line.get("seen", True))
 
     def onboarding(self) -> Iterator[RoundRow]:
         """Yield the lines of `rounds.jsonl` of unseen devices."""
-        return (line for line in _read_lines(self.rounds_file) if not line.get("seen", True))
+        return (line for line in self.lines() if not line.get("seen", True))
 
     def committed_rounds(self) -> Iterator[RoundRow]:
         """Yield the lines of `rounds.jsonl` up to the last commit, none before the first."""
         if (commit := self.commit) is not None:
-            content = self.rounds_file.read_bytes()[: commit["rounds_bytes"]]
-            yield from map(json.loads, content.splitlines())
+            yield from Recorded(self.path, commit).lines(self.rounds_file)
 
     def rows(self) -> Iterator[DeviceRow]:
         """Yield the measurements that an unfinished run has committed so far."""
-        return _read_lines(self.rows_file)
+        return self.recorded.lines(self.rows_file)
 
     @cached_property
     def measurements(self) -> Table:
         """The table `devices.parquet`, read once; before there were unseen devices, all were seen."""
+        self.recorded.check(self.devices_file)
         return with_column(read_table(self.devices_file), "seen", value=True)
 
     @cached_property
@@ -224,11 +284,15 @@ class RunFolder:
         Raises:
             ConfigError: the file that has these is gone or has changed, or is not known.
         """
-        content = file.read_bytes()
-        tensors, frozen = from_bytes(content), frozen_in(content)
+        run = RunFolder.of_file(file)
+        content = file.read_bytes() if run is None else run.content_of(file)
+        try:
+            tensors, frozen = unsealed_tensors(content), frozen_in(content)
+        except ValueError as error:
+            raise damaged(file, str(error)) from None
         if not frozen:
             return tensors
-        if (run := RunFolder.of_file(file)) is None:
+        if run is None:
             raise ConfigError(
                 f"`{file}` is a copy of a file of a run, and the frozen part of its model is not in it: give "
                 "the file in the run's folder."
@@ -236,19 +300,70 @@ class RunFolder:
         started = RunFolder.tensors_in(start_file(run.path, run.values))
         return {**tensors, **{name: started[given] for name, given in frozen.items()}}
 
+    def content_of(self, file: Path) -> bytes:
+        """Return the content of a file of shared tensors, which is checked where its digest is recorded."""
+        if not self.is_checkpoint(file.name):
+            return Recorded(file.parent.parent, self.commit).content(file)
+        entries = [entry for entry in (self.commit or {}).values() if isinstance(entry, dict)]
+        digests = [entry["digest"] for entry in entries if entry.get("file") == file.name]
+        if digests and not file.exists():
+            raise missing(file)
+        content = file.read_bytes()
+        if any(digest != sha256(content) for digest in digests):
+            raise damaged(file, "its digest is not the one that was committed")
+        return content
+
     def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
-        """Return all tensors that a device keeps, v_i and what its method declares, None where none."""
-        return DiskStore(self.personal_folder).load(device)
+        """Return all tensors that a device keeps, v_i and what its method declares, None where none.
+
+        Raises:
+            Damaged: the file is not as it was written, is missing, or is of another round.
+        """
+        store = self.store
+        if self.is_earlier:
+            path = store.path_of(device)
+            return unsealed_tensors(path.read_bytes()) if path.exists() else None
+        label, found = self.parts.get(device), store.round_of(device)
+        if label not in (None, found):
+            raise store.damaged(device, found and f"it is of the round `{found}`, and not of `{label}`")
+        return store.load(device)
+
+    @property
+    def store(self) -> DiskStore:
+        """The personal parts of the devices."""
+        return DiskStore(self.personal_folder, can_reset=not self.is_finished)
+
+    @cached_property
+    def parts(self) -> dict[DeviceId, str]:
+        """The round that each device's personal part is of."""
+        commit = self.commit
+        return expected_parts(commit, self.lines) if commit and KEEPING in commit else {}
+
+    @property
+    def resets(self) -> list[tuple[DeviceId, int]]:
+        """The devices that had lost their personal parts and started again, and the rounds before."""
+        return [(reset.device, reset.rounds) for reset in resets_in(self.commit or {})]
+
+    def part_problems(self) -> Iterator[Damaged]:
+        """Yield an error for each personal part that is missing or not of its device's last round."""
+        if (commit := self.commit) is not None and not self.is_earlier:
+            yield from part_problems(commit, self.lines, self.store)
+
+    def lines(self) -> Iterator[RoundRow]:
+        """Yield the committed lines of `rounds.jsonl`, those of unseen devices too."""
+        return self.recorded.lines(self.rounds_file)
 
     @property
     def kept_parameters(self) -> int:
         """The largest number of values that a device keeps."""
         files = self.personal_folder.glob("*.safetensors")
         largest = max(files, key=lambda file: file.stat().st_size, default=None)
-        return sum(t.numel() for t in from_bytes(largest.read_bytes()).values()) if largest else 0
+        return sum(t.numel() for t in unsealed_tensors(largest.read_bytes()).values()) if largest else 0
 
     def skipped(self) -> list[SkippedRow]:
         """Return the bad rows that the run left out."""
+        if self.recorded.journals:
+            self.recorded.digest(self.skipped_file)
         return read_skipped(self.skipped_file)
 
     @property
@@ -259,15 +374,3 @@ class RunFolder:
     @cached_property
     def _inner(self) -> "RunFolder":
         return RunFolder(self.baseline_folder)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError:
-        raise ConfigError(f"`{path}` is damaged: it is not JSON.") from None
-
-
-def _read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)

@@ -12,29 +12,27 @@ from typing import Any
 
 from partita.data.digests import describe_file, places_of
 from partita.errors import ConfigError
-from partita.params import Params, about, to_bytes
+from partita.params import Params, about, sealed_bytes
 
 _FROZEN = "frozen"
 _START = "model.start"
 
 
 def bytes_without(params: Params, frozen: Mapping[str, str]) -> bytes:
-    """Return tensors in the safetensors format, with those in `frozen` by name alone.
+    """Return tensors in the safetensors format, sealed, with those in `frozen` by name alone.
 
     Args:
         params: the tensors.
         frozen: the name in the file of each tensor that came unchanged from it.
     """
     named = {name: given for name, given in sorted(frozen.items()) if name in params}
-    if not named:
-        return to_bytes(params)
     written = {name: tensor for name, tensor in params.items() if name not in named}
-    return to_bytes(written, **{_FROZEN: json.dumps(named)})
+    return sealed_bytes(written, **({_FROZEN: json.dumps(named)} if named else {}))
 
 
 def frozen_in(content: bytes) -> dict[str, str]:
     """Return the tensors that the content of a file has by name alone, with their names in `model.start`."""
-    return json.loads(about(content).get(_FROZEN, "{}"))
+    return json.loads((about(content) or {}).get(_FROZEN, "{}"))
 
 
 def start_file(folder: Path, values: Mapping[str, Any]) -> Path:

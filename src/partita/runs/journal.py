@@ -6,9 +6,7 @@ harm. So a run that is killed at any moment resumes from its last committed roun
 """
 
 import fcntl
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -19,22 +17,26 @@ from typing import Any, Self
 from torch import Tensor
 
 from partita.data.arrow import write_table
+from partita.device.store import DiskStore
 from partita.durable import (
-    append_file,
     close_lock,
     make_folder,
+    make_private_folder,
     move_file,
     open_lock,
     replace_file,
-    sync_file,
     sync_folder,
     write_file,
 )
 from partita.errors import ConfigError, InUse
 from partita.params import Params, from_bytes, to_bytes
-from partita.protocol import Stage
+from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.frozen import bytes_without
+from partita.runs.logs import Log
+from partita.runs.parts import KEEPING, RESETS, Reset, check_parts, resets_in
+from partita.runs.recorded import FILES, JOURNALS, Recorded
+from partita.seals import missing, sealed_json, sha256, sha256_of
 from partita.server.round import State
 from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import Commit, RoundRow
@@ -78,10 +80,13 @@ class FolderJournal:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._committed = self._check_folder()
             self._check_fingerprint()
-            self._truncate()
+            recorded = Recorded(folder.path, self._committed)
+            self._files = dict(recorded.files)
+            self._check_files(recorded)
+            self._logs = {path: Log(path, recorded) for path in self._growing}
             self._tidy()
             folder.shared_folder.mkdir(exist_ok=True)
-            folder.personal_folder.mkdir(exist_ok=True)
+            make_private_folder(folder.personal_folder)
         except BlockingIOError:
             close_lock(self._lock)
             raise InUse(f"Another process is writing the run in `{folder.path}`.") from None
@@ -120,27 +125,47 @@ class FolderJournal:
 
     def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
         """Write everything, then rename `commit.json`: that is the commit."""
-        sizes = {
-            "rounds_bytes": _append(self.folder.rounds_file, [line]),
-            "devices_bytes": _append(self.folder.rows_file, rows),
-        }
+        self._logs[self.folder.rounds_file].append([line])
+        self._logs[self.folder.rows_file].append(rows)
         checkpoints = self._write_checkpoints(commit, state)
         if commit.best is not None:
             is_new = (commit.stage, commit.best) != (self._committed["stage"], self._committed["best"])
             checkpoints[_BEST] = checkpoints["shared"] if is_new else self._committed[_BEST]
-        if self.folder.skipped_file.exists():
-            sync_file(self.folder.skipped_file)
+        self._logs[self.folder.skipped_file].catch_up()
         sync_folder(self.folder.path)
-        self._write_commit({**asdict(commit), "fingerprint": self._fingerprint, **sizes, **checkpoints})
+        self._record(self.folder.costs_file, self.folder.derived_file)
+        further = {"fingerprint": self._fingerprint, KEEPING: self._keeping(commit), **checkpoints}
+        resets = {RESETS: self._committed[RESETS]} if RESETS in self._committed else {}
+        self._write_commit({**asdict(commit), **further, **resets})
+
+    def _keeping(self, commit: Commit) -> dict[str, bool]:
+        """Return the stages so far, and whether all counted devices have kept something in each."""
+        known, store = dict(self._committed.get(KEEPING, {})), DiskStore(self.folder.personal_folder)
+        if commit.counted:
+            has_saved = all(store.has_saved(device, commit.label) for device in commit.counted)
+            known[commit.stage] = known.get(commit.stage, True) and has_saved
+        return known
+
+    def _record(self, *paths: Path) -> None:
+        """Record the digests of files, in place; of those that are recorded already they stay."""
+        for path in paths:
+            name = path.relative_to(self.folder.path).as_posix()
+            if name not in self._files and path.exists():
+                self._files[name] = sha256_of(path)
 
     def save_shared(self, name: str, params: Params) -> None:
         """Write `shared/NAME.safetensors`."""
         frozen = self._frozen if name == Stage.PRETRAINED else {}
-        replace_file(self.folder.shared_file(name), bytes_without(params, frozen))
+        path, content = self.folder.shared_file(name), bytes_without(params, frozen)
+        replace_file(path, content)
+        self._files[path.relative_to(self.folder.path).as_posix()] = sha256(content)
 
     def shared(self, name: str) -> dict[str, Tensor]:
         """Read `shared/NAME.safetensors`, without the frozen tensors of a file: the task's model has them."""
-        return from_bytes(self._trained.shared_file(name).read_bytes())
+        if self._trained is not self.folder:
+            return from_bytes(self._trained.content_of(self._trained.shared_file(name)))
+        recorded = Recorded(self.folder.path, {FILES: self._files})
+        return from_bytes(recorded.content(self.folder.shared_file(name)))
 
     def rounds(self) -> Iterator[RoundRow]:
         """Yield the lines of all committed rounds but those of unseen devices, none in a new run."""
@@ -160,10 +185,48 @@ class FolderJournal:
         write_table(scratch, rows, columns)
         move_file(scratch, self.folder.devices_file)
         replace_file(self.folder.summary_file, json.dumps(summary, indent=1).encode())
+        self._files |= {
+            path.name: sha256_of(path) for path in (self.folder.devices_file, self.folder.summary_file)
+        }
+        self._logs[self.folder.skipped_file].catch_up()
+        del self._logs[self.folder.rows_file]
         digests = {kind: {"digest": self._committed[kind]["digest"]} for kind in _CHECKPOINTS}
         kept = {key: value for key, value in self._committed.items() if key != _BEST}
         self._write_commit({**kept, **digests, "finished": True})
         self._tidy()
+
+    def reset(self, devices: Sequence[DeviceId]) -> None:
+        """Let devices start again that have lost what they kept: it is deleted, and recorded.
+
+        Raises:
+            ConfigError: the run is finished or has no committed round, or no such device was in it.
+        """
+        folder, count = self.folder, self._count_rounds()
+        if self._committed.get("finished") or not count:
+            why = "is finished" if count else "has no committed round"
+            raise ConfigError(f"The run in `{folder.path}` {why}: no device of it can start again.")
+        asked = {device for line in folder.lines() for device in line["asked"]}
+        for device in devices:
+            if device not in asked:
+                raise ConfigError(f"No round of the run in `{folder.path}` asked a device {device!r}.")
+        new = [asdict(Reset(device=device, rounds=count)) for device in devices]
+        self._write_commit({**self._committed, RESETS: [*self._committed.get(RESETS, ()), *new]})
+        self._forget_reset()
+
+    def check_parts(self, store: DiskStore) -> None:
+        """Finish the last commit of an unfinished run, and raise if a personal part is not of its round."""
+        if self._committed and not self._committed.get("finished"):
+            check_parts(self._committed, self.folder.lines, store)
+
+    def _forget_reset(self) -> None:
+        """Delete what devices keep that have started again since the last round."""
+        resets, count = resets_in(self._committed), self._count_rounds() if RESETS in self._committed else 0
+        for reset in resets:
+            if reset.rounds == count:
+                DiskStore(self.folder.personal_folder).forget(reset.device)
+
+    def _count_rounds(self) -> int:
+        return sum(1 for _ in self.folder.lines()) if self._committed else 0
 
     def finished(self) -> Summary | None:
         """Return the summary of a finished run, None before the end."""
@@ -177,16 +240,19 @@ class FolderJournal:
         """
         folder = self.folder
         if (committed := folder.commit) is not None:
-            return committed
+            if folder.is_earlier:
+                raise ConfigError(
+                    f"The run in `{folder.path}` was written by an earlier version of Partita, whose files "
+                    "have no sha256: resume it with that version, or start a new run."
+                )
+            return {name: value for name, value in committed.items() if name != "schema"}
         known = {path.name for path in (*folder.files, *folder.folders)}
         known |= {_scratch(path).name for path in folder.files}
         names = sorted(path.name for path in folder.path.iterdir())
         if foreign := [name for name in names if name not in known and not folder.is_checkpoint(name)]:
             raise ConfigError(f"`{folder.path}` is not a run's folder: it contains `{foreign[0]}`.")
-        if any(folder.personal_folder.glob("*.safetensors")):
-            raise ConfigError(
-                f"`{folder.path}` has personal parts, but `{folder.commit_file.name}` is missing."
-            )
+        if folder.has_lost_commit:
+            raise missing(folder.commit_file)
         return {}
 
     def _check_fingerprint(self) -> None:
@@ -202,12 +268,16 @@ class FolderJournal:
                 "with the same values and version, or start a new run."
             )
 
-    def _truncate(self) -> None:
-        """Drop the lines past the last commit."""
-        journals = {"rounds_bytes": self.folder.rounds_file, "devices_bytes": self.folder.rows_file}
-        for key, path in journals.items():
-            if path.exists():
-                os.truncate(path, self._committed.get(key, 0))
+    @property
+    def _growing(self) -> list[Path]:
+        """The files that grow with every round; the measurements are in a table when a run is finished."""
+        rows = [] if self._committed.get("finished") else [self.folder.rows_file]
+        return [self.folder.rounds_file, *rows, self.folder.skipped_file]
+
+    def _check_files(self, recorded: Recorded) -> None:
+        """Raise if a file that the last commit has recorded is damaged or missing."""
+        for name in recorded.files:
+            recorded.check(self.folder.path / name)
 
     def _tidy(self) -> None:
         """Delete what a kill may have left: files that no commit names."""
@@ -218,13 +288,16 @@ class FolderJournal:
                 path.unlink()
         for path in self.folder.shared_folder.glob("*.safetensors.tmp"):
             path.unlink()
+        self._forget_reset()
         if self._committed.get("finished"):
             self.folder.rows_file.unlink(missing_ok=True)
             shutil.rmtree(self.folder.reuse_folder, ignore_errors=True)
 
     def _write_commit(self, content: dict[str, Any]) -> None:
+        journals = {path.name: log.entry for path, log in self._logs.items() if log.size}
+        content = {**content, FILES: dict(sorted(self._files.items())), JOURNALS: journals}
         before, self._committed = self._committed, content
-        replace_file(self.folder.commit_file, json.dumps(content, indent=1).encode())
+        replace_file(self.folder.commit_file, sealed_json(content))
         for name in _files(before) - _files(content):
             (self.folder.path / name).unlink(missing_ok=True)
 
@@ -237,16 +310,13 @@ class FolderJournal:
         for kind in _CHECKPOINTS:
             path, content = self.folder.checkpoint_file(commit.number, kind), to_bytes(getattr(state, kind))
             write_file(path, content)
-            written[kind] = {"file": path.name, "digest": hashlib.sha256(content).hexdigest()}
+            written[kind] = {"file": path.name, "digest": sha256(content)}
         return written
 
     def _read_checkpoint(self, kind: str) -> dict[str, Tensor]:
         entry = self._committed[kind]
         path = self.folder.path / entry["file"]
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != entry["digest"]:
-            raise ConfigError(f"`{path}` is damaged: its digest is not the one that was committed.")
-        return from_bytes(content)
+        return from_bytes(self.folder.content_of(path))
 
 
 def _files(content: Mapping[str, Any]) -> set[str]:
@@ -257,9 +327,3 @@ def _files(content: Mapping[str, Any]) -> set[str]:
 
 def _scratch(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp")
-
-
-def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> int:
-    """Append lines to a file and return its size, which is on disk then."""
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    return append_file(path, text.encode())

@@ -5,7 +5,6 @@ committed like a run, with its own measurements and personal parts. The run's ow
 that was personalized again has its earlier personal part where it was, and can go back to it.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal
@@ -14,14 +13,11 @@ from torch import Tensor
 
 from partita.data.arrow import Table, distinct, stacked
 from partita.durable import replace_file
-from partita.errors import ConfigError
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
+from partita.seals import missing, read_json, sealed_json
 from partita.training.evaluation import Summary
 from partita.training.journal import RoundRow
-
-_FORMAT = 1
-"""The version of `onboarding.json`."""
 
 
 class Onboarding:
@@ -63,21 +59,14 @@ class Onboarding:
     @property
     def _values(self) -> Mapping[str, Any]:
         try:
-            values = json.loads(self.folder.onboarding_file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"`{self.folder.onboarding_file}` is damaged: {error}.") from None
-        if values.get("format") != _FORMAT:
-            raise ConfigError(
-                f"`{self.folder.onboarding_file}` has the format {values.get('format')!r}, and this version "
-                f"of Partita reads {_FORMAT}: use the version that wrote it."
-            )
-        return values
+            return read_json(self.folder.onboarding_file)
+        except FileNotFoundError:
+            raise missing(self.folder.onboarding_file) from None
 
 
 def write_onboarding(folder: RunFolder, *, again: bool, withdrawn: list[DeviceId] | None = None) -> None:
     """Write `onboarding.json`."""
-    values = {"format": _FORMAT, "again": again, "withdrawn": withdrawn or []}
-    replace_file(folder.onboarding_file, json.dumps(values, indent=1).encode())
+    replace_file(folder.onboarding_file, sealed_json({"again": again, "withdrawn": withdrawn or []}))
 
 
 class OnboardedRun:
@@ -106,12 +95,12 @@ class OnboardedRun:
     @cached_property
     def onboardings(self) -> list[Onboarding]:
         """The finished onboardings, in order."""
-        return [each for each in _every(self.run) if each.folder.is_finished]
+        return [each for each in onboardings_of(self.run) if each.folder.is_finished]
 
     @property
     def unfinished(self) -> RunFolder | None:
         """The onboarding that was interrupted, None where all are finished."""
-        left = [each.folder for each in _every(self.run) if not each.folder.is_finished]
+        left = [each.folder for each in onboardings_of(self.run) if not each.folder.is_finished]
         return left[0] if left else None
 
     @cached_property
@@ -172,7 +161,7 @@ def served_by(table: Table) -> dict[DeviceId, Literal["global", "personal"]]:
     return {**found, **chosen}
 
 
-def _every(run: RunFolder) -> list[Onboarding]:
+def onboardings_of(run: RunFolder) -> list[Onboarding]:
     """Return all onboardings, finished or not, in order."""
     if not run.onboarded_folder.is_dir():
         return []

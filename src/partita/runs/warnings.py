@@ -32,8 +32,14 @@ def warnings_of(run: RunFolder) -> list[str]:
 
 def _warnings_of_one(run: RunFolder) -> list[str]:
     found = [*failed_stages(run), *_failed_unseen(run), *divergence(run), *_without_result(run)]
-    found += [*_failed(run), *_unmeasured(run), *_unstopped(run), *_unchosen(run)]
+    found += [*_reset(run), *_failed(run), *_unmeasured(run), *_unstopped(run), *_unchosen(run)]
     return found + ([skipped_text(skipped)] if (skipped := run.skipped()) else [])
+
+
+def _reset(run: RunFolder) -> Iterator[str]:
+    """Yield a sentence for each device that was reset."""
+    for device, rounds in run.resets:
+        yield f"device {device!r} had lost its personal part and started again after {rounds} rounds"
 
 
 def failed_stages(run: RunFolder) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Beginning a comparison: its cells are resolved and checked, and written to a folder of its own."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from partita.durable import make_folder, replace_file
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.runs.folder import RunFolder
+from partita.seals import sealed_json, sealed_text
 from partita.server import registry as servers
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of, cells_of
@@ -59,8 +59,8 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
             "notes": notes,
             "fingerprint": fingerprint_in(base_of(settled), folder),
         }
-        replace_file(folder / COMPARISON_FILE, json.dumps(resolved, indent=1).encode())
-        replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
+        replace_file(folder / COMPARISON_FILE, sealed_json(resolved))
+        replace_file(folder / "config.toml", sealed_text(tomli_w.dumps(settled)))
     return reopen(folder)
 
 

@@ -16,11 +16,12 @@ from partita.config.files import check_unchanged
 from partita.config.provenance import find_own_code
 from partita.config.tasks import check_given
 from partita.durable import locked
-from partita.errors import InUse
+from partita.errors import Damaged, InUse
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
 from partita.studies import run as runner
 from partita.studies.cells import Cell, base_of
+from partita.studies.checking import check_sound
 from partita.studies.comparison import Comparison, reopen
 from partita.studies.cores import Cores, executor_with
 from partita.studies.job_pool import runner_of
@@ -159,8 +160,9 @@ class Cells:
 
         Raises:
             InUse: another process is writing its run.
+            Damaged: a file of its run is damaged, which somebody has to look at.
         """
-        if isinstance(error, InUse):
+        if isinstance(error, InUse | Damaged):
             raise error
         cell = next(cell for cell in self._comparison.cells if cell.name == job.name)
         self._comparison.record_failure(cell, error)
@@ -179,6 +181,7 @@ def resume(folder: Path, *, workers: int | None = None, given: bool = False) -> 
         ConfigError: there is none, or its files or its task have changed; the folder stays as it is then.
     """
     comparison = reopen(folder)
+    check_sound(folder)
     if given or not all(comparison.run_of(cell).is_finished for cell in comparison.cells):
         base = base_of(comparison.values)
         check_given(base)

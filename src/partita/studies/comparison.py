@@ -1,7 +1,6 @@
 """A comparison in its folder: its config, its cells with their runs, and the results of tuning."""
 
 import contextlib
-import json
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,10 +18,11 @@ from partita.methods.named import Citation
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.runs.frozen import bytes_without, frozen_in
+from partita.seals import damaged, read_json, sealed_text, unsealed_text
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.columns import chosen
-from partita.studies.folders import CELLS, COMPARISON_FILE, check_recorded, is_comparison
+from partita.studies.folders import CELLS, COMPARISON_FILE, check_recorded, check_sealed, is_comparison
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tuning import folder_of
 
@@ -133,14 +133,25 @@ class Comparison:
             text = str(error)
         else:
             text = "\n".join([explained(error), "", "".join(traceback.format_exception(error))])
-        replace_file(self.failure_file(cell), f"{during}{text}".encode())
+        replace_file(self.failure_file(cell), sealed_text(f"{during}{text}", last=True))
 
     def why_failed(self, cell: Cell) -> str:
         """Return the reason why a cell failed, empty if it did not."""
         with contextlib.suppress(FileNotFoundError):
-            return self.failure_file(cell).read_text(encoding="utf-8").partition("\n")[0]
+            return self.failure_of(cell).partition("\n")[0]
         start = self.start_of(cell)
         return "its start failed" if start is not None and self._has_failed(start) else ""
+
+    def failure_of(self, cell: Cell) -> str:
+        """Return what was recorded about a cell that failed.
+
+        Raises:
+            FileNotFoundError: it has not failed.
+        """
+        path = self.failure_file(cell)
+        if (text := unsealed_text(path, path.read_bytes(), last=True)) is None:
+            raise damaged(path, "its sha256 is gone")
+        return text
 
     def _has_failed(self, cell: Cell) -> bool:
         """Return whether a cell has failed, or has finished with a stage that failed."""
@@ -171,7 +182,7 @@ class Comparison:
     def tuned_to(self, cell: Cell) -> Mapping[str, Any]:
         """Return the values that a cell's method was tuned to, none if it was not tuned."""
         with contextlib.suppress(FileNotFoundError):
-            return json.loads(self.tuned_file(cell).read_bytes())
+            return read_json(self.tuned_file(cell))
         return {}
 
     def has_failed_search(self, cell: Cell) -> bool:
@@ -189,12 +200,12 @@ class Comparison:
     def trials_of(self, cell: Cell) -> Tuned | None:
         """Return all trials that a cell's method was tuned with, None if it was not tuned."""
         with contextlib.suppress(FileNotFoundError):
-            return trials_from(json.loads(self.trials_file(cell).read_bytes()))
+            return trials_from(read_json(self.trials_file(cell)))
         return None
 
     def best_trial(self, cell: Cell) -> RunFolder:
         """Return the run of the best trial of a cell's method, which has been tuned."""
-        tuned = trials_from(json.loads(self.trials_file(cell).read_bytes()))
+        tuned = trials_from(read_json(self.trials_file(cell)))
         return RunFolder(self.trials_folder(cell) / folder_of(tuned.best.number))
 
 
@@ -206,10 +217,11 @@ def reopen(folder: Path) -> Comparison:
     """
     if not is_comparison(folder):
         raise ConfigError(f"`{folder}` is not the folder of a comparison: it has no `{COMPARISON_FILE}`.")
+    check_sealed(folder / "config.toml")
     values = read_values(folder / "config.toml")
     check_recorded(values, folder, "comparison")
+    resolved = read_json(folder / COMPARISON_FILE)
     try:
-        resolved = json.loads((folder / COMPARISON_FILE).read_bytes())
         cells = [Cell(**cell) for cell in resolved["cells"]]
         methods = {method: _method_from(own) for method, own in resolved["methods"].items()}
     except (KeyError, TypeError, ValueError) as error:

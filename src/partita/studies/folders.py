@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.recording import has_task_from_python
-from partita.errors import ConfigError
+from partita.errors import ConfigError, Damaged
 from partita.runs.folder import RunFolder
+from partita.seals import missing, unsealed_text
 
 COMPARISON_FILE = "comparison.json"
 """The cells of a comparison and the methods that it compares, resolved when it begins."""
@@ -40,6 +41,18 @@ def check_is_run(folder: Path) -> None:
     for kind, is_held in (("comparison", is_comparison(folder)), ("search", is_search(folder))):
         if is_held:
             raise ConfigError(f"`{folder}` holds a {kind}, not a run: resume it {how_to_resume(folder)}.")
+
+
+def check_sealed(config: Path) -> None:
+    """Raise if the config in a folder is damaged, or was written by another version of Partita."""
+    try:
+        content = config.read_bytes()
+    except FileNotFoundError:
+        raise missing(config) from None
+    if unsealed_text(config, content) is None:
+        raise Damaged(
+            f"`{config}` has no sha256: it is damaged, or an earlier version of Partita has written it."
+        )
 
 
 def check_finished(run: RunFolder) -> None:

@@ -104,8 +104,8 @@ def write_costs(
     seed: int,
     execution: Execution = SERIAL,
 ) -> None:
-    """Write what the run's partition costs a device, for its report, unless that has been written."""
-    if folder.costs_file.exists():
+    """Write what the run's partition costs a device, for its report, unless a commit has recorded it."""
+    if folder.recorded.has(folder.costs_file):
         return
     training = plan.training(Stage.PERSONALIZED)
     local = training.method.local if training else registry.find(registry.REFERENCE).update

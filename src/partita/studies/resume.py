@@ -14,8 +14,10 @@ from partita.config.recording import is_from_python
 from partita.config.schema import Config
 from partita.data.digests import is_digest, rows_in
 from partita.errors import ConfigError
+from partita.runs.checking import refuse
 from partita.runs.folder import RunFolder
-from partita.studies.folders import check_is_run
+from partita.seals import damaged
+from partita.studies.folders import check_is_run, check_sealed
 
 RESUMABLE = "task.skip_bad=true"
 """The only task override allowed on resume besides paths of files: it changes no row already read."""
@@ -43,6 +45,8 @@ def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
     config = located_files(read_config(folder.config_file, overrides), folder.path)
     if not config.made_with:
         raise ConfigError(f"`{folder.path}` is not a run's folder: no run has written its `config.toml`.")
+    check_sealed(folder.config_file)
+    refuse(list(folder.recorded.problems(is_finished=False)), folder.path)
     for key in map(_key, overrides):
         if key in KEYS and key not in config.made_with:
             raise ConfigError(f"The run in `{folder.path}` reads no file `{key}`: leave it out.")
@@ -111,6 +115,8 @@ def _check_files(config: Config, folder: RunFolder) -> None:
                 "original table to resume, or start a new run from this one's model: "
                 f"`{_continuation(config, folder, {key: file})}`."
             )
+        if file.parent == folder.path.resolve():
+            raise damaged(file, "it has other content than when the run started")
         raise ConfigError(
             f"`{file}` has other content than when the run started: restore the original file, or say where "
             f"it is with `{key}=FILE`."

@@ -22,15 +22,18 @@ from partita.data.digests import describe_file
 from partita.data.rows import skipped_text
 from partita.device.store import DiskStore, Store
 from partita.durable import make_folder, replace_file
-from partita.errors import RunFailed
+from partita.errors import ConfigError, RunFailed
 from partita.methods import registry
 from partita.progress.tensorboard import TensorBoard
 from partita.progress.watchers import Watchers, labeled
-from partita.protocol import Executor, Stage
+from partita.protocol import DeviceId, Executor, Stage
+from partita.runs.checking import problems_of, refuse
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
+from partita.seals import sealed_text
 from partita.studies.claiming import claimed
+from partita.studies.folders import check_is_run
 from partita.studies.local import local_executor, write_costs, write_derived
 from partita.studies.resume import resumed_config
 from partita.tasks.build import initial_model
@@ -77,9 +80,17 @@ def prepare_or_resume(config: Config, beside: Path) -> Prepared:
     return prepare(config, beside)
 
 
-def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
-    """Build the run in a folder again, to resume it; `resumed_config` says what may change."""
+def reopen(path: Path, overrides: Sequence[str] = (), reset: Sequence[DeviceId] = ()) -> Prepared:
+    """Build the run in a folder again, to resume it; `resumed_config` says what may change.
+
+    Args:
+        path: the folder.
+        overrides: values of its config that have changed.
+        reset: devices that have lost their personal parts and start again.
+    """
     folder = RunFolder(path)
+    if reset:
+        reset_devices(folder, reset)
     config = resumed_config(folder, overrides)
     run = Prepared(config, build_run(config, path), folder)
     if overrides:
@@ -87,6 +98,19 @@ def reopen(path: Path, overrides: Sequence[str] = ()) -> Prepared:
             _save(replace(config, made_with=still_made_with(config, path)), folder)
         run = replace(run, folder=RunFolder(path))  # It reads the paths that are in its config now.
     return run
+
+
+def reset_devices(folder: RunFolder, devices: Sequence[DeviceId]) -> None:
+    """Let devices of an unfinished run, or of its unfinished baseline, start again."""
+    check_is_run(folder.path)
+    if not folder.exists:
+        raise ConfigError(f"`{folder.path}` holds no run: it has no `{folder.config_file.name}`.")
+    inner = RunFolder(folder.baseline_folder)
+    own = inner if folder.is_finished and inner.exists else folder
+    with FolderJournal(own) as journal:
+        journal.reset(devices)
+    for device in devices:
+        logger.warning("Device %r starts again from the initial personal part.", device)
 
 
 def build_run(config: Config, beside: Path) -> Built:
@@ -128,6 +152,8 @@ def finish(
         make_executor: makes the executor of the run, and that of its baseline.
     """
     folder, values = run.folder.path.resolve(), to_values(run.config)
+    if run.folder.is_finished:
+        refuse(problems_of(run.folder), run.folder.path)
     wanted = {} if _is_over(run) else run.built.watchers
     factories = {name: partial(make, folder, values) for name, make in wanted.items()}
     # The journal comes first: it refuses a folder that is not a run's, before watchers write there.
@@ -182,6 +208,7 @@ def _run(
         {"report.tensorboard": partial(TensorBoard, folder.path)} if run.config.report.tensorboard else {}
     )
     store = DiskStore(folder.personal_folder)
+    journal.check_parts(store)
     try:
         built.task.skipped.log_to(folder.skipped_file)
         write_costs(
@@ -245,4 +272,4 @@ def write_config(config: Config, beside: Path, folder: RunFolder, task: Task, co
 def _save(config: Config, folder: RunFolder) -> None:
     values = to_values(config)
     del values["out"], values["compare"]
-    replace_file(folder.config_file, tomli_w.dumps(values).encode())
+    replace_file(folder.config_file, sealed_text(tomli_w.dumps(values)))

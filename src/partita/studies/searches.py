@@ -1,6 +1,5 @@
 """Tuning the methods of a comparison on its first seed, each with the same number of trials."""
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.durable import locked, make_folder, replace_file
+from partita.seals import sealed_json
 from partita.studies.cells import START, Cell
 from partita.studies.comparison import Comparison, final_model, first_seed
 from partita.studies.cores import Cores
@@ -153,7 +153,7 @@ class Searches:
     def _best(self, cell: Cell, search: Search) -> Mapping[str, Any]:
         """Write all trials of a search that is over to its folder, and return the best values."""
         tuned = search.result()
-        replace_file(self._comparison.trials_file(cell), json.dumps(asdict(tuned), indent=1).encode())
+        replace_file(self._comparison.trials_file(cell), sealed_json(asdict(tuned)))
         return tuned.best.choice
 
     def _fail(self, cell: Cell, error: Exception) -> None:
@@ -165,6 +165,6 @@ class Searches:
 
     def _end(self, cell: Cell, best: Mapping[str, Any]) -> None:
         """Write the best values of a method, and release its search."""
-        replace_file(self._comparison.tuned_file(cell), json.dumps(dict(best), indent=1).encode())
+        replace_file(self._comparison.tuned_file(cell), sealed_json(best))
         if cell.kind in self._open:
             self._open.pop(cell.kind).lock.close()

@@ -10,7 +10,6 @@ An interrupted search is resumed trial by trial and round by round: the rounds a
 taken note of again, in their order.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
@@ -28,6 +27,7 @@ from partita.durable import locked, replace_file
 from partita.errors import ConfigError, InUse, RunFailed
 from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
+from partita.seals import read_json, sealed_json
 from partita.studies.job_pool import runner_of
 from partita.studies.jobs import CallbackFailed, Callbacks, InThisProcess, Job, Runner, Values
 from partita.studies.same_task import check_same_task
@@ -167,7 +167,7 @@ class Search:
         one = _Begun(number, choice, trial, Judge(trial))
         self._begun.append(one)
         with suppress(FileNotFoundError):
-            one.outcome = Trial(**json.loads(self._file_of(one).read_bytes()))
+            one.outcome = Trial(**read_json(self._file_of(one)))
             one.is_recorded = True
             if one.outcome.choice != choice:
                 raise ConfigError(
@@ -227,7 +227,7 @@ class Search:
                 return
             self._sampler.record(one.trial, outcome.value)
             if not one.is_recorded:
-                replace_file(self._file_of(one), json.dumps(asdict(outcome), indent=1).encode())
+                replace_file(self._file_of(one), sealed_json(asdict(outcome)))
             self._done.append(outcome)
             self._settle(one)
 

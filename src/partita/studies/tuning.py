@@ -1,6 +1,5 @@
 """A search in its folder: the values to try, the configs of its trials, and the tuned config."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,9 @@ from partita.durable import replace_file
 from partita.errors import ConfigError, needed
 from partita.executors.settings import Execution
 from partita.methods import registry
+from partita.seals import read_json, sealed_json, sealed_text
 from partita.studies.claiming import claimed
-from partita.studies.folders import SEARCH_FILE, check_recorded, is_search
+from partita.studies.folders import SEARCH_FILE, check_recorded, check_sealed, is_search
 from partita.studies.same_task import fingerprint_in
 from partita.studies.trials import SearchSpace, Tuned, check_space
 
@@ -78,8 +78,8 @@ def _write(values: Mapping[str, Any], beside: Path, folder: Path, space: SearchS
     versions |= contents_of(config, beside)
     settled = {**_from_folder(values, beside, folder), "made_with": versions}
     search = {"space": found, "trials": trials, "fingerprint": fingerprint_in(trial_config(settled), folder)}
-    replace_file(folder / SEARCH_FILE, json.dumps(search, indent=1).encode())
-    replace_file(folder / "config.toml", tomli_w.dumps(settled).encode())
+    replace_file(folder / SEARCH_FILE, sealed_json(search))
+    replace_file(folder / "config.toml", sealed_text(tomli_w.dumps(settled)))
 
 
 def reopen(folder: Path, *, workers: int | None = None) -> Tuning:
@@ -94,12 +94,13 @@ def reopen(folder: Path, *, workers: int | None = None) -> Tuning:
     """
     if not is_search(folder):
         raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{SEARCH_FILE}`.")
+    check_sealed(folder / "config.toml")
     values = read_values(folder / "config.toml")
     check_recorded(values, folder, "search")
     if workers is not None:
         values = with_values(values, {"workers": workers})
+    search = read_json(folder / SEARCH_FILE)
     try:
-        search = json.loads((folder / SEARCH_FILE).read_bytes())
         return Tuning(values=values, beside=folder, folder=folder, **search)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"`{folder / SEARCH_FILE}` is damaged: {error}") from error
@@ -139,7 +140,7 @@ def write_tuned(tuned: Tuned, tuning: Tuning) -> Path:
         changes["task.validation"] = None
     values = with_values(values, changes)
     path = tuning.folder / "tuned.toml"
-    replace_file(path, tomli_w.dumps(values).encode())
+    replace_file(path, sealed_text(tomli_w.dumps(values)))
     return path
 
 
@@ -180,6 +181,6 @@ def trial_values(
     return with_values(own, changes)
 
 
-def folder_of(number: int) -> str:
-    """Return the name of the folder of a trial."""
+def folder_of(number: int | str) -> str:
+    """Return the name of the folder of a trial, or with `*` a pattern for those of all."""
     return f"trial-{number}"

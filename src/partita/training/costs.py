@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from partita.data.examples import Batch, Examples, examples_of
 from partita.errors import CannotDo
 from partita.methods.carried import LocalFn, kept_by, sent_by
-from partita.params import change_in_bytes, size_in_bytes, to_bytes
+from partita.params import change_in_bytes, part_pieces, size_in_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import DeviceId, derive_seed
 from partita.reuse.plan import Moving, Plan
@@ -71,7 +71,7 @@ class CostModel:
             **({"untied": partition.untied} if partition.untied else {}),
             "up_bytes": change_in_bytes(sent),
             "down_bytes": size_in_bytes(sent),
-            "disk_bytes": devices * len(to_bytes(kept, device=device)) if kept else 0,
+            "disk_bytes": devices * sum(map(len, part_pieces(kept, device=device, label=""))) if kept else 0,
         }
         shared, personal, frozen = map(size_in_bytes, (parts.shared, parts.personal, parts.frozen))
         try:

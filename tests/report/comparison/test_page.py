@@ -17,6 +17,7 @@ from partita.report.comparison.page import comparison_page
 from partita.report.write import write_report
 from partita.studies.comparison import reopen
 from report.run.test_page import ParsedPage, data_sets
+from sealing import change_commit
 
 pytestmark = pytest.mark.usefixtures("reports")
 
@@ -162,7 +163,7 @@ def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: P
     folder = tmp_path / "grid"
     shutil.copytree(comparison, folder)
     for cell in ("start-3", "start-4", "fedavg-3", "fedavg-4"):
-        (folder / f"cells/{cell}/commit.json").unlink()
+        change_commit(folder / f"cells/{cell}", finished=False)
     write_report(folder)
 
     text = (folder / "report.html").read_text()
@@ -175,7 +176,7 @@ def test_seeds_that_are_not_finished_are_left_out(comparison: Path, tmp_path: Pa
     folder = tmp_path / "grid"
     shutil.copytree(comparison, folder)
     for cell in folder.glob("cells/*-4"):
-        (cell / "commit.json").unlink()
+        change_commit(cell, finished=False)
     write_report(folder)
 
     text = (folder / "report.html").read_text()

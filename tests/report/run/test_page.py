@@ -27,6 +27,7 @@ from partita.report.sections import distribution_section, examples_section, scat
 from partita.report.write import write_report
 from partita.runs.folder import RunFolder
 from partita.studies import run as runner
+from sealing import change_commit, change_config, change_file
 from small import affine_task
 
 ROUNDS = {"rounds": 2, "devices_per_round": 3, "batch_size": 3, "shared_lr": 0.05}
@@ -271,8 +272,7 @@ def test_numbers_that_are_not_finite_are_null_in_the_data() -> None:
 @pytest.mark.usefixtures("no_figures")
 def test_special_characters_in_a_run_do_not_break_the_page(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
-    config = folder / "config.toml"
-    config.write_text(config.read_text().replace('name = "small"', 'name = "<b>&</script>"'))
+    change_config(folder, 'name = "small"', 'name = "<b>&</script>"')
     write_report(folder)
 
     page = ParsedPage(folder / "report.html")
@@ -299,17 +299,19 @@ def test_the_command_writes_the_same_page_again_and_prints_its_path(
         ("none", "` is not the folder of a run or a comparison: it has no `config.toml`."),
         ("empty", "` is not the folder of a run or a comparison: it has no `config.toml`."),
         ("half", "` is not finished: resume it with `partita run --resume"),
-        ("damaged", "` is damaged, a file in it cannot be read: "),
-        ("lost", "` is damaged, a file in it cannot be read: "),
+        ("uncommitted", "/commit.json` is missing: restore it from a copy."),
+        ("damaged", "/devices.parquet` is damaged: its content is not what was committed. Restore it"),
+        ("lost", "/devices.parquet` is missing: restore it from a copy."),
     ],
 )
 def test_a_folder_without_a_finished_run_is_an_error_in_one_line(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
-    for name in ("half", "damaged", "lost"):
+    for name in ("half", "uncommitted", "damaged", "lost"):
         shutil.copytree(run, tmp_path / name)
-    (tmp_path / "half/commit.json").unlink()
+    change_commit(tmp_path / "half", finished=False)
+    (tmp_path / "uncommitted/commit.json").unlink()
     (tmp_path / "damaged/devices.parquet").write_bytes(b"PAR1")
     (tmp_path / "lost/devices.parquet").unlink()
 
@@ -465,9 +467,6 @@ def test_costs_of_a_device_are_those_that_the_run_has_recorded(
     run: Path, tmp_path: Path, costs: dict[str, Any] | None, sentence: str
 ) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
-    file = RunFolder(folder).costs_file
-    file.unlink(missing_ok=True)
-    if costs:
-        file.write_text(json.dumps(costs))
+    change_file(folder, "costs.json", json.dumps(costs).encode() if costs else None)
 
     assert sentence in write_report(folder).read_text()
