@@ -101,27 +101,28 @@ class DiskStore:
 
     Args:
         folder: the folder.
-        is_temporary: whether the folder is removed with this object, and all beside it with the folder above:
-            nothing waits for the disk then.
+        temporary: a temporary folder, which has the first in it and is removed with this object; nothing
+            waits for the disk then.
     """
 
-    def __init__(self, folder: Path, *, is_temporary: bool = False) -> None:
+    def __init__(self, folder: Path, *, temporary: Path | None = None) -> None:
         self.folder = folder
         self.rows_folder = folder.parent / "reuse"
         """The folder for rows that devices compute only once in a run, see `reuse.kept_rows`."""
-        self._is_temporary = is_temporary
-        if is_temporary:
-            weakref.finalize(self, _remove, folder.parent, owner=os.getpid())
+        self._temporary = temporary
+        if temporary is not None:
+            weakref.finalize(self, _remove, temporary, owner=os.getpid())
 
     @classmethod
     def temporary(cls) -> "DiskStore":
         """Return a store in a temporary folder, in a folder of its own that the first save makes."""
-        return cls(Path(tempfile.mkdtemp(prefix="partita-")) / "personal", is_temporary=True)
+        folder = Path(tempfile.mkdtemp(prefix="partita-"))
+        return cls(folder / "personal", temporary=folder)
 
     def remove_temporary(self) -> None:
         """Remove a temporary folder, for a process that has ended before it could."""
-        if self._is_temporary:
-            _remove(self.folder.parent, owner=os.getpid())
+        if self._temporary is not None:
+            _remove(self._temporary, owner=os.getpid())
 
     def load(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Read what the device keeps."""
@@ -137,7 +138,7 @@ class DiskStore:
 
     def sync(self, label: str, asked: Sequence[DeviceId]) -> None:
         """Wait for the `.next` files of a round together, which is faster than for one at a time."""
-        if self._is_temporary:
+        if self._temporary is not None:
             return
         for device in asked:
             with contextlib.suppress(FileNotFoundError):
@@ -157,7 +158,7 @@ class DiskStore:
                     saved.replace(self.path_of(device))
                 else:
                     saved.unlink()
-        if not self._is_temporary:
+        if self._temporary is None:
             sync_folder(self.folder)
 
     def preserve(self, device: DeviceId, label: str) -> None:
