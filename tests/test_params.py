@@ -98,6 +98,20 @@ def test_a_float64_change_of_a_float32_tensor_is_left_as_it_is() -> None:
     assert mean.value()["w"].tolist() == pytest.approx([0.1] * 3)
 
 
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_the_default_type_of_new_tensors_makes_no_difference(default: torch.dtype) -> None:
+    u = torch.tensor([1.0 + 2.0**-20], dtype=torch.float32)  # It has too many bits for bfloat16.
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        mean = WeightedMean({"u": torch.zeros(1, dtype=torch.float32)})
+        mean.add("a", {"u": u}, weight=1)
+    finally:
+        torch.set_default_dtype(before)
+
+    assert same_bits(mean.value(), {"u": u})
+
+
 def test_small_and_large_tensors_of_all_types_have_means_of_their_own() -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = {"a": (3, 2), "large": (20_000,), "none": (0,), "b": (), "c": (5,), "d": (4,)}

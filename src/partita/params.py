@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import safetensors.torch
 import torch
@@ -336,15 +337,14 @@ class WeightedMean:
             f"{tuple(self._shapes[name])}, got {tuple(change[name].shape)}."
         )
 
-    def _refuse(self, device: str, change: Params) -> None:
+    def _refuse(self, device: str, change: Params) -> NoReturn:
         """Raise for the first tensor that is not finite or too large."""
-        for name in self.like:
-            value = 0.0 if name in self._integers else largest_of(change[name])
-            if not value <= LARGEST:
-                raise ValueError(
-                    f"The change of `{name}` on device {device!r} must be finite and at most "
-                    f"{LARGEST:.3g}, the largest float32, got {value:.3g}."
-                )
+        largest = {name: largest_of(change[name]) for name in self.like if name not in self._integers}
+        name = next(name for name, value in largest.items() if not value <= LARGEST)
+        raise ValueError(
+            f"The change of `{name}` on device {device!r} must be finite and at most "
+            f"{LARGEST:.3g}, the largest float32, got {largest[name]:.3g}."
+        )
 
 
 def _mismatch(expected: Params, given: Params) -> str:

@@ -54,7 +54,7 @@ def room_for(groups: Sequence[Mapping[str, Tensor]]) -> Room:
     """Return room for one chunk of any group."""
     sizes = [sum(tensor.numel() for tensor in group.values()) for group in groups]
     size = min(max(sizes, default=0), _CHUNK)
-    return torch.empty(size), torch.empty(size, dtype=torch.float64)
+    return torch.empty(size, dtype=torch.float32), torch.empty(size, dtype=torch.float64)
 
 
 def largest_of(tensor: Tensor) -> float:

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from partita import FedAvg, Partition, Plan, Task, Training
 from partita.device.store import DiskStore
+from partita.errors import RunFailed
+from partita.executors.processes import Child, Nursery
 from partita.executors.settings import Execution
 from partita.params import digest_of
 from partita.partition import personalization_of
@@ -225,6 +227,24 @@ def test_more_orders_than_the_board_has_room_for_are_answered_once(
 
     assert trial.visits == ["d5", "d4", "d3", "d2", "d1", "d0"]
     assert heard(answers) == ALL
+
+
+def test_a_system_that_allows_no_further_process_is_named(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial.acts["d3"] = die
+    spawn, started = Nursery.spawn, list[Child]()
+
+    def once(nursery: Nursery, values: dict[str, Any]) -> Child:
+        if started:
+            raise RunFailed("No further worker process can be started: too many.")
+        started.append(spawn(nursery, values))
+        return started[0]
+
+    monkeypatch.setattr(Nursery, "spawn", once)
+
+    with pytest.raises(RunFailed, match="No further worker process can be started: too many."):
+        list(trial.answers(UPDATE))
 
 
 def test_long_visits_are_reported_at_once(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """A process that carries out visits: memory and kernels that libraries keep."""
 
+import ctypes
 import os
+import platform
 import subprocess
 import sys
 
@@ -25,7 +27,7 @@ for _ in range(10):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
-is_glibc = "CS_GNU_LIBC_VERSION" in os.confstr_names
+is_glibc = platform.libc_ver()[0] == "glibc"
 
 
 def faults(**variables: str) -> int:
@@ -60,3 +62,25 @@ def test_more_kernels_are_kept_unless_the_user_says_how_many(
     prepare_process()
 
     assert os.environ[name] == expected
+
+
+def test_the_older_variable_for_kernels_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    monkeypatch.setenv("DNNL_PRIMITIVE_CACHE_CAPACITY", "16")
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")  # So that this process is left as it is.
+
+    prepare_process()
+
+    assert "ONEDNN_PRIMITIVE_CACHE_CAPACITY" not in os.environ
+
+
+@pytest.mark.parametrize("library", ["musl", ""], ids=["musl", "another system"])
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    # musl has the names of glibc in `os.confstr_names`, but no `mallopt`.
+    monkeypatch.setattr(platform, "libc_ver", lambda: (library, ""))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
+
+    prepare_process()

@@ -107,8 +107,8 @@ class DiskStore:
 
     Args:
         folder: the folder.
-        is_temporary: whether the folder is removed with this object, and all beside it with the folder above:
-            nothing waits for the disk then.
+        temporary: a temporary folder, which has the first in it and is removed with this object; nothing
+            waits for the disk then.
         before: returns what a device has kept elsewhere, where it has saved nothing here yet.
         can_reset: whether a device of the run can start again, which the error about a damaged file says.
     """
@@ -117,7 +117,7 @@ class DiskStore:
         self,
         folder: Path,
         *,
-        is_temporary: bool = False,
+        temporary: Path | None = None,
         before: Callable[[DeviceId], dict[str, Tensor] | None] = lambda _: None,
         can_reset: bool = True,
     ) -> None:
@@ -126,20 +126,21 @@ class DiskStore:
         self.rows_folder = folder.parent / "reuse"
         """The folder for rows that devices compute only once in a run, see `reuse.kept_rows`."""
         self.copies = Copies(folder)
-        self._is_temporary = is_temporary
-        self._can_reset = can_reset and not is_temporary
-        if is_temporary:
-            weakref.finalize(self, _remove, folder.parent, owner=os.getpid())
+        self._temporary = temporary
+        self._can_reset = can_reset and temporary is None
+        if temporary is not None:
+            weakref.finalize(self, _remove, temporary, owner=os.getpid())
 
     @classmethod
     def temporary(cls) -> "DiskStore":
         """Return a store in a temporary folder, in a folder of its own that the first save makes."""
-        return cls(Path(tempfile.mkdtemp(prefix="partita-")) / "personal", is_temporary=True)
+        folder = Path(tempfile.mkdtemp(prefix="partita-"))
+        return cls(folder / "personal", temporary=folder)
 
     def remove_temporary(self) -> None:
         """Remove a temporary folder, for a process that has ended before it could."""
-        if self._is_temporary:
-            _remove(self.folder.parent, owner=os.getpid())
+        if self._temporary is not None:
+            _remove(self._temporary, owner=os.getpid())
 
     def load(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Read what the device keeps.
@@ -192,7 +193,7 @@ class DiskStore:
 
     def sync(self, label: str, asked: Sequence[DeviceId]) -> None:
         """Wait for the `.next` files of a round together, which is faster than for one at a time."""
-        if self._is_temporary:
+        if self._temporary is not None:
             return
         for device in asked:
             with contextlib.suppress(FileNotFoundError):
@@ -212,7 +213,7 @@ class DiskStore:
                     saved.replace(self.path_of(device))
                 else:
                     saved.unlink()
-        if not self._is_temporary:
+        if self._temporary is None:
             sync_folder(self.folder)
 
     def has_saved(self, device: DeviceId, label: str) -> bool:

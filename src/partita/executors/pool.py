@@ -94,8 +94,9 @@ class Pool:
 
     def replace(self, worker: WorkerState) -> Ended:
         """Start a worker in place of one that has ended or is to end, and return how and where that was."""
+        self.workers.remove(worker)  # So that it is not ended again if none can be started in its place.
         ended = Ended(worker.child.exit_reason(), self.board.order_of(worker.number))
-        self.workers[worker.number] = self._started(worker.number)
+        self.workers.insert(worker.number, self._started(worker.number))
         self.workers[worker.number].send({"processes": len(self.workers)})
         return ended
 

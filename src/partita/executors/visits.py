@@ -66,17 +66,16 @@ class Visits:
         """Return the sum of all changes since the last call, None if there are none, and begin a new one."""
         mean, devices = self._mean, self._summed
         self._mean, self._summed = None, []
-        return None if mean is None or not devices else Tally(devices=devices, totals=mean.totals())
+        return Tally(devices=devices, totals=mean.totals()) if mean is not None and devices else None
 
     def _outcome(self, order: Order) -> dict[str, Any]:
         """Return the answer to an order as values, and whether its change is in the sum."""
-        is_new = self._mean is None and not order.single
-        mean = WeightedMean(order.shared) if is_new else self._mean
-        answer = self.visitor(order, mean)
+        if isinstance(order.work, Update) and not order.single and self._mean is None:
+            self._mean = WeightedMean(order.shared)
+        answer = self.visitor(order, self._mean)
         if isinstance(answer, Reply) and order.single:
             return {"answer": answer_values(answer), "summed": False, "change": answer.change}
         is_summed = isinstance(order.work, Update) and isinstance(answer, Reply)
         if is_summed:
-            self._mean = mean
             self._summed.append(order.device)
         return {"answer": answer_values(answer), "summed": is_summed}

@@ -7,6 +7,7 @@ writes to them. And oneDNN compiles a convolution for each batch size, of which 
 
 import ctypes
 import os
+import platform
 
 _SETTINGS = {"M_TRIM_THRESHOLD": (-1, 512 << 20), "M_MMAP_THRESHOLD": (-3, 32 << 20)}
 """Parameters of glibc's `mallopt`: their numbers and values in bytes.
@@ -16,8 +17,10 @@ largest value that glibc accepts.
 """
 _ALLOCATOR_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 """Environment variables by which a user sets the same."""
-_KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096"
-"""The environment variable for the number of compiled operations that oneDNN keeps; its default is 1024."""
+_KERNEL_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
+"""Environment variables for the number of compiled operations that oneDNN keeps, 1024 by default. The second
+is an older name, which counts where the first is not set."""
+_KERNELS = "4096"
 
 
 def prepare_process() -> None:
@@ -26,9 +29,15 @@ def prepare_process() -> None:
     Settings that a user has made in the environment are left alone. The number of kernels is set only if this
     comes before the first of them: oneDNN reads the variable once.
     """
-    os.environ.setdefault(*_KERNELS)
-    is_glibc = "CS_GNU_LIBC_VERSION" in os.confstr_names
-    if is_glibc and not any(name in os.environ for name in _ALLOCATOR_VARIABLES):
+    if not _is_any_set(_KERNEL_VARIABLES):
+        os.environ[_KERNEL_VARIABLES[0]] = _KERNELS
+    # Not by the names of `os.confstr`: musl has those of glibc, and no `mallopt`.
+    if platform.libc_ver()[0] == "glibc" and not _is_any_set(_ALLOCATOR_VARIABLES):
         library = ctypes.CDLL(None)
         for number, value in _SETTINGS.values():
             library.mallopt(number, value)
+
+
+def _is_any_set(variables: tuple[str, ...]) -> bool:
+    """Return whether one of these environment variables is set."""
+    return any(name in os.environ for name in variables)
