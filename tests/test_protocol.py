@@ -15,7 +15,7 @@ def test_a_reply_has_no_field_for_the_personal_part() -> None:
 
 
 def test_an_order_has_the_fields_of_the_design() -> None:
-    names = ["stage", "round", "device", "work", "shared", "start", "counted", "keep"]
+    names = ["stage", "round", "device", "work", "shared", "start", "counted", "keep", "single"]
 
     assert [field.name for field in dataclasses.fields(Order)] == names
 

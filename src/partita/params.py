@@ -267,7 +267,9 @@ class WeightedMean:
     def check(self, device: str, change: Params, weight: int) -> None:
         """Raise a `ValueError` if a change cannot be added, as `add` does."""
         self._check(device, change, weight)
-        self._refuse(device, change)
+        floats = [tensor for name, tensor in change.items() if name not in self._integers]
+        if not all(largest_of(tensor) <= LARGEST for tensor in floats):
+            self._refuse(device, change)
 
     def totals(self) -> Totals:
         """Return the sums so far, as copies."""

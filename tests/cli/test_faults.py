@@ -163,8 +163,8 @@ def test_a_full_disk_while_a_run_sorts_its_table_is_no_wrong_request(
     assert line.startswith("partita: File too large: `")
 
 
-def test_an_exception_of_a_device_that_is_no_fault_stays_an_exception(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_exception_of_a_device_is_no_fault_of_the_machine(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = PermissionError(errno.EACCES, "Permission denied", "secret")
     error.add_note("In a visit of device 'd0'.")
@@ -174,8 +174,11 @@ def test_an_exception_of_a_device_that_is_no_fault_stays_an_exception(
 
     monkeypatch.setattr("partita.studies.run.finish", fail)
 
-    with pytest.raises(PermissionError):
-        main(["run", "c.toml", "out=x", "--quiet"])
+    assert main(["run", "c.toml", "out=x", "--quiet"]) == 1
+
+    text = capsys.readouterr().err
+    assert text.startswith("Traceback")
+    assert "In a visit of device 'd0'. Resume with `partita run --resume x`" in text.splitlines()[-1]
 
 
 @pytest.mark.slow

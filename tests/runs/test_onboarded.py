@@ -71,7 +71,8 @@ def test_the_table_has_every_device_as_it_joined(run: RunFolder) -> None:
 
 
 def test_an_unfinished_onboarding_does_not_count(run: RunFolder) -> None:
-    (run.onboarded_folder / "10/commit.json").unlink()
+    for name in ("commit.json", "summary.json", "devices.parquet"):
+        (run.onboarded_folder / "10" / name).unlink()
 
     assert holders(run) == {"c": 1, "d": 1, "a": 2}
     left = OnboardedRun(run).unfinished

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,12 +44,12 @@ class Killed(BaseException):
     """Ends a command like SIGKILL: nothing in Partita handles it."""
 
 
-def stopping_at(name: str) -> Callable[[Path, bytes], None]:
+def stopping_at(name: str) -> Callable[..., None]:
     """Return a `write_file` that ends the process once it has written a file whose name begins like this."""
     write = durable.write_file
 
-    def fail(path: Path, content: bytes) -> None:
-        write(path, content)
+    def fail(path: Path, content: bytes, **options: Any) -> None:
+        write(path, content, **options)
         if path.name.startswith(name):
             raise Killed(path.name)
 

@@ -97,7 +97,7 @@ def test_a_config_that_was_not_written_by_its_study_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder(kind)
-    Path(kind, "config.toml").write_text('name = "mine"\n[task]\nkind = "synthetic"\n')
+    Path(kind, "config.toml").write_bytes(sealed_text('name = "mine"\n[task]\nkind = "synthetic"\n'))
 
     assert main([command, "--resume", kind]) == 2
 

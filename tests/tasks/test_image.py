@@ -350,13 +350,17 @@ def test_the_number_of_classes_does_not_depend_on_unseen_devices(tmp_path: Path)
     assert image(data=data, size=6).derived["classes"] == 6
 
 
+def plain_png(content: bytes, max_pixels: int = 10_000) -> Image.Image | None:
+    return _plain_png(content, max_pixels)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (28, 28), (9, 4, 3), (30, 31, 3)])
 def test_a_plain_png_is_decoded_without_opening_it(shape: tuple[int, ...]) -> None:
     # Sums make smooth images, for which Pillow uses filters of PNG.
     noise = np.random.default_rng(0).integers(0, 5, shape)
     pixels = noise.cumsum(0).cumsum(1).astype(np.uint8)
 
-    decoded = _plain_png(encoded(pixels)["bytes"])
+    decoded = plain_png(encoded(pixels)["bytes"])
 
     assert decoded is not None
     assert np.array_equal(np.asarray(decoded), pixels)
@@ -367,13 +371,14 @@ def test_other_content_is_left_to_pillow() -> None:
     comment = PngInfo()
     comment.add_text("a", "b")
 
-    assert _plain_png(b"") is None
-    assert _plain_png(b"\0" * 100) is None
-    assert _plain_png(encoded(pixels)["bytes"] + b"\0") is None
-    assert _plain_png(encoded(pixels, pnginfo=comment)["bytes"]) is None
-    assert _plain_png(encoded(pixels, transparency=(0, 1, 2))["bytes"]) is None
-    assert _plain_png(encoded(np.zeros((4, 4, 4), np.uint8))["bytes"]) is None
-    assert _plain_png(encoded(np.zeros((4, 4), np.uint16))["bytes"]) is None
+    assert plain_png(b"") is None
+    assert plain_png(encoded(pixels)["bytes"], max_pixels=pixels.shape[0] * pixels.shape[1] - 1) is None
+    assert plain_png(b"\0" * 100) is None
+    assert plain_png(encoded(pixels)["bytes"] + b"\0") is None
+    assert plain_png(encoded(pixels, pnginfo=comment)["bytes"]) is None
+    assert plain_png(encoded(pixels, transparency=(0, 1, 2))["bytes"]) is None
+    assert plain_png(encoded(np.zeros((4, 4, 4), np.uint8))["bytes"]) is None
+    assert plain_png(encoded(np.zeros((4, 4), np.uint16))["bytes"]) is None
 
 
 def test_a_damaged_png_is_left_to_pillow() -> None:
@@ -382,5 +387,5 @@ def test_a_damaged_png_is_left_to_pillow() -> None:
     for position in range(len(content)):
         damaged = bytearray(content)
         damaged[position] ^= 1
-        assert _plain_png(bytes(damaged)) is None
-        assert _plain_png(content[:position]) is None
+        assert plain_png(bytes(damaged)) is None
+        assert plain_png(content[:position]) is None
