@@ -93,6 +93,27 @@ def test_the_run_itself_stays_as_it_was(run: Path, tmp_path: Path) -> None:
     assert (run / "commit.json").read_bytes() == commit
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["onboarding.json", "summary.json", "devices.parquet", "rounds.jsonl", "config.toml", "personal/*"],
+)
+def test_damage_to_an_onboarding_is_noticed(
+    name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["onboard", str(run), str(tmp_path / "new.parquet"), "--quiet"]) == 0
+    assert main(["check", str(run)]) == 0
+    damaged = min((run / "onboarded" / "1").glob(name))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    capsys.readouterr()
+
+    assert main(["check", str(run)]) == 1
+
+    output = capsys.readouterr()
+    assert str(damaged) in output.out + output.err
+
+
 def test_devices_that_joined_are_opened_exported_and_predicted(run: Path, tmp_path: Path) -> None:
     main(["onboard", str(run), str(tmp_path / "new.parquet"), "--quiet"])
     result = partita.open(run)
