@@ -16,7 +16,7 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hostile
+import drawn
 from partita.cli import main
 from partita.config.building import build
 from partita.config.importing import import_data
@@ -30,8 +30,8 @@ MANY = int(os.environ.get("HOSTILE_EXAMPLES", "0"))
 def bounded(share: float = 1.0) -> settings:
     """Return the settings of a test: few fixed cases, or many new ones where the environment asks for them."""
     if MANY:
-        return settings(hostile.BOUNDED, max_examples=int(MANY * share), derandomize=False)
-    return settings(hostile.BOUNDED, max_examples=int(hostile.BOUNDED.max_examples * share))
+        return settings(drawn.BOUNDED, max_examples=int(MANY * share), derandomize=False)
+    return settings(drawn.BOUNDED, max_examples=int(drawn.BOUNDED.max_examples * share))
 
 
 def answered(work: Callable[[], Any]) -> bool:
@@ -48,13 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("hostile")
 
 
-@given(config=hostile.configs())
+@given(config=drawn.configs())
 @bounded()
 def test_any_config_is_built_or_refused(config: dict[str, Any], folder: Path) -> None:
     answered(lambda: build(config_of({"name": "x", **config}), folder))
 
 
-@given(config=hostile.configs())
+@given(config=drawn.configs())
 @bounded()
 def test_any_config_in_a_file_is_described_or_refused(config: dict[str, Any], folder: Path) -> None:
     path = folder / "c.toml"
@@ -92,12 +92,12 @@ TASKS = ("image", "text", "speech", "tabular")
 
 
 @given(
-    table=hostile.tables(),
+    table=drawn.tables(),
     kind=st.sampled_from(TASKS),
-    options=hostile.table_options(),
+    options=drawn.table_options(),
     own=st.dictionaries(
         st.sampled_from(["size", "classes", "vocabulary", "tokens", "metrics", "max_length"]),
-        hostile.values,
+        drawn.values,
         max_size=1,
     ),
 )
@@ -118,7 +118,7 @@ def test_any_table_is_used_or_refused(
     answered(use)
 
 
-@given(table=hostile.tables(), kind=st.sampled_from(["sort", "dirichlet", "shards"]))
+@given(table=drawn.tables(), kind=st.sampled_from(["sort", "dirichlet", "shards"]))
 @bounded()
 def test_any_table_is_converted_or_refused(table: pa.Table, kind: str, folder: Path) -> None:
     pq.write_table(table, folder / "in.parquet")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hostile
+import drawn
 from partita.cli import main
 from partita.protocol import key_of
 from partita.runs.folder import RunFolder
@@ -29,7 +29,7 @@ devices_per_round = {devices}
 [finetune]
 epochs = 1
 """
-IDS = hostile.CURIOUS_IDS
+IDS = drawn.CURIOUS_IDS
 
 
 def write_table(folder: Path) -> None:
@@ -101,8 +101,8 @@ def test_a_row_without_an_id_is_refused(
     assert not (tmp_path / "r").exists()
 
 
-@given(ids=st.lists(hostile.ids, min_size=2, max_size=6, unique=True))
-@hostile.BOUNDED
+@given(ids=st.lists(drawn.ids, min_size=2, max_size=6, unique=True))
+@drawn.BOUNDED
 def test_every_id_has_a_file_name_of_its_own_on_any_file_system(ids: list[str]) -> None:
     keys = [key_of(device) for device in ids]
 
