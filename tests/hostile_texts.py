@@ -48,8 +48,8 @@ def task(ids: Sequence[str] = IDS, **changes: Any) -> Task:
 
 def settings(*methods: str) -> dict[str, Any]:
     """The values of a run or a comparison of the task, with curves and unseen devices."""
-    given = values(*methods, task={"kind": "hostile:task"}, evaluate={"every": 1})
-    given["personalize"] = {**given["personalize"], "devices_per_round": 6, "method": "hostile:titled"}
+    given = values(*methods, task={"kind": "hostile_texts:task"}, evaluate={"every": 1})
+    given["personalize"] = {**given["personalize"], "devices_per_round": 6, "method": "hostile_texts:titled"}
     return {**given, "name": f"name {HOSTILE}".replace("/", "|")}
 
 
@@ -64,5 +64,5 @@ def hostile_run(folder: Path) -> Path:
 
 def hostile_comparison(folder: Path) -> Path:
     """A finished comparison in which every name is hostile."""
-    done(folder, settings("finetune", "fedalt", "hostile:titled"))
+    done(folder, settings("finetune", "fedalt", "hostile_texts:titled"))
     return folder

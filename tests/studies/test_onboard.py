@@ -27,6 +27,7 @@ from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun
 from partita.studies.onboard import onboard
 from partita.tasks.tabular import Perceptron, tabular
+from sealing import change_config
 from tables import write
 
 NEW = range(4, 7)
@@ -403,8 +404,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(workers: int, run: 
     draw = random.Random(20261118)
     command = [sys.executable, "-m", "partita", "onboard", str(run), str(tmp_path / "new.parquet"), "--quiet"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    text = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(text.replace("workers = 1\n", f"workers = {workers}\n"))
+    change_config(run, "workers = 1\n", f"workers = {workers}\n")
 
     kills = 0
     for _ in range(4):
