@@ -1,6 +1,7 @@
 """Settings and fixtures for all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test uses the network. Set before `datasets` is loaded, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# In a background job Ctrl-C is ignored, also by processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

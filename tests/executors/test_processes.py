@@ -112,8 +112,12 @@ def test_a_child_that_ends_by_itself_says_how(capfd: pytest.CaptureFixture[str])
             raise ValueError("broken")
         os._exit(values["code"])
 
+    def reason(child: Child) -> str:
+        assert receive(child.connection) is None  # It has ended: by itself, however long that took.
+        return child.exit_reason()
+
     with Nursery(serve) as nursery:
-        reasons = [nursery.spawn({"code": code}).exit_reason() for code in (1, 3)]
+        reasons = [reason(nursery.spawn({"code": code})) for code in (1, 3)]
 
     assert reasons == ["ended with exit code 1", "ended with exit code 3"]
     assert "ValueError: broken" in capfd.readouterr().err
