@@ -17,9 +17,9 @@ def board() -> Iterator[Board]:
     board.close()
 
 
-def taken(board: Board) -> list[int]:
+def taken(board: Board, worker: int = 0) -> list[int]:
     """Take all orders that there are."""
-    return list(iter(board.take, None))
+    return list(iter(lambda: board.take(worker), None))
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -37,7 +37,7 @@ def test_each_order_is_taken_by_one_process_in_the_order_given(board: Board, tmp
     board.put(numbers, end=8000)
 
     def take(child: int) -> None:
-        (tmp_path / str(child)).write_text(" ".join(map(str, taken(board))))
+        (tmp_path / str(child)).write_text(" ".join(map(str, taken(board, child))))
 
     children = [forked(lambda child=child: take(child)) for child in range(3)]
     for child in children:
@@ -50,9 +50,33 @@ def test_each_order_is_taken_by_one_process_in_the_order_given(board: Board, tmp
         assert share == sorted(share, key=places.__getitem__)
 
 
+def test_of_many_orders_each_worker_begins_with_its_own_share(board: Board) -> None:
+    board.put(range(40), end=40, workers=2)
+
+    assert [board.take(0), board.take(1), board.take(1), board.take(0)] == [0, 20, 21, 1]
+    assert taken(board, 1) == [*range(22, 40), *range(2, 20)]
+    assert board.take(0) is None
+
+
+def test_few_orders_are_taken_in_one_order_by_all_workers(board: Board) -> None:
+    board.put(range(6), end=6, workers=3)
+
+    assert [board.take(worker) for worker in (2, 0, 1, 2, 2, 1, 0)] == [0, 1, 2, 3, 4, 5, None]
+
+
+@pytest.mark.parametrize("workers", [1, 3, 17, 100])
+def test_any_number_of_workers_takes_each_order_once(board: Board, workers: int) -> None:
+    board.put(range(2000), end=2000, workers=workers)
+
+    taken_by = [board.take(number % workers) for number in range(2000)]
+
+    assert sorted(filter(lambda each: each is not None, taken_by)) == list(range(2000))
+    assert board.take(0) is None
+
+
 def test_orders_that_nobody_has_taken_are_gone_with_the_next_ones(board: Board) -> None:
     board.put([5, 3, 4], end=6)
-    assert board.take() == 5
+    assert board.take(0) == 5
 
     board.put([2, 0], end=3)
 

@@ -74,7 +74,7 @@ class Dispatch:
             for worker in self._pool.workers:
                 selector.register(worker.child.connection, selectors.EVENT_READ, worker)
             while missing := self._missing():
-                self._pool.board.put(missing, end=self.reports.end)
+                self._pool.board.put(missing, end=self.reports.end, workers=len(self._pool.workers))
                 for worker in self._pool.workers[: len(missing)]:
                     self._begin(worker)
                 while self._is_open():

@@ -62,7 +62,7 @@ class Worker:
         """Take orders and carry them out until there are no more; then send the sums."""
         board, end = self._board, self._board.end
         reports = _Unsent()
-        while (number := board.take()) is not None:
+        while (number := board.take(self._number)) is not None:
             if number >= min(end, board.end):
                 continue
             board.begin(self._number, number)
