@@ -48,6 +48,16 @@ def test_one_coordinate_by_hand(rule: dict[str, Any], values: list[float], expec
     assert combined(changes, **rule) == [np.float32(expected)]
 
 
+@pytest.mark.parametrize("aggregation", ["mean", "trimmed_mean", "median"])
+def test_tensors_may_have_any_order_in_memory(aggregation: str) -> None:
+    like = {"u": torch.zeros(3, 2).t()}  # As in a model with transposed or `channels_last` weights.
+    aggregator = Aggregating(aggregation=aggregation).begin(like)
+    for device in range(3):
+        aggregator.add(f"d{device}", {"u": (torch.arange(6.0).view(3, 2) + device).t()}, 1)
+
+    assert aggregator.value()["u"].tolist() == [[1.0, 3.0, 5.0], [2.0, 4.0, 6.0]]
+
+
 @pytest.mark.parametrize("devices", [1, 2, 5, 10, 13])
 @pytest.mark.parametrize("size", [1, 7, 70_000])
 def test_every_coordinate_is_combined_by_itself(devices: int, size: int) -> None:

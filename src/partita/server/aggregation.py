@@ -126,7 +126,8 @@ class TrimmedMean:
     def add(self, device: str, change: Params, weight: int) -> None:
         """Keep a copy of the change of `device`, in place."""
         self._mean.check(device, change, weight)
-        self._changes.append(cloned(change))
+        # In the order of their coordinates in memory, as they are sorted by it.
+        self._changes.append({name: tensor.contiguous() for name, tensor in cloned(change).items()})
 
     def merge(self, totals: Totals) -> None:
         """Refuse sums: their changes cannot be taken apart."""
