@@ -1,6 +1,7 @@
 """The image task: decoding, augmentation and bad rows."""
 
 import json
+import os
 import struct
 import zlib
 from io import BytesIO
@@ -197,6 +198,31 @@ def test_an_image_that_is_too_large_is_refused_by_its_header(tmp_path: Path, wid
 
     with pytest.raises(BadData, match="`image` has more pixels than `max_pixels` = 50000000"):
         image(data=str(path), size=6).devices["d1"]["train"]
+
+
+def test_no_image_starts_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ghostscript = tmp_path / "gs"  # Pillow lets it draw EPS files.
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # It remembers what it has found.
+    content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\nshowpage\n"
+    path = write(tmp_path / "t.parquet", rows(image={"bytes": content, "path": None}))
+
+    with pytest.raises(BadData, match="`image` cannot be decoded as an image"):
+        image(data=str(path), size=6).devices["d1"]["train"]
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_usual_formats_are_decoded(tmp_path: Path, kind: str) -> None:
+    content = BytesIO()
+    Image.new("L", (6, 6), 255).save(content, kind)
+    path = write(tmp_path / "t.parquet", rows(image={"bytes": content.getvalue(), "path": None}))
+
+    batch = examples_of(image(data=str(path), size=6).devices["d1"]["train"]).batch_at(torch.tensor([0]))
+
+    assert (batch[0] == 255).all()
 
 
 def test_max_pixels_allows_larger_images_and_refuses_smaller_ones(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from partita.tasks.task import Task
 _MODES = {1: "L", 3: "RGB"}
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 """The usual constants, also torchvision's: mean and standard deviation of ImageNet's pixels by channel."""
+_FORMATS = ("PNG", "JPEG", "JPEG2000", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
+"""Pillow's formats that are decoded: for others, such as EPS, it starts programs on content of the table."""
 _WIDE_MODES = ("I", "F")
 """Pillow's modes with 32 bits per pixel: the value of white is unknown."""
 
@@ -227,8 +229,8 @@ def _limited(pixels: int) -> Iterator[None]:
 
 
 def _opened(content: bytes) -> Image.Image:
-    """Return a decoded image of any format."""
-    image = Image.open(BytesIO(content))
+    """Return a decoded image of one of the `_FORMATS`."""
+    image = Image.open(BytesIO(content), formats=_FORMATS)
     image.load()
     return image
 
