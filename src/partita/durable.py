@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import glob
 import os
 import stat
 from collections.abc import Iterator
@@ -69,6 +70,46 @@ def move_file(scratch: Path, path: Path) -> None:
     sync_file(scratch)
     scratch.replace(path)
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def new_file(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
+    """Yield a new file beside `path` that gets this name at the end, and is deleted after an error.
+
+    Until then only its owner may read it, and no file or link that others have put there is written to.
+
+    Args:
+        path: the name of the file.
+        mode: who may read it at the end.
+    """
+    remove_unfinished(path)
+    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+    try:
+        yield scratch
+        scratch.chmod(mode)
+        move_file(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def remove_unfinished(path: Path) -> None:
+    """Delete the temporary files for `path` of processes that were killed while they wrote them."""
+    for scratch in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
+        process = scratch.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
+        if process.isdecimal() and not _is_alive(int(process)):
+            scratch.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def make_folder(path: Path, *, exist_ok: bool = False) -> None:

@@ -76,6 +76,34 @@ def test_a_file_is_for_its_owner_alone(run_of: Callable[[str], Path], tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
+def test_nothing_that_others_have_put_beside_a_file_is_written_to(
+    run_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    out, mine = tmp_path / "model.safetensors", tmp_path / "mine"
+    mine.write_text("mine")
+    for name in (f"{out.name}.tmp", f"{out.name}.123.tmp"):
+        (tmp_path / name).symlink_to(mine)
+
+    main(["export", str(run_of("synthetic")), "device-0001", str(out)])
+
+    assert mine.read_text() == "mine"
+    assert not out.is_symlink()
+    assert out.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_file_behind_a_link_is_deleted(
+    run_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/best.safetensors").write_text("mine")
+    (tmp_path / "models.partita-export").symlink_to(tmp_path / "mine")
+
+    assert main(["export", str(run_of("synthetic")), "--all", str(tmp_path / "models")]) == 2
+
+    assert "is in the way, a link: remove it." in capsys.readouterr().err
+    assert (tmp_path / "mine/best.safetensors").read_text() == "mine"
+
+
 def test_all_devices_have_a_file_each_and_an_index(run_of: Callable[[str], Path], tmp_path: Path) -> None:
     run, out = run_of("tabular"), tmp_path / "models"
 
@@ -101,6 +129,7 @@ def test_what_a_killed_export_left_is_written_again(run_of: Callable[[str], Path
 
     assert not left.exists()
     assert not (tmp_path / "models/d0-x.safetensors").exists()
+    assert (tmp_path / "models").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_folder_of_someone_else_stays(

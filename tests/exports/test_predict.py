@@ -223,3 +223,17 @@ def test_an_existing_table_is_not_replaced_and_the_run_stays_as_it_is(
     assert main(["predict", str(run), *paths, "--quiet"]) == 0
 
     assert {path: path.stat().st_mtime_ns for path in RunFolder(run).path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_predictions_have_the_permissions_of_their_rows(
+    run_of: Callable[[str], Path], tmp_path: Path, mode: int
+) -> None:
+    data, out = tmp_path / "new.parquet", tmp_path / "out.parquet"
+    write(data, unlabeled("tabular", rows_of("tabular"))).chmod(mode)
+    (tmp_path / "out.parquet.tmp").write_text("mine")
+
+    assert main(["predict", str(run_of("tabular")), str(data), str(out), "--quiet"]) == 0
+
+    assert out.stat().st_mode & 0o777 == mode
+    assert (tmp_path / "out.parquet.tmp").read_text() == "mine"

@@ -1,7 +1,5 @@
 """Caches: decoded examples in memory, and the names of derived files in the user's cache folder."""
 
-import contextlib
-import glob
 import hashlib
 import os
 from collections import OrderedDict
@@ -14,7 +12,7 @@ from typing import Any, ClassVar
 from numpy import ndarray
 from torch import Tensor
 
-from partita.durable import move_file
+from partita.durable import new_file
 from partita.protocol import DeviceId
 
 _MAX_BYTES = 256_000_000
@@ -123,38 +121,14 @@ def write_to_first(paths: Sequence[Path], write: Callable[[Path], Any], *, mode:
         mode: who may read it, see `mode_of`.
     """
     for path in paths:
-        scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            remove_unfinished(path)
-            scratch.touch(mode=0o600)
-            write(scratch)
-            scratch.chmod(mode)
-            move_file(scratch, path)
+            with new_file(path, mode=mode) as scratch:
+                write(scratch)
         except OSError:
-            with contextlib.suppress(OSError):
-                scratch.unlink(missing_ok=True)
             continue
         return True
     return False
-
-
-def remove_unfinished(path: Path) -> None:
-    """Delete the temporary files for `path` of processes that were killed while they wrote them."""
-    for scratch in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
-        process = scratch.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
-        if process.isdecimal() and not _is_alive(int(process)):
-            scratch.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def mode_of(files: Sequence[Path]) -> int:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from partita.data.cache import cache_folder, cache_name, file_states, remove_unfinished
+from partita.data.cache import cache_folder, cache_name, file_states
 from partita.data.sort import sort_table
 from partita.data.writing import remove_abandoned
-from partita.durable import locked
+from partita.durable import locked, remove_unfinished
 
 logger = logging.getLogger(__name__)
 

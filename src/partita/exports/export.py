@@ -2,14 +2,13 @@
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from partita.data.writing import ProgressFn, check_new, no_progress
-from partita.durable import locked, move_file, sync_folder, write_file
+from partita.durable import locked, make_private_folder, new_file, sync_folder, write_file
 from partita.errors import CannotDo, ConfigError, InUse, RunFailed
 from partita.exports.files import model_bytes, model_from
 from partita.exports.opening import finished_run, open_models
@@ -133,14 +132,8 @@ FORMATS: Mapping[str, Format] = {
 
 def _write_private(path: Path, content: bytes) -> None:
     """Write a file that its owner alone may read: it has personal parameters."""
-    scratch = path.with_name(f"{path.name}.tmp")
-    os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-    try:
+    with new_file(path) as scratch:
         write_file(scratch, content)
-        move_file(scratch, path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager
@@ -151,7 +144,9 @@ def _new_folder(out: Path) -> Iterator[Path]:
     """
     check_new(out)
     folder = out.with_name(f"{out.name}.partita-export")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink():
+        raise ConfigError(f"`{folder}` is in the way, a link: remove it.")
+    make_private_folder(folder)
     endings = (*(format.suffix for format in FORMATS.values()), ".tmp", INDEX)
     if foreign := [path for path in folder.iterdir() if not path.name.endswith(endings)]:
         raise ConfigError(f"`{folder}` is in the way, with `{foreign[0].name}` in it: remove it.")

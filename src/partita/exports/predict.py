@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from partita.data.arrow import write_table
+from partita.data.cache import mode_of
 from partita.data.examples import examples_of, in_order
+from partita.data.files import open_files
 from partita.data.options import TableOptions
 from partita.data.unlabeled import Asked, UnlabeledTable
 from partita.data.writing import ProgressFn, check_new, no_progress
-from partita.durable import move_file
+from partita.durable import new_file
 from partita.errors import ConfigError
 from partita.exports.any_task import any_predictor
 from partita.exports.subject import ServedRun
@@ -75,13 +77,9 @@ def predict_table(
     predictor = _predictor_of(run, next(iter(counts)))
     work = _Work(run, predictor, replace(table, columns=predictor.columns), on_progress, sum(counts.values()))
     kinds = {"device": str, "row": int, "id": str, **predictor.kinds, "reason": str}
-    scratch = out.with_name(f"{out.name}.tmp")
-    try:
+    with new_file(out, mode=mode_of(open_files(data).paths)) as scratch:
         write_table(scratch, work.rows(), kinds)
         check_new(out)
-        move_file(scratch, out)
-    finally:
-        scratch.unlink(missing_ok=True)
     return Predicted(counts, work.skipped)
 
 

@@ -118,16 +118,23 @@ def largest_difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> floa
     if [one.shape for one in some] != [other.shape for other in others]:
         return float("inf")
     worst = 0.0
-    for one, other in zip(some, others, strict=True):
-        if not one.numel():
-            continue
-        if not torch.equal(one.isfinite(), other.isfinite()):
-            return float("inf")
+    for one, other in zip(_as_numbers(some), _as_numbers(others), strict=True):
         known = one.isfinite()
-        scale = max(one[known].abs().double().max().item(), 1e-6) if known.any() else 1.0
-        gap = (one.double() - other.double())[known].abs()
-        worst = max(worst, gap.max().item() / scale if len(gap) else 0.0)
+        if not torch.equal(known, other.isfinite()) or not _are_equal(one[~known], other[~known]):
+            return float("inf")
+        if known.any():
+            scale = max(one[known].abs().max().item(), 1e-6)
+            worst = max(worst, (one - other)[known].abs().max().item() / scale)
     return worst
+
+
+def _as_numbers(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.double() for tensor in tensors]
+
+
+def _are_equal(some: Tensor, others: Tensor) -> bool:
+    """Return whether values that are not finite are the same ones."""
+    return torch.allclose(some, others, equal_nan=True)
 
 
 def varying_sizes(samples: Sequence[Inputs]) -> list[list[bool]]:
