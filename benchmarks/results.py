@@ -47,8 +47,9 @@ def quoted(page: str, block: str) -> str:
 
 
 def short_block(results: Results) -> str:
-    """Return the machine and a table of results against targets."""
-    cells = [[*named(row), result_text(row), target_text(row), met_text(row)] for row in rows_of(results)]
+    """Return the machine and a table of results against targets; of predictions, only the worst."""
+    rows = worst_predictions(rows_of(results))
+    cells = [[*named(row), result_text(row), target_text(row), met_text(row)] for row in rows]
     table = markdown(["workload", "against", "result", "target", "met"], cells)
     return f"{where(results)}\n\n{table}" if cells else NOTHING
 
@@ -69,9 +70,26 @@ def full_block(results: Results) -> str:
     return f"{where(results)}\n\n{markdown(names, cells)}" if cells else NOTHING
 
 
-def rows_of(results: Results) -> Iterable[Mapping[str, Any]]:
+def rows_of(results: Results) -> list[Mapping[str, Any]]:
     """Return the rows of all modules."""
     return [row for measured in results.values() for row in measured["rows"]]
+
+
+def worst_predictions(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return rows, of those that compare one kind of figure with its prediction only the worst one."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["goal"] == "within" and row["figure"] is not None:
+            kinds.setdefault(row["workload"].partition(":")[0], []).append(row)
+    worst = {kind: max(some, key=lambda row: row["figure"]) for kind, some in kinds.items()}
+    chosen = []
+    for row in rows:
+        kind, _, case = row["workload"].partition(":")
+        if row is worst.get(kind):
+            chosen.append({**row, "workload": f"{kind}: the worst of {len(kinds[kind])} cases,{case}"})
+        elif row["goal"] != "within" or row["figure"] is None:
+            chosen.append(row)
+    return chosen
 
 
 def where(results: Results) -> str:

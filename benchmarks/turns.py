@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workload import CHECKED_ROUNDS, Workload
+from workload import Workload
 
 
 class Turns:
@@ -56,7 +56,7 @@ def serve(
         run_round: runs one.
         parameters: returns the model's parameters after the rounds so far.
     """
-    for _ in range(CHECKED_ROUNDS):
+    for _ in range(workload.checked_rounds):
         run_round()
     turns.ready(check=workload.check(parameters()))
     while turns.begin():

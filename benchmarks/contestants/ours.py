@@ -7,7 +7,7 @@ from torch import Tensor
 
 from partita import FedAvg, Partition, Plan, Result, Task, Training, accuracy, pipeline
 from turns import Turns, workload_of_arguments
-from workload import CHECKED_ROUNDS, EXAMPLES, LR, Workload, loss_of
+from workload import EXAMPLES, LR, Workload, loss_of
 
 MANY = 10_000
 
@@ -32,7 +32,7 @@ def main() -> None:
     turns = Turns()
     workload, processes = workload_of_arguments()
     workers = {"workers": processes} if processes > 1 else {}
-    turns.ready(check=workload.check(parameters_after(workload, CHECKED_ROUNDS, **workers)))
+    turns.ready(check=workload.check(parameters_after(workload, workload.checked_rounds, **workers)))
 
     def watch(line: Mapping[str, Any], done: int, total: int) -> None:
         if done > 1:

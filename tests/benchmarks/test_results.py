@@ -42,6 +42,20 @@ def test_the_table_says_plainly_which_targets_are_missed() -> None:
     ]
 
 
+def test_the_short_table_has_only_the_worst_of_many_predictions() -> None:
+    rows = [
+        Row(workload=f"memory: {case}", goal="within", target=15, ours=ours, other=100)
+        for case, ours in {"a": 101.0, "b": 80.0, "c": 110.0}.items()
+    ]
+    other = Row(workload="memory: not run", goal="within", target=15, skipped="no data")
+    records = [row.record(5e10) for row in (*rows, other)]
+
+    *_, worst, skipped = short_block({"some": {**RESULTS["some"], "rows": records}}).splitlines()
+
+    assert worst.startswith("| memory: the worst of 3 cases, b | | 20 % difference | at most 15 %")
+    assert "not measured: no data" in skipped
+
+
 def test_the_full_table_has_figures_and_the_share_of_the_limit() -> None:
     # 1e7 operations take 0.2 ms at 5e10 a second: a tenth of 2 ms.
     line = "| a round | a peer | 2 ms | 4 ms | 2x faster | at least 1.5x faster | yes | 10 % |"
