@@ -16,10 +16,11 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def run() -> int:
-    """Run the command line and return its exit code; Ctrl-C at any moment ends in one line."""
+    """Run the command line and return its exit code; Ctrl-C or SIGTERM at any moment ends in one line."""
     # Where Ctrl-C is ignored, as in a background job, it stays ignored.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
+    for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if signal.getsignal(number) is default:
+            signal.signal(number, _leave)
     from partita.cli import main
 
     return main()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sysconfig
 import traceback
 from collections.abc import Sequence
@@ -44,6 +45,10 @@ class RankLost(BaseException):
     """
 
 
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM, which is treated like Ctrl-C."""
+
+
 class CannotDo(Exception):
     """A device cannot do its work; the message says why.
 
@@ -56,9 +61,14 @@ def exit_code(error: BaseException) -> int:
 
     >>> exit_code(ConfigError("`seed` must be a whole number.")), exit_code(RunFailed("No device replied."))
     (2, 1)
+
+    After a signal it is that of a shell, 128 and the signal's number:
+
+    >>> exit_code(KeyboardInterrupt()), exit_code(Terminated())
+    (130, 143)
     """
     if isinstance(error, KeyboardInterrupt):
-        return 130
+        return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
     return 2 if isinstance(error, ConfigError | InUse) else 1
 
 

@@ -215,7 +215,7 @@ def test_a_signal_to_all_ranks_ends_them_with_the_usual_message(folder: Path, nu
         rank.send_signal(number)
     ends = end_of(ranks)
 
-    assert [code for code, _, _ in ends] == [130, 130]
+    assert [code for code, _, _ in ends] == [128 + number, 128 + number]
     assert ends[0][2].endswith(f"partita: Interrupted. Resume with `partita run --resume {run}`.\n")
     assert ends[1][1:] == ("", "")
 

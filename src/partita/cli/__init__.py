@@ -3,14 +3,13 @@
 import io
 import logging
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 
 from partita.cli.arguments import parse
+from partita.cli.continuing import is_of_task
+from partita.cli.signals import interruptible
 from partita.errors import ConfigError, InUse, RankLost, RunFailed, exit_code, fault_text, is_fault, one_line
 from partita.executors.launch import refuse_ranks
 from partita.shown import shown_lines
@@ -38,7 +37,10 @@ _COMPUTING = ("run", "compare", "tune", "report", "export", "predict", "onboard"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 the run failed, 2 the request was wrong."""
+    """Run a command and return its exit code: 0 done, 1 the run failed, 2 the request was wrong.
+
+    A command that a signal has ended returns 130 (Ctrl-C) or 143 (SIGTERM).
+    """
     _print_any_text()
     try:
         try:
@@ -60,21 +62,6 @@ def _print_any_text() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise `KeyboardInterrupt` in this block, where `python -m partita` handles it otherwise."""
-    before = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or before in (None, signal.SIG_IGN, signal.default_int_handler):
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _run(arguments: Sequence[str] | None) -> int:
     options = parse(arguments)
     logging.basicConfig(format="partita: %(message)s", stream=_ErrorStream())
@@ -83,16 +70,17 @@ def _run(arguments: Sequence[str] | None) -> int:
             refuse_ranks(options.name)
         if options.name in _COMPUTING:
             import_module("torch")
-        with _interruptible():
+        with interruptible():
             return options.command(options)
     except (ConfigError, InUse, RunFailed, RankLost) as error:
         return _print_error(exit_code(error), error)
     except BrokenPipeError:
         raise
     except OSError as error:
-        if not is_fault(error) and getattr(error, "__notes__", None):
+        if is_of_task(error):
             raise
-        return _print_error(1, fault_text(error))
+        again = f" When the cause is mended, give the same command again, `{options.command_line}`."
+        return _print_error(1, f"{fault_text(error)}{again if is_fault(error) else ''}")
     except KeyboardInterrupt as interrupt:
         return _print_error(exit_code(interrupt), " ".join(["Interrupted.", *map(str, interrupt.args)]))
 

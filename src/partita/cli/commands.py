@@ -12,21 +12,14 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partita.cli.continuing import continued, missing
 from partita.cli.output import console as _console
 from partita.cli.output import json_printer as _json_printer
 from partita.cli.output import log as _log
 from partita.cli.output import print_json as _print_json
 from partita.cli.output import print_table as _print_table
-from partita.errors import (
-    ConfigError,
-    RankLost,
-    RunFailed,
-    TooManyFailed,
-    explained,
-    fault_text,
-    is_fault,
-    is_of_device,
-)
+from partita.cli.signals import Interrupts
+from partita.errors import ConfigError, RunFailed, explained, fault_text, is_of_device
 from partita.shown import shown_lines
 
 if TYPE_CHECKING:
@@ -46,17 +39,17 @@ def run(options: argparse.Namespace) -> int:
         warn_of_tasks()
         from partita.studies.run import on_this_machine
 
-        return _run(options, on_this_machine)
+        return _run(options, on_this_machine, Interrupts())
     from partita.studies import cluster
 
     if launch.rank:
         return cluster.serve(launch, options.resume or _config_of(options.arguments)[0].parent)
     with cluster.gathered(launch) as session:
-        session.code = _run(options, session.executor)
+        session.code = _run(options, session.executor, Interrupts(has_launcher=True))
     return session.code
 
 
-def _run(options: argparse.Namespace, make_executor: "ExecutorFactory") -> int:
+def _run(options: argparse.Namespace, make_executor: "ExecutorFactory", interrupts: Interrupts) -> int:
     """Run a config or resume a run with an executor, print the result and return the exit code."""
     from partita.data.rows import BadData
     from partita.progress.display import Display
@@ -68,14 +61,9 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory") -> int:
         _log(options, "\n  ".join(["Tensors of the initial model's file:", *run.built.start.lines()]))
     _log(options, f"Running in {run.folder.path}")
     try:
-        with _continued("run", run.folder.path), Display(_console(options)) as display:
-            runner.finish(run, _json_printer(options) or display.watch, make_executor)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Resume with `partita run --resume {run.folder.path}`.") from None
-    except RankLost as error:
-        raise RunFailed(f"{error} Resume with `partita run --resume {run.folder.path}`.") from None
-    except TooManyFailed as error:
-        raise RunFailed(f"{error} Resume with `partita run --resume {run.folder.path}`.") from None
+        with continued("run", run.folder.path), interrupts, Display(_console(options)) as display:
+            watch = interrupts.after(_json_printer(options) or display.watch)
+            runner.finish(run, watch, make_executor)
     except BadData as error:
         command = shlex.join(["partita", "run", "--resume", str(run.folder.path), RESUMABLE])
         raise ConfigError(f"{error} Resume with `{command}`.") from error
@@ -173,16 +161,15 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
     from partita.studies.compare import finish, runner_for
 
     _log(options, f"Comparing in {comparison.folder}")
-    try:
-        with (
-            _continued("compare", comparison.folder),
-            runner_for(comparison) as runner,
-            ProgressBar(_console(options)) as progress,
-        ):
-            failed = finish(comparison, progress.update, _json_printer(options) or ignore, runner)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Resume with `partita compare --resume {comparison.folder}`.") from None
-    tables = write_comparison_tables(comparison, failed)
+    with (
+        continued("compare", comparison.folder),
+        Interrupts() as interrupts,
+        runner_for(comparison, interrupts.ending) as runner,
+        ProgressBar(_console(options)) as progress,
+    ):
+        failed = finish(comparison, progress.update, _json_printer(options) or ignore, runner)
+    with _missing_report(comparison.folder):
+        tables = write_comparison_tables(comparison, failed)
     with _reported(comparison.folder):
         for table in [] if options.json else tables:
             _print_table(to_terminal(table))
@@ -209,18 +196,17 @@ def tune(options: argparse.Namespace) -> int:
 
     tuning = _tuning(options)
     _log(options, f"Tuning in {tuning.folder}")
-    try:
-        with (
-            _continued("tune", tuning.folder),
-            runner_for(tuning) as runner,
-            ProgressBar(_console(options)) as progress,
-        ):
-            on_round = _json_printer(options) or ignore
-            tuned = tune(tuning, on_progress=progress.update, on_round=on_round, runner=runner)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Resume with `partita tune --resume {tuning.folder}`.") from None
-    table, config = trials_table(tuned), write_tuned(tuned, tuning)
-    write_tables([table], tuning.folder)
+    with (
+        continued("tune", tuning.folder),
+        Interrupts() as interrupts,
+        runner_for(tuning, interrupts.ending) as runner,
+        ProgressBar(_console(options)) as progress,
+    ):
+        on_round = _json_printer(options) or ignore
+        tuned = tune(tuning, on_progress=progress.update, on_round=on_round, runner=runner)
+    with missing("the tables and the tuned config are", f"partita tune --resume {tuning.folder}"):
+        table, config = trials_table(tuned), write_tuned(tuned, tuning)
+        write_tables([table], tuning.folder)
     if options.json:
         _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
     else:
@@ -294,22 +280,6 @@ def _folders_of(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 
 @contextlib.contextmanager
-def _continued(command: str, folder: Path) -> Iterator[None]:
-    """Add to an error of the system what is safe, and the command to continue with."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if not is_fault(error) and getattr(error, "__notes__", None):  # It comes from the code of a device.
-            raise
-        raise RunFailed(
-            f"{fault_text(error)} All committed rounds are safe: when the cause is mended, resume with "
-            f"`{shlex.join(['partita', command, '--resume', str(folder)])}`."
-        ) from error
-
-
-@contextlib.contextmanager
 def _reported(folder: Path) -> Iterator[None]:
     """Write the report of a folder also if nobody reads what this block prints."""
     try:
@@ -324,15 +294,12 @@ def _write_report(folder: Path, **shown: Any) -> Path:
     """Write the report of the run or comparison in a folder and return the page's path."""
     from partita.report.write import write_report
 
-    missing = f"Only the report is missing: write it with `partita report {folder}`."
-    try:
+    with _missing_report(folder):
         return write_report(folder, **shown)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(missing) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise RunFailed(f"{fault_text(error)} {missing}") from error
+
+
+def _missing_report(folder: Path) -> contextlib.AbstractContextManager[None]:
+    return missing("the report is", shlex.join(["partita", "report", str(folder)]))
 
 
 def describe(options: argparse.Namespace) -> int:

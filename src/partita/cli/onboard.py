@@ -1,12 +1,13 @@
 """The command `onboard`."""
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from partita.cli.continuing import continued
 from partita.cli.export import split_settings
 from partita.cli.output import console, json_printer, log, print_json, print_table
+from partita.cli.signals import Interrupts
 from partita.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ def onboard(options: argparse.Namespace) -> int:
     if len(given) + options.resume != 1:
         raise ConfigError("`partita onboard` needs a run's folder and one table, or --resume.")
     log(options, f"Onboarding into {run.path}")
-    try:
-        with Display(console(options)) as display:
-            watch = json_printer(options) or display.watch
-            data = Path(given[0]) if given else None
-            done = studies.onboard(run, data, overrides, again=options.again, watch=watch)
-    except KeyboardInterrupt:
-        command = shlex.join(["partita", "onboard", str(run.path), "--resume"])
-        raise KeyboardInterrupt(f"Resume with `{command}`.") from None
+    with (
+        continued("onboard", run.path, by="--resume"),
+        Interrupts() as interrupts,
+        Display(console(options)) as display,
+    ):
+        watch = interrupts.after(json_printer(options) or display.watch)
+        data = Path(given[0]) if given else None
+        done = studies.onboard(run, data, overrides, again=options.again, watch=watch)
     _print_onboarding(options, done)
     return 1 if done.folder.has_failed_stage else 0
 

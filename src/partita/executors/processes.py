@@ -68,8 +68,8 @@ class Nursery:
     """A small process that forks children which run `serve(connection, values)`, each on one thread.
 
     It is a context manager, to be entered by the main thread, as early as possible. At the end all children
-    are killed. Calls must not overlap: one thread at a time may use it. Ctrl-C at a terminal, which signals
-    all processes, is left to the parent.
+    are killed. Calls must not overlap: one thread at a time may use it. Ctrl-C at a terminal and SIGTERM,
+    which may be sent to all processes, are left to the parent.
 
     Args:
         serve: the work of each child. What it raises is printed, and ends the child with exit code 1; a
@@ -90,7 +90,9 @@ class Nursery:
         if not self._pid:
             self._control.close()
             _run_forked(
-                lambda: _tend(theirs, self._serve, self._orphaned), parent=parent, at_its_end=signal.SIGTERM
+                lambda: _tend(theirs, self._serve, self._orphaned, parent),
+                parent=parent,
+                at_its_end=signal.SIGTERM,
             )
         theirs.close()
         return self
@@ -153,12 +155,17 @@ def receive_descriptor(connection: socket.socket) -> int:
     return descriptors[0]
 
 
-def _tend(control: socket.socket, serve: Serve, orphaned: Callable[[], None]) -> None:
-    """Fork children and wait for them as the parent asks, until it asks for the end or ends itself."""
+def _tend(control: socket.socket, serve: Serve, orphaned: Callable[[], None], parent: int) -> None:
+    """Fork children and wait for them as the parent asks, until it asks for the end or ends itself.
+
+    A signal that ends processes is the parent's to handle as long as it is there.
+    """
     children: set[int] = set()
     ending = [signal.SIGTERM] if _ignores(signal.SIGHUP) else [signal.SIGTERM, signal.SIGHUP]
 
     def clean_up(number: int = 0, frame: FrameType | None = None) -> None:
+        if number and os.getppid() == parent:
+            return
         for each in ending:
             signal.signal(each, signal.SIG_IGN)
         _kill(children)
@@ -249,10 +256,20 @@ _OLD_STREAMS: list[Any] = []
 
 
 def _reset_signals() -> None:
-    """Ignore Ctrl-C, and let the other signals that end a process do so."""
+    """Leave Ctrl-C and SIGTERM to the parent, which may get them too, and let SIGHUP end the process.
+
+    Processes that this one starts end by SIGTERM.
+    """
+    own = os.getpid()
+
+    def leave_to_parent(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, leave_to_parent)
     if not _ignores(signal.SIGHUP):  # As it is under `nohup`.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

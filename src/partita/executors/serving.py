@@ -35,8 +35,8 @@ from partita.protocol import Reply, Start
 Build = Callable[[Message, Store], Visitor]
 """Builds the run that a message describes, with a store, or raises a `ConfigError`."""
 
-_GRACE = 2
-"""Seconds after a signal in which rank 0, which may have got it too, can end this rank."""
+_GRACE = 30
+"""Seconds after a signal in which rank 0, which may have got it too, can end its round and then this rank."""
 _INTERRUPTED = 130
 """The exit code after a signal."""
 

@@ -25,7 +25,7 @@ from partita.studies.checking import check_sound
 from partita.studies.comparison import Comparison, reopen
 from partita.studies.cores import Cores, executor_with
 from partita.studies.job_pool import runner_of
-from partita.studies.jobs import CallbackFailed, Callbacks, InThisProcess, Job, Runner, Values
+from partita.studies.jobs import CallbackFailed, Callbacks, Ending, InThisProcess, Job, Runner, Values, never
 from partita.studies.same_task import check_same_task
 from partita.studies.searches import Searches, carry_out_in_search
 from partita.training.journal import RoundRow
@@ -56,12 +56,13 @@ def finish(
     return comparison.failed()
 
 
-def runner_for(comparison: Comparison) -> AbstractContextManager[Runner]:
+def runner_for(comparison: Comparison, ending: Ending = never) -> AbstractContextManager[Runner]:
     """Return what runs the cells of a comparison, as many at a time as it has workers.
 
-    It must be entered before threads are started, such as that of a progress display.
+    It must be entered before threads are started, such as that of a progress display. `ending` says whether
+    the study ends after the rounds that are running.
     """
-    return runner_of(comparison.execution, partial(carry_out, comparison))
+    return runner_of(comparison.execution, partial(carry_out, comparison), ending)
 
 
 def carry_out(comparison: Comparison, values: Values, watch: RoundCallback, cores: Cores) -> Values:

@@ -13,11 +13,11 @@ import logging
 import mmap
 import os
 import selectors
-import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,14 +29,16 @@ from partita.executors.processes import Child, Nursery
 from partita.executors.remote_errors import error_of
 from partita.executors.serial import SerialExecutor
 from partita.executors.settings import Execution
-from partita.studies.job_process import do_job
-from partita.studies.jobs import PAUSE, Callbacks, InThisProcess, Job, Runner, Study, Work
+from partita.studies.job_process import STOP, do_job
+from partita.studies.jobs import PAUSE, Callbacks, Ending, InThisProcess, Job, Runner, Study, Work, never
 from partita.studies.local import needs_workers
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 5.0
 """Seconds that a process has to end by itself, for example to close what watchers have opened."""
+_LOOK = 0.1
+"""Seconds after which to look again whether the study is to end."""
 _STARTS = 2
 """How often a job is started, if its process is killed."""
 _DIED = "its process {}, also when it was started again: there may not be enough memory for it"
@@ -46,15 +48,15 @@ _BYTES = 4
 
 
 @contextlib.contextmanager
-def runner_of(execution: Execution, work: Work) -> Iterator[Runner]:
+def runner_of(execution: Execution, work: Work, ending: Ending = never) -> Iterator[Runner]:
     """Yield what runs a study's jobs: this process if there is one worker, otherwise others.
 
     It must be entered before threads are started, such as that of a progress display.
     """
     if not needs_workers(execution):
-        yield InThisProcess(work)
+        yield InThisProcess(work, ending)
         return
-    with JobPool(execution.processes, work) as pool:
+    with JobPool(execution.processes, work, ending) as pool:
         yield pool
 
 
@@ -86,7 +88,7 @@ class _Running:
         """Ask the process to end at once (in place)."""
         if self.deadline is None:
             self.deadline = time.monotonic() + _PATIENCE
-            os.kill(self.child.pid, signal.SIGTERM)
+            os.kill(self.child.pid, STOP)
 
 
 class JobPool:
@@ -95,11 +97,13 @@ class JobPool:
     Args:
         cores: the number of jobs at a time, and of the cores that they share.
         work: does a job.
+        ending: says whether all of them end after their rounds.
     """
 
-    def __init__(self, cores: int, work: Work) -> None:
+    def __init__(self, cores: int, work: Work, ending: Ending = never) -> None:
         self._cores = cores
-        self._memory = mmap.mmap(-1, _BYTES * cores)
+        self._memory = mmap.mmap(-1, _BYTES * cores + 1)  # The last byte says whether all are to end.
+        self._ending = ending
         self._nursery = Nursery(self._serve)
         self._work = work
         self._selector = selectors.DefaultSelector()
@@ -124,7 +128,10 @@ class JobPool:
         """Carry out all jobs, together with other processes."""
         try:
             while self._running or not study.is_over:
-                self._start(study)
+                if (error := self._ending()) is None:
+                    self._start(study)
+                elif not self._running:
+                    raise error
                 if self._running:
                     self._listen(study, callbacks)
                 else:
@@ -164,14 +171,16 @@ class JobPool:
         """Do one job, in the process that was forked for it."""
         ExampleCache.processes = self._cores
         SerialExecutor.first_worker = values["slot"]
-        do_job(connection, values["job"], self._work, lambda: self._cores_at(values["slot"]))
+        cores, ends = partial(self._cores_at, values["slot"]), lambda: bool(self._memory[-1])
+        do_job(connection, values["job"], self._work, cores, ends)
 
     def _listen(self, study: Study, callbacks: Callbacks) -> None:
         """Take what processes send, until one of them has ended or a moment has passed."""
         until = time.monotonic() + PAUSE
         has_ended = False
         while not has_ended and (now := time.monotonic()) < until:
-            for key, _ in self._selector.select(until - now):
+            self._memory[-1] = self._ending() is not None
+            for key, _ in self._selector.select(min(until - now, _LOOK)):
                 if (message := _received(key.data)) is None:
                     has_ended = True
                     self._bury(key.data)
@@ -210,7 +219,7 @@ class JobPool:
     def _bury(self, one: _Running) -> None:
         """Take note that a process has ended: a job without a result is started again, or has failed."""
         reason = self._remove(one)
-        if one.has_ended or one.job.is_settled:
+        if one.has_ended or one.job.is_settled or self._ending() is not None:
             return
         if one.starts == _STARTS:
             one.job.owner.fail(one.job, RunFailed(_DIED.format(reason)))

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 from partita.executors.output import Link, forward_output
@@ -10,26 +11,34 @@ from partita.studies.cores import Cores
 from partita.studies.jobs import Values, Work
 from partita.training.journal import RoundRow
 
+STOP = signal.SIGUSR1
+"""The signal by which the parent ends a job at once: SIGTERM may come from anybody, to all processes."""
+
 
 class _Stop(BaseException):
     """The parent wants this process to end."""
 
 
-def do_job(connection: socket.socket, values: Values, work: Work, cores: Cores) -> None:
-    """Do one job in a process that was forked for it; SIGTERM ends it as Ctrl-C would end this process.
+def do_job(
+    connection: socket.socket, values: Values, work: Work, cores: Cores, ends: Callable[[], bool]
+) -> None:
+    """Do one job in a process that was forked for it; `STOP` ends it as Ctrl-C would end this process.
 
     Args:
         connection: the connection with the parent.
         values: the values of the job.
         work: does a job.
         cores: returns the number of cores that the job has.
+        ends: returns whether it is to end after its round.
     """
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(STOP, _stop)
     link = Link(connection)
     forward_output(link)
 
     def watch(line: RoundRow, done: int, total: int) -> None:
         link.send({"round": [dict(line), done, total]})
+        if ends():
+            raise _Stop
 
     try:
         result = work(values, watch, cores)

@@ -22,10 +22,16 @@ Values = Mapping[str, Any]
 """Strings, numbers, booleans, None, and lists and mappings of them."""
 Work = Callable[[Values, RoundCallback, Cores], Values]
 """Does a job with some values, calls the callback after every round, and returns the result."""
+Ending = Callable[[], BaseException | None]
+"""Returns the exception that ends a study after the rounds that are running, None as long as it goes on."""
 PAUSE = 1.0
 """Seconds after which to look again for jobs, while other processes have all that are left."""
 _NAMED = 4
 """Jobs that are named in the progress."""
+
+
+def never() -> None:
+    """Let a study go on to its end."""
 
 
 class Owner(Protocol):
@@ -158,10 +164,12 @@ class InThisProcess:
     """Carries out jobs one after the other in this process."""
 
     work: Work
+    ending: Ending = never
 
     def carry_out(self, study: Study, callbacks: Callbacks) -> None:
         """Carry out all jobs, together with other processes."""
         while not study.is_over:
+            self._check()
             if (job := study.next()) is None:
                 time.sleep(PAUSE)
             else:
@@ -174,6 +182,7 @@ class InThisProcess:
             callbacks.show(study, [job])
             if job.is_settled:
                 raise Stopped
+            self._check()
 
         job.owner.begin(job)
         try:
@@ -186,3 +195,8 @@ class InThisProcess:
             job.owner.fail(job, error)
         else:
             job.owner.end(job, result)
+
+    def _check(self) -> None:
+        """Raise what ends the study, if it is to end."""
+        if (error := self.ending()) is not None:
+            raise error

@@ -29,7 +29,7 @@ from partita.progress.bar import OnProgress
 from partita.progress.watchers import ignore
 from partita.seals import read_json, sealed_json
 from partita.studies.job_pool import runner_of
-from partita.studies.jobs import CallbackFailed, Callbacks, InThisProcess, Job, Runner, Values
+from partita.studies.jobs import CallbackFailed, Callbacks, Ending, InThisProcess, Job, Runner, Values, never
 from partita.studies.same_task import check_same_task
 from partita.studies.trial_runs import Pretraining, carry_out, committed, pretrains, trial_job_values
 from partita.studies.trial_warnings import warn_of_equals, warn_of_unmeasured
@@ -71,12 +71,13 @@ def tune(
         return search.result()
 
 
-def runner_for(tuning: Tuning) -> AbstractContextManager[Runner]:
+def runner_for(tuning: Tuning, ending: Ending = never) -> AbstractContextManager[Runner]:
     """Return what runs the trials of a search, as many at a time as it has workers.
 
-    It must be entered before threads are started, such as that of a progress display.
+    It must be entered before threads are started, such as that of a progress display. `ending` says whether
+    the study ends after the rounds that are running.
     """
-    return runner_of(tuning.execution, partial(carry_out, tuning))
+    return runner_of(tuning.execution, partial(carry_out, tuning), ending)
 
 
 @dataclass(eq=False)
