@@ -7,7 +7,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # With COVERAGE=1, `make test` and `make test-slow` also record which branches they take; `make coverage` reports.
-PYTEST := $(BIN)/$(if $(COVERAGE),coverage run -m pytest,pytest)
+# Two test processes, and the tests of a file in one of them: its fixtures are built once.
+PYTEST := $(BIN)/$(if $(COVERAGE),coverage run -m pytest,pytest) -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow coverage check format docs reference numbers bench clean
@@ -19,7 +20,7 @@ run: $(VENV)/.package ## the quickstart: real data, a table at the end
 	$(BIN)/partita run
 
 test: $(VENV)/.dev ## the tests, under 3 minutes
-	$(PYTEST) -n 2 --dist loadfile   # the fixtures of a file are built once
+	$(PYTEST)
 
 test-slow: $(VENV)/.dev ## the marked tests: real processes, kills, the browser, under 30 minutes
 	$(PYTEST) -m slow

@@ -19,7 +19,6 @@ from reference_pages import FOLDER, written
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 NOT_RUN = [block for block in BLOCKS if "not run" in block.marks]
 ELSEWHERE = [block for block in BLOCKS if "executed by" in block.marks]
-SLOW = [page for page in PAGES if any("slow" in block.marks for block in blocks_of(page))]
 
 
 COMMANDS = (
@@ -49,10 +48,12 @@ def reader(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 @pytest.mark.usefixtures("reader")
 def test_what_is_on_a_page_runs(page: Path) -> None:
-    execute(page)
+    execute(page, slow=True)
 
 
 @pytest.mark.slow
@@ -64,14 +65,6 @@ def test_the_report_is_written_as_its_page_says() -> None:
     assert (run / "report.html").is_file()
     assert {path.suffix for path in (run / "figures").iterdir()} == {".png", ".svg", ".pdf"}
     assert {path.suffix for path in (run / "tables").iterdir()} == {".csv", ".md", ".tex"}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", SLOW, ids=name_of)
-@pytest.mark.usefixtures("reader")
-def test_what_is_on_a_page_runs_with_what_takes_long(page: Path) -> None:
-    execute(page, slow=True)
 
 
 @pytest.mark.parametrize("block", NOT_RUN, ids=lambda block: block.place)

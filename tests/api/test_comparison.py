@@ -61,6 +61,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> partita.ComparisonResult:
         return compared(tmp_path_factory.mktemp("python") / "mine", seeds=2)
 
 
+@pytest.mark.slow
 def test_a_comparison_from_python_has_the_bits_of_the_command(
     mine: partita.ComparisonResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_comparison_from_python_has_the_bits_of_the_command(
     ]
 
 
+@pytest.mark.slow
 def test_a_comparison_runs_in_processes_and_is_resumed_with_other_workers(
     mine: partita.ComparisonResult, tmp_path: Path
 ) -> None:
@@ -329,6 +331,7 @@ def test_a_comparison_shows_its_best_rows_on_one_line_and_its_table_in_a_noteboo
     assert '<td style="text-align: left; padding: 0.1em 0.6em">FedAlt</td>' in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reports", "no_figures")
 def test_a_report_needs_neither_the_task_nor_a_command_to_reproduce_it(
     mine: partita.ComparisonResult,
@@ -340,6 +343,7 @@ def test_a_report_needs_neither_the_task_nor_a_command_to_reproduce_it(
     assert "Command to reproduce it" not in page.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reports", "no_figures")
 def test_a_comparison_from_python_writes_its_report_like_the_command(tmp_path: Path) -> None:
     result = compared(tmp_path / "mine", methods=[])

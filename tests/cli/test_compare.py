@@ -363,6 +363,7 @@ def test_an_exception_in_own_code_names_device_round_and_line_and_can_be_skipped
     assert skipped in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_exception_in_one_method_ends_its_cell_and_a_resumed_comparison_tries_it_again(
     broken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -385,6 +386,7 @@ def test_an_exception_in_one_method_ends_its_cell_and_a_resumed_comparison_tries
     assert [row["method"] for row in table(broken / "grid")] == [*others, "Broken", "FedPer"]
 
 
+@pytest.mark.slow
 def test_an_exception_while_a_method_is_tuned_fails_its_cells_alone(
     broken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -397,6 +399,7 @@ def test_an_exception_while_a_method_is_tuned_fails_its_cells_alone(
     assert "Broken" in [row["method"] for row in table(broken / "grid")]
 
 
+@pytest.mark.slow
 def test_a_stage_that_failed_is_in_the_notes_of_every_table_and_has_no_star(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

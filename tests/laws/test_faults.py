@@ -232,6 +232,7 @@ def updates(folder: Path) -> list[Any]:
     return [line for line in RunFolder(folder).rounds() if line["work"] == "update"]
 
 
+@pytest.mark.slow
 def test_devices_that_are_not_needed_change_no_bit(tmp_path: Path) -> None:
     plain = everywhere(affine_task, over_selecting(0), tmp_path / "plain")
 
@@ -353,6 +354,7 @@ def error_of(planted: int, **rule: Any) -> float:
     return (result.shared["slope.weight"][0] - true).norm().item()
 
 
+@pytest.mark.slow
 def test_planted_devices_break_the_mean_and_not_the_robust_rules() -> None:
     # 2 of 10 devices send -5 times their change: of the mean, 8 - 10 = -2 parts of 10 are left, a step away
     # from the solution. The slope that made the data has the norm 1.24.

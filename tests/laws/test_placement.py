@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from marks import slow_but
 from partita import (
     FedAlt,
     FedAvg,
@@ -66,7 +67,7 @@ def assert_close(there: Result, here: Result) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", slow_but(registry.names(), "fedalt", "scaffold"))
 def test_every_method_gives_the_same_bits_on_another_device(name: str) -> None:
     made = built(name, "small:normed_task", pretrain={"rounds": 1})
 
@@ -129,7 +130,7 @@ def test_no_built_in_task_is_left_out() -> None:
     assert {name.partition(",")[0] for name in BUILT_IN} == set(TASKS)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", slow_but(BUILT_IN, "tabular", "synthetic"))
 def test_every_task_gives_the_same_results_on_another_device(name: str, tmp_path: Path) -> None:
     task = BUILT_IN[name](tmp_path)
     method = FedAlt(shared_lr=0.01, batch_size=3, shared_steps=2, personal_steps=2)

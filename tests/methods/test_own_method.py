@@ -230,6 +230,7 @@ def test_compare_has_a_row_and_a_paper_for_it_with_and_without_a_state(here: Pat
     assert kept["own_methods.METHOD-output-1"] > 0 == kept["own_methods.METHOD-stateless-output-1"]
 
 
+@pytest.mark.slow
 def test_compare_tunes_the_values_that_it_declares(here: Path) -> None:
     methods = "methods=own_methods:METHOD"
 

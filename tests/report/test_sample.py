@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from compared import done, values
+from marks import slow_but
 from partita.config.reading import config_of
 from partita.report import sample as sampling
 from partita.report.comparison.page import comparison_page
@@ -71,7 +72,7 @@ def test_of_more_devices_those_with_the_smallest_hashes_are_drawn() -> None:
     assert found.note == " Drawn: a fixed sample of 5,000 of 6,000 devices."
 
 
-@pytest.mark.parametrize("kind", ["run", "comparison", "side by side"])
+@pytest.mark.parametrize("kind", slow_but(["run", "comparison", "side by side"], "run"))
 def test_a_page_draws_the_sample_and_has_the_numbers_of_all_devices(
     folders: tuple[Path, Path], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def test_a_continued_cell_has_the_bits_of_the_same_three_runs_by_hand(tmp_path: 
     )
 
 
+@pytest.mark.slow
 def test_a_failed_reference_fails_the_cells_that_begin_from_it_alone(tmp_path: Path) -> None:
     settings = {"fedavg": {"personalize": {"shared_lr": 1e30}}}
     given = values("finetune", compare={"seeds": 1, "settings": settings, "tune": 1})
@@ -173,6 +174,7 @@ def test_a_failed_reference_fails_the_cells_that_begin_from_it_alone(tmp_path: P
     assert not comparison.tuned_file(comparison.cells[-1]).exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_resumes_to_the_same_tables(whole: Comparison, tmp_path: Path) -> None:
     told: list[float] = []
 
@@ -411,6 +413,7 @@ def get(config: Config, key: str) -> Any:
     return getattr(getattr(config, section), name)
 
 
+@pytest.mark.slow
 def test_a_comparison_that_is_interrupted_in_tuning_keeps_the_trials_that_are_done(tmp_path: Path) -> None:
     comparison = started(tmp_path / "grid", values("fedalt", compare={"seeds": 1, "tune": 2}))
     first = comparison.folder / "tuned/local/trial-0"
@@ -427,6 +430,7 @@ def test_a_comparison_that_is_interrupted_in_tuning_keeps_the_trials_that_are_do
     assert (first / "rounds.jsonl").read_bytes() == rounds  # With the seconds of the first time.
 
 
+@pytest.mark.slow
 def test_every_method_has_the_same_number_of_trials_and_its_cells_use_the_best_values(tmp_path: Path) -> None:
     given = values("fedalt", "finetune", compare={"seeds": 1, "tune": 2})
 
@@ -453,6 +457,7 @@ def test_every_method_has_the_same_number_of_trials_and_its_cells_use_the_best_v
     assert trial.model.start == f"../../fedavg/trial-{best}/shared/whole.safetensors"
 
 
+@pytest.mark.slow
 def test_a_method_without_a_finished_trial_is_named_and_the_others_are_compared(tmp_path: Path) -> None:
     given = values("fedalt", compare={"seeds": 1, "tune": 1, **DIVERGES})
 
@@ -463,6 +468,7 @@ def test_a_method_without_a_finished_trial_is_named_and_the_others_are_compared(
     assert len(table(comparison.folder)) == 3
 
 
+@pytest.mark.slow
 def test_a_search_that_failed_starts_again_and_no_cell_runs_before_its_end(tmp_path: Path) -> None:
     given = values("fedalt", compare={"seeds": 1, "tune": 1, **DIVERGES})
     comparison, failed = done(tmp_path / "grid", given)
@@ -481,6 +487,7 @@ def test_a_search_that_failed_starts_again_and_no_cell_runs_before_its_end(tmp_p
     assert not comparison.folder_of(cell).exists()
 
 
+@pytest.mark.slow
 def test_a_search_with_nothing_to_choose_is_kept_when_its_cell_is_run_again(tmp_path: Path) -> None:
     given = values("ft_part", compare={"seeds": 1, "tune": 1}, finetune={"epochs": 0})
     comparison, _ = done(tmp_path / "grid", given)
@@ -577,9 +584,9 @@ def test_an_exception_of_a_callback_ends_the_comparison(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fixed", "partition"),
     [
-        (True, {"personal": ["lora_B.*"]}),
+        pytest.param(True, {"personal": ["lora_B.*"]}, marks=pytest.mark.slow),
         (False, {"personal": ["lora_B.*"], "shared": ["lora_A.*"], "frozen": "rest"}),
-        (False, {"personal": ["lora_B.*"], "frozen": ["base.*"]}),
+        pytest.param(False, {"personal": ["lora_B.*"], "frozen": ["base.*"]}, marks=pytest.mark.slow),
     ],
 )
 def test_a_frozen_base_stays_frozen_in_every_cell(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from marks import slow_but
 from partita.cli import main
 from partita.config.reading import read_config
 from partita.params import to_bytes
@@ -348,9 +349,7 @@ MEMORY = {"none": 71, "input": 67, "output": 67, "adapter": 72, "full": 116}
 """The paper's memory for StackOverflow, in MB."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "librispeech")) for name in PAPER]
-)
+@pytest.mark.parametrize("name", slow_but(PAPER, "stackoverflow"))
 def test_the_papers_configs_are_described(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     path = ROOT / "experiments/paper" / f"{name}.toml"

@@ -19,6 +19,7 @@ import torch
 
 import partita
 from exported import finished, rows_of
+from marks import slow_but
 from partita.cli import main
 from partita.data.unseen import is_unseen
 from partita.durable import locked
@@ -347,7 +348,7 @@ def test_a_moved_run_needs_none_of_its_own_data(run: Path, tmp_path: Path) -> No
     assert done.devices == ["d4", "d5", "d6"]
 
 
-@pytest.mark.parametrize("kind", ["text", "image", "speech", "regression"])
+@pytest.mark.parametrize("kind", slow_but(["text", "image", "speech", "regression"], "regression"))
 def test_devices_of_every_kind_of_table_join(kind: str, tmp_path: Path) -> None:
     if kind == "speech":
         for package in ("soundfile", "kaldi_native_fbank", "jiwer"):

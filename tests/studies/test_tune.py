@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from compared import ROUNDS, quiet, values
+from marks import slow_but
 from partita import Devices, Task
 from partita.cli import main
 from partita.config.reading import config_of, read_config
@@ -155,6 +156,7 @@ def test_a_diverged_trial_never_wins_even_if_an_earlier_stage_has_a_metric(tmp_p
     assert result.trials[0].status.startswith("the run diverged in the stage `finetuned`: the mean loss on")
 
 
+@pytest.mark.slow
 def test_trials_are_evaluated_during_training_only_if_some_may_be_stopped(tmp_path: Path) -> None:
     config = given("fedalt", personalize={"rounds": 10})
     checks: dict[str, int] = {}
@@ -248,7 +250,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tuned, dict
     return result, content_of(folder), -1 - counted.left
 
 
-@pytest.mark.parametrize("share", [0.02, 0.1, 0.3, 0.5, 0.7, 0.75, 0.8, 0.99])
+@pytest.mark.parametrize("share", slow_but([0.02, 0.1, 0.3, 0.5, 0.7, 0.75, 0.8, 0.99], 0.3, 0.75))
 def test_a_resumed_search_ends_with_the_same_result_and_the_same_bits(
     tmp_path: Path, uninterrupted: tuple[Tuned, dict[str, Any], int], share: float
 ) -> None:
@@ -265,6 +267,7 @@ def test_a_resumed_search_ends_with_the_same_result_and_the_same_bits(
     assert content_of(tmp_path / "tune") == content
 
 
+@pytest.mark.slow
 def test_a_search_that_is_interrupted_after_every_round_ends_the_same(
     tmp_path: Path, uninterrupted: tuple[Tuned, dict[str, Any], int]
 ) -> None:
@@ -279,6 +282,7 @@ def test_a_search_that_is_interrupted_after_every_round_ends_the_same(
     assert result == uninterrupted[0]
 
 
+@pytest.mark.slow
 def test_trials_stop_early_by_patience_and_among_the_worst_and_resume_the_same(tmp_path: Path) -> None:
     # Evaluated every 2 of 10 rounds. The second trial, with a rate of 0, never becomes better than at first;
     # the fourth is among the worst.
@@ -312,6 +316,7 @@ def test_trials_stop_early_by_patience_and_among_the_worst_and_resume_the_same(t
     assert final_run(final) == expected
 
 
+@pytest.mark.slow
 def test_a_resumed_search_that_samples_tries_the_same_values(tmp_path: Path) -> None:
     space = {KEY: [0.01, 0.02, 0.03, 0.04], "finetune.epochs": [1, 2, 3]}
     whole, _ = tuned(tmp_path / "whole", space, given(), trials=6)

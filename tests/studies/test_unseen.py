@@ -144,6 +144,7 @@ def test_local_training_trains_an_unseen_device_like_any_other(comparison: Compa
     assert {(row["device"], row["split"]): row["metric"] for row in after} == by_place
 
 
+@pytest.mark.slow
 def test_pages_mark_unseen_devices_and_draw_the_others(comparison: Comparison) -> None:
     page, run = comparison_page(comparison), comparison.run_of(comparison.cells[-1])
     for own in (page, run_page(run)):

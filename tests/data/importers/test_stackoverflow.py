@@ -314,6 +314,7 @@ def test_a_file_that_is_not_hdf5_is_reported(tmp_path: Path, name: str) -> None:
     assert f"{name}` cannot be read as an HDF5 file" in refused(path, tmp_path / "out.parquet")
 
 
+@pytest.mark.slow
 def test_a_damaged_hdf5_file_is_an_error_or_read_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     path = write_folder(tmp_path / "in", COUNTS)

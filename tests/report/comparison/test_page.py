@@ -208,6 +208,7 @@ def test_a_device_without_a_metric_is_there_with_its_reason(tmp_path: Path) -> N
     assert all(row["loss"] is not None for row in unknown)
 
 
+@pytest.mark.slow
 def test_local_training_is_not_drawn_if_it_would_dwarf_the_others(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"settings": {"local": {"finetune": {"personal_lr": 0.9}}}})
     done(tmp_path / "grid", grid)
@@ -219,6 +220,7 @@ def test_local_training_is_not_drawn_if_it_would_dwarf_the_others(tmp_path: Path
     assert "model: Local only" not in (tmp_path / "grid/figures/scatter.svg").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_the_state_of_scaffold_is_not_called_personal(tmp_path: Path) -> None:
     done(tmp_path / "grid", values("scaffold", "fedalt"))
@@ -230,6 +232,7 @@ def test_the_state_of_scaffold_is_not_called_personal(tmp_path: Path) -> None:
     assert personal["SCAFFOLD"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_parts_given_by_patterns_have_their_costs(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"partitions": ["output", "slope.*"], "seeds": 1})
@@ -242,6 +245,7 @@ def test_parts_given_by_patterns_have_their_costs(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_page_of_a_comparison_begins_with_the_cells_that_diverged(tmp_path: Path) -> None:
     settings = {"fedalt": {"finetune": {"personal_lr": 50.0}}}
 

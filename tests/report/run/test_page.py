@@ -199,6 +199,7 @@ def test_missing_stages_are_named_and_have_no_empty_charts(tmp_path: Path) -> No
     assert {path.stem for path in (folder / "figures").iterdir()} == {"curves", "examples"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_devices_without_a_metric_are_a_warning(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", task={"kind": "compared:undefined_on_some"})
@@ -236,6 +237,7 @@ def test_more_training_is_not_called_personalization(tmp_path: Path, method: str
     assert "Personalization (" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_the_page_names_the_split_of_the_metric(tmp_path: Path) -> None:
     task = {"kind": "compared:plain", "validation": 0.3}
@@ -248,6 +250,7 @@ def test_the_page_names_the_split_of_the_metric(tmp_path: Path) -> None:
     assert "test closeness" not in text
 
 
+@pytest.mark.slow
 def test_few_devices_have_no_violins_and_old_figures_are_deleted(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", evaluate={"devices": 1})
     (folder / "figures/mine").mkdir(parents=True)
@@ -269,6 +272,7 @@ def test_numbers_that_are_not_finite_are_null_in_the_data() -> None:
     assert columns_of([{"loss": math.inf}, {"loss": math.nan}, {"loss": 0.5}]) == {"loss": [None, None, 0.5]}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_special_characters_in_a_run_do_not_break_the_page(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
@@ -280,6 +284,7 @@ def test_special_characters_in_a_run_do_not_break_the_page(tmp_path: Path) -> No
     assert "b" not in dict(page.tags)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_the_command_writes_the_same_page_again_and_prints_its_path(
     run: Path, capsys: pytest.CaptureFixture[str]
@@ -377,6 +382,7 @@ def test_visits_count_replies_and_keep_the_reason_of_a_failure() -> None:
     assert replied == {"device": "b", "stage": "personalizing", "asked": 2, "replied": 2, "failed": None}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_the_original_command_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -421,6 +427,7 @@ def test_an_interrupted_report_names_the_command_that_writes_it(
     assert capsys.readouterr().err == line
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_the_answer_is_about_the_models_that_devices_serve(tmp_path: Path) -> None:
     task = {"kind": "compared:plain", "validation": 0.3}
