@@ -16,8 +16,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 MOMENTS = {
     "before the arguments are read": "partita.cli.parse = interrupt",
     "while torch is imported": "partita.cli.import_module = interrupt",
-    "in a command": "partita.cli.commands.run = interrupt",
-    "after a command": "partita.cli.commands.run = lambda _: 0; partita.cli.sys = "
+    "in a command": "partita.cli.run.run = interrupt",
+    "after a command": "partita.cli.run.run = lambda _: 0; partita.cli.sys = "
     "type('Sys', (), {'stdout': type('Out', (), {'flush': interrupt})(), 'stderr': sys.stderr})",
 }
 
@@ -44,7 +44,7 @@ def test_ctrl_c_stays_ignored_where_it_was() -> None:
     code = """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 partita.cli.import_module = interrupt
-partita.cli.commands.run = lambda _: interrupt() or 0
+partita.cli.run.run = lambda _: interrupt() or 0
 """
 
     ended = run(code)

@@ -60,7 +60,7 @@ def test_a_broken_pipe_of_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) 
         error.add_note("On device 'a'.")
         raise error
 
-    monkeypatch.setattr("partita.cli.commands.config", fail)
+    monkeypatch.setattr("partita.cli.describe.config", fail)
 
     with pytest.raises(BrokenPipeError):
         main(["config"])

@@ -489,7 +489,7 @@ def test_an_interrupted_search_says_how_to_resume_it_and_resumes(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("partita.cli.commands._json_printer", lambda _: Interrupts(4))
+        patch.setattr("partita.cli.tune.json_printer", lambda _: Interrupts(4))
         assert main(["tune", "conf/mine.toml", f"{KEY}=0.0,0.05"]) == 130
     assert "Interrupted. Resume with `partita tune --resume runs/mine-tune-1`." in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from partita.cli import commands, export, onboard, predict
+from partita.cli import check, compare, describe, export, importing, onboard, predict, report, run, tune
 from partita.errors import one_line
 
 _AddParser = Callable[..., argparse.ArgumentParser]
@@ -70,66 +70,66 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(add_parser: _AddParser) -> None:
-    run = add_parser(
+    parser = add_parser(
         "run",
         help="pretrain, personalize, fine-tune and evaluate; without a config, run the quickstart",
         description="Pretrain, personalize, fine-tune and evaluate. Without a config, run the quickstart.",
     )
-    _add_arguments(run)
-    run.add_argument("--resume", metavar="RUN_DIR", type=Path, help="resume the run in this folder")
-    run.add_argument(
+    _add_arguments(parser)
+    parser.add_argument("--resume", metavar="RUN_DIR", type=Path, help="resume the run in this folder")
+    parser.add_argument(
         "--reset-device",
         metavar="ID",
         action="append",
         default=[],
         help="with --resume: let a device start again whose personal part is damaged; may be repeated",
     )
-    _add_outputs(run)
-    run.set_defaults(command=commands.run)
+    _add_outputs(parser)
+    parser.set_defaults(command=run.run)
 
 
 def _add_compare(add_parser: _AddParser) -> None:
-    compare = add_parser(
+    parser = add_parser(
         "compare",
         help="compare methods, personal parts and seeds; --dry-run prints the expected time",
         description="Compare methods and personal parts. For each seed, all methods start from the same "
         "pretrained model, except those that train from scratch.",
     )
-    _add_arguments(compare)
-    compare.add_argument("--resume", metavar="DIR", type=Path, help="resume the comparison in this folder")
-    compare.add_argument(
+    _add_arguments(parser)
+    parser.add_argument("--resume", metavar="DIR", type=Path, help="resume the comparison in this folder")
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="list the runs and the expected time of each, estimated on a few devices; start none",
     )
-    _add_outputs(compare)
-    compare.set_defaults(command=commands.compare)
+    _add_outputs(parser)
+    parser.set_defaults(command=compare.compare)
 
 
 def _add_tune(add_parser: _AddParser) -> None:
-    tune = add_parser(
+    parser = add_parser(
         "tune",
         help="search for settings on validation data; writes the config for the final run",
         description="Try every combination of `key=v1,v2,...` on validation data. Test data is never read.",
     )
-    _add_arguments(tune)
-    tune.add_argument("--resume", metavar="DIR", type=Path, help="resume the search in this folder")
-    tune.add_argument(
+    _add_arguments(parser)
+    parser.add_argument("--resume", metavar="DIR", type=Path, help="resume the search in this folder")
+    parser.add_argument(
         "--trials", type=int, default=0, metavar="N", help="number of trials; 0 (default): all combinations"
     )
-    _add_outputs(tune)
-    tune.set_defaults(command=commands.tune)
+    _add_outputs(parser)
+    parser.set_defaults(command=tune.tune)
 
 
 def _add_report(add_parser: _AddParser) -> None:
-    report = add_parser(
+    parser = add_parser(
         "report",
         help="write the report of a finished run or comparison, or of several: HTML page, figures, tables",
         description="Write report.html, figures/ and tables/ to the folder of a finished run or comparison. "
         "Another baseline, or other columns, of a comparison need no training. With several folders, put "
         "their models side by side on one page in a new folder.",
     )
-    report.add_argument(
+    parser.add_argument(
         "arguments",
         nargs="+",
         metavar="DIR | key=value",
@@ -137,156 +137,156 @@ def _add_report(add_parser: _AddParser) -> None:
         "columns=NAME,NAME,... as in `compare`; for several folders, out=DIR: the new folder, by default the "
         "next free runs/report-N",
     )
-    _add_quiet(report)
-    report.add_argument("--json", action="store_true", help="print the path of the page as JSON")
-    report.set_defaults(command=commands.report)
+    _add_quiet(parser)
+    parser.add_argument("--json", action="store_true", help="print the path of the page as JSON")
+    parser.set_defaults(command=report.report)
 
 
 def _add_export(add_parser: _AddParser) -> None:
-    exporting = add_parser(
+    parser = add_parser(
         "export",
         help="write the model that a device is served, or those of all devices, as files",
         description="Write the whole model that a device is served, its own or the global one. "
         "`partita.load` reads a safetensors file; the other formats need no Partita. A file is checked to "
         "predict as the model does before it is written.",
     )
-    exporting.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
-    exporting.add_argument(
+    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    parser.add_argument(
         "arguments",
         nargs="*",
         metavar="DEVICE OUT | key=value",
         help="the device and the file to write, without --all; then, for files of the run that are elsewhere "
         "now, task.data=FILE and the like",
     )
-    exporting.add_argument(
+    parser.add_argument(
         "--all", metavar="DIR", type=Path, help="write the models of all devices to this new folder"
     )
-    exporting.add_argument(
+    parser.add_argument(
         "--format",
         choices=("safetensors", "torch-export", "onnx"),
         default="safetensors",
         help="safetensors (default); torch-export, a program for torch.export.load; onnx",
     )
-    _add_quiet(exporting)
-    exporting.add_argument("--json", action="store_true", help="print what was written as JSON")
-    exporting.set_defaults(command=export.export)
+    _add_quiet(parser)
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.set_defaults(command=export.export)
 
 
 def _add_predict(add_parser: _AddParser) -> None:
-    predicting = add_parser(
+    parser = add_parser(
         "predict",
         help="write the predictions of each device's served model for its rows of a table",
         description="Write the predictions of each device's served model for its rows of a table. Rows need "
         "no label.",
     )
-    predicting.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
-    predicting.add_argument("data", metavar="DATA.parquet", type=Path, help="a table by device")
-    predicting.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
-    predicting.add_argument(
+    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    parser.add_argument("data", metavar="DATA.parquet", type=Path, help="a table by device")
+    parser.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
+    parser.add_argument(
         "arguments",
         nargs="*",
         metavar="key=value",
         help="task.skip_bad=true leaves predictions of bad rows empty; task.data=FILE and the like, for "
         "files of the run that are elsewhere now",
     )
-    predicting.add_argument(
+    parser.add_argument(
         "--device",
         metavar="ID",
         help="predict only rows of this device; without a column of devices, all rows are its rows",
     )
-    _add_quiet(predicting)
-    predicting.add_argument("--json", action="store_true", help="print what was written as JSON")
-    predicting.set_defaults(command=predict.predict)
+    _add_quiet(parser)
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.set_defaults(command=predict.predict)
 
 
 def _add_onboard(add_parser: _AddParser) -> None:
-    onboarding = add_parser(
+    parser = add_parser(
         "onboard",
         help="personalize devices that training never saw, and add them to a finished run",
         description="Personalize devices of a table from the model of a finished run: each trains its "
         "personal part alone. They are compared with the global model and added to the run's folder. An "
         "interrupted onboarding is resumed by the same command.",
     )
-    onboarding.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
-    onboarding.add_argument(
+    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    parser.add_argument(
         "arguments",
         nargs="*",
         metavar="DATA.parquet | key=value",
         help="a table by device, as the run's task reads it; then model.start=FILE and the like, for files "
         "of the run that are elsewhere now",
     )
-    onboarding.add_argument(
+    parser.add_argument(
         "--again",
         action="store_true",
         help="the table has new rows of known devices: train the personal part that each has further, and "
         "serve the better of the two on rows that are held out",
     )
-    onboarding.add_argument(
+    parser.add_argument(
         "--back",
         nargs="*",
         metavar="ID",
         help="serve these devices, or all, the model from before they were last personalized again",
     )
-    onboarding.add_argument("--resume", action="store_true", help="resume the interrupted onboarding")
-    _add_outputs(onboarding)
-    onboarding.set_defaults(command=onboard.onboard)
+    parser.add_argument("--resume", action="store_true", help="resume the interrupted onboarding")
+    _add_outputs(parser)
+    parser.set_defaults(command=onboard.onboard)
 
 
 def _add_check(add_parser: _AddParser) -> None:
-    check = add_parser(
+    parser = add_parser(
         "check",
         help="check whether the files of a run, a comparison or a search are as they were written",
         description="Read every file in the folder of a run, a comparison or a search, compare it with its "
         "recorded digest, and print a line for each that is damaged or missing. The exit code is 0 if all "
         "are sound, 1 if not, and 2 if there is nothing to check.",
     )
-    check.add_argument("folder", metavar="DIR", type=Path, help="the folder")
-    check.add_argument("--json", action="store_true", help="print the result as JSON")
-    check.set_defaults(command=commands.check)
+    parser.add_argument("folder", metavar="DIR", type=Path, help="the folder")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(command=check.check)
 
 
 def _add_describe(add_parser: _AddParser) -> None:
-    describe = add_parser(
+    parser = add_parser(
         "describe",
         help="print the costs of each partition of a model: parameters, traffic, disk, memory",
         description="Print the costs of each partition of a config's model: parameters, traffic, disk space "
         "and training memory.",
     )
-    _add_arguments(describe)
-    describe.add_argument("--json", action="store_true", help="print the costs as JSON")
-    describe.set_defaults(command=commands.describe)
+    _add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the costs as JSON")
+    parser.set_defaults(command=describe.describe)
 
 
 def _add_import(add_parser: _AddParser) -> None:
-    importing = add_parser(
+    parser = add_parser(
         "import",
         help="convert a public dataset or a table to a per-device table",
         description="Convert the files of a public dataset, or another table, to a per-device table.",
     )
-    importing.add_argument(
+    parser.add_argument(
         "kind",
         metavar="KIND",
         help="a public dataset (emnist, stackoverflow, gldv2, librispeech, qmnist, audiomnist), hf (any "
         "dataset of the `datasets` library), or an operation on a table (sort, dirichlet, shards)",
     )
-    importing.add_argument(
+    parser.add_argument(
         "source", metavar="SOURCE", help="the file or folder to read; for hf, the name of the dataset"
     )
-    importing.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
-    importing.add_argument(
+    parser.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
+    parser.add_argument(
         "settings", nargs="*", metavar="key=value", help="options, see docs/how-to/own-data.md"
     )
-    _add_quiet(importing)
-    importing.set_defaults(command=commands.import_, json=False)
+    _add_quiet(parser)
+    parser.set_defaults(command=importing.import_, json=False)
 
 
 def _add_config(add_parser: _AddParser) -> None:
-    config = add_parser(
+    parser = add_parser(
         "config",
         help="print every config key with its default and its meaning",
         description="Print a complete config: every key with its meaning and its default.",
     )
-    config.set_defaults(command=commands.config)
+    parser.set_defaults(command=describe.config)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from partita.cli.given import split_settings
 from partita.cli.output import console, print_json
 from partita.errors import ConfigError
 
@@ -49,13 +50,3 @@ def _export_all(options: argparse.Namespace, given: Sequence[str], overrides: Se
             f"{options.all / INDEX} has the file of each device"
         )
     return 0
-
-
-def split_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments that are no settings, and those that are; a device or a file may have a `=` too.
-
-    >>> split_settings(["a=b", "out", "task.data=rows.parquet"])
-    (['a=b', 'out'], ['task.data=rows.parquet'])
-    """
-    settings = [text for text in arguments if "=" in text and text.startswith(("task.", "model."))]
-    return [text for text in arguments if text not in settings], settings

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.cli.continuing import continued
-from partita.cli.export import split_settings
+from partita.cli.given import split_settings
 from partita.cli.output import console, json_printer, log, print_json, print_table
 from partita.cli.signals import Interrupts
 from partita.errors import ConfigError

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from partita.report.tables import table as report_tables
     from partita.training.pipeline import RoundCallback
 
 
@@ -51,6 +52,12 @@ def print_table(table: "Table") -> None:
     # Not printed by rich itself, which ends the process where nobody reads.
     Console(file=text, width=width, force_terminal=console.is_terminal).print(table)
     print(text.getvalue(), end="")
+
+
+def print_notes(table: "report_tables.Table") -> None:
+    """Print the notes below a table."""
+    for note in table.notes:
+        print(shown_lines(note))
 
 
 class _Text(io.StringIO):

@@ -1,0 +1,36 @@
+"""The commands `describe` and `config`, which start no run."""
+
+import argparse
+import json
+
+from partita.cli.given import config_of
+from partita.cli.output import print_table
+from partita.shown import shown_lines
+
+
+def describe(options: argparse.Namespace) -> int:
+    """Print the costs of each partition of a model."""
+    from partita.config.reading import read_config
+    from partita.report.tables.commands import costs_notes, costs_table, server_notes
+    from partita.studies.describe import describe
+
+    path, overrides = config_of(options.arguments)
+    described = describe(read_config(path, overrides), path.parent)
+    if options.json:
+        print(json.dumps(described.to_values(), indent=1))
+        return 0
+    print_table(costs_table(described.model, described.devices, described.partitions))
+    server = server_notes(described.server)
+    print(shown_lines("\n".join([*costs_notes(described.partitions), *server, *described.notes])))
+    if described.start:
+        tensors = "\n  ".join(["Tensors of the initial model's file:", *described.start.lines()])
+        print(shown_lines(tensors))
+    return 0
+
+
+def config(_: argparse.Namespace) -> int:
+    """Print every config key with its default."""
+    from partita.config.reference import reference
+
+    print(reference(), end="")
+    return 0
