@@ -102,7 +102,11 @@ def test_the_order_that_a_process_is_at_is_known_after_its_end(board: Board) -> 
     os.waitpid(forked(lambda: board.begin(1, 70_000)), 0)
 
     assert board.order_of(1) == 70_000
-    assert before <= board.begun(1) <= time.monotonic()
+    assert before <= board.since(1) <= time.monotonic()
     assert (board.order_of(0), board.order_of(4095)) == (None, None)
+
+    before = time.monotonic()
     board.leave(1)
+
     assert board.order_of(1) is None
+    assert before <= board.since(1) <= time.monotonic()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from partita import FedAvg, Partition, Plan, Task, Training
 from partita.device.store import DiskStore
 from partita.errors import RunFailed
+from partita.executors.board import Board
 from partita.executors.processes import Child, Nursery
 from partita.executors.settings import Execution
 from partita.params import digest_of
@@ -169,6 +170,40 @@ def test_a_visit_that_hangs_among_short_ones_fails_and_no_other(trial: Trial) ->
 
     assert reasons(answers) == {"d3": "The visit took longer than `timeout` = 0.5 s, twice."}
     assert heard(answers) == ALL - Counter(["d3"])
+
+
+@pytest.mark.parametrize("moment", ["take", "leave"])
+def test_a_worker_that_is_stopped_between_visits_is_replaced(
+    moment: str, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partita.executors.dispatch._BETWEEN", 0.5)
+    act, parent, stopped = getattr(Board, moment), os.getpid(), trial.folder / "stopped"
+
+    def act_and_stop(board: Board, *given: Any) -> Any:
+        done = act(board, *given)
+        if os.getpid() != parent and len(trial.visits) == 2 and not stopped.exists():
+            stopped.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return done
+
+    monkeypatch.setattr(Board, moment, act_and_stop)
+
+    answers = list(trial.answers(UPDATE, timeout=1.0))
+
+    assert stopped.exists()
+    assert heard(answers) == ALL
+    assert not reasons(answers)
+
+
+def test_workers_that_are_always_stopped_between_visits_end_the_run(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partita.executors.dispatch._BETWEEN", 0.0)
+    monkeypatch.setattr("partita.executors.dispatch._MAX_DEATHS", 2)
+    monkeypatch.setattr(Board, "begin", lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+
+    with pytest.raises(RunFailed, match="end between visits: the last of 2 did nothing for 0.3 s"):
+        list(trial.answers(UPDATE, timeout=0.3))
 
 
 def test_many_short_visits_may_take_longer_than_the_time_limit_of_one(trial: Trial) -> None:

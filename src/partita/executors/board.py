@@ -35,8 +35,8 @@ class Board:
     """Memory and pipes that are inherited by all processes forked from now on.
 
     The pipes hold the numbers of the orders that nobody has taken yet: reading one from them is taking it.
-    The memory has a place for each worker, in which it writes the number of the order that it is at and when
-    it began, one for the number from which on no order is started any more, and one for how many pipes are
+    The memory has a place for each worker, in which it writes the number of the order that it is at and since
+    when, one for the number from which on no order is started any more, and one for how many pipes are
     used.
     """
 
@@ -96,6 +96,7 @@ class Board:
 
     def leave(self, worker: int) -> None:
         """Note, in place, that a worker is at no order."""
+        self._times[3 + 2 * worker] = time.monotonic()
         self._numbers[2 + 2 * worker] = _NONE
 
     def order_of(self, worker: int) -> int | None:
@@ -103,6 +104,6 @@ class Board:
         order = self._numbers[2 + 2 * worker]
         return None if order == _NONE else order
 
-    def begun(self, worker: int) -> float:
-        """Return the time, by `time.monotonic`, at which a worker began with the order that it is at."""
+    def since(self, worker: int) -> float:
+        """Return the time, by `time.monotonic`, since when a worker is at its order, or at none."""
         return self._times[3 + 2 * worker]

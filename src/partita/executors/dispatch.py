@@ -18,6 +18,9 @@ from partita.protocol import Failure, Order, Reply, Tally
 
 _MAX_DEATHS = 10
 """Workers that may end between visits, while the same orders are carried out."""
+_BETWEEN = 60.0
+"""Seconds that a worker may take between visits beyond the time limit of one: it reads orders and sends its
+sums then. One that takes longer was stopped."""
 
 
 class Dispatch:
@@ -99,6 +102,7 @@ class Dispatch:
 
     def _begin(self, worker: WorkerState) -> None:
         """Let a worker take orders, with all tensors that they need."""
+        self._pool.board.leave(worker.number)  # Its time begins now.
         for name in self._names:
             self._pool.give(worker, name)
         worker.begin(self._message)
@@ -115,12 +119,18 @@ class Dispatch:
         return is_busy and (self.reports.end == len(self._orders) or bool(self._missing()))
 
     def _patience(self) -> float | None:
-        """Return the seconds until a visit is late, None if none can be."""
+        """Return the seconds until a worker can be late, None if none can be."""
         if not self._timeout:
             return None
-        board, busy = self._pool.board, [worker.number for worker in self._pool.workers if worker.is_busy]
-        begun = [board.begun(number) for number in busy if board.order_of(number) is not None]
-        return max(0.0, min(begun) + self._timeout - time.monotonic()) if begun else self._timeout
+        times = [self._left(worker)[0] for worker in self._pool.workers if worker.is_busy]
+        return max(0.0, min([*times, self._timeout]))  # A visit may begin at any moment.
+
+    def _left(self, worker: WorkerState) -> tuple[float, int | None]:
+        """Return the seconds that a worker may still take, and the order that it is at."""
+        board = self._pool.board
+        order = board.order_of(worker.number)
+        limit = self._timeout + (_BETWEEN if order is None else 0.0)
+        return board.since(worker.number) + limit - time.monotonic(), order
 
     def _read(
         self, worker: WorkerState, selector: selectors.BaseSelector
@@ -176,16 +186,21 @@ class Dispatch:
             yield self._replies.pop(number)
 
     def _end_late(self, selector: selectors.BaseSelector) -> Iterator[Failure]:
-        """Replace the workers whose visit takes too long."""
-        board = self._pool.board
+        """Replace the workers that take too long, for a visit or between two."""
         for worker in list(self._pool.workers) if self._timeout else ():
-            order = board.order_of(worker.number)
-            if order is not None and time.monotonic() >= board.begun(worker.number) + self._timeout:
-                worker.child.kill()
-                yield from self._replace(worker, selector, late=order)
+            left, order = self._left(worker)
+            if not worker.is_busy or left > 0 or (order is None and _has_spoken(worker, selector)):
+                continue
+            worker.child.kill()
+            yield from self._replace(worker, selector, late=order, is_late=True)
 
     def _replace(
-        self, worker: WorkerState, selector: selectors.BaseSelector, *, late: int | None = None
+        self,
+        worker: WorkerState,
+        selector: selectors.BaseSelector,
+        *,
+        late: int | None = None,
+        is_late: bool = False,
     ) -> Iterator[Failure]:
         """Replace a worker, and yield a failure of the device it was at where that is the second time.
 
@@ -193,19 +208,22 @@ class Dispatch:
             worker: the worker, which has ended or was killed.
             selector: waits for all workers.
             late: the order that took it too long.
+            is_late: whether it was killed for that, or because it took too long between two orders.
         """
         selector.unregister(worker.child.connection)
         ended = self._pool.replace(worker)
         new = self._pool.workers[worker.number]
         selector.register(new.child.connection, selectors.EVENT_READ, new)
         self._begin(new)
-        cause = f"The worker process {ended.reason}"
         if late is not None:
-            cause = f"The visit took longer than `timeout` = {self._timeout:g} s"
-        if ended.order is None and late is None:
+            if late == ended.order:
+                yield from self._strike(late, f"The visit took longer than `timeout` = {self._timeout:g} s")
+        elif is_late:
+            self._count_death(f"did nothing for {self._timeout + _BETWEEN:g} s")
+        elif ended.order is None:
             self._count_death(ended.reason)
-        elif ended.order is not None and late in (None, ended.order):
-            yield from self._strike(ended.order, cause)
+        else:
+            yield from self._strike(ended.order, f"The worker process {ended.reason}")
 
     def _count_death(self, reason: str) -> None:
         """Count a worker that has ended between visits, in place, and raise if there are too many."""
@@ -221,6 +239,11 @@ class Dispatch:
             self._heard.add(number)
             self._answered.add(number)
             yield Failure(device=self._orders[number].device, reason=_twice(*causes))
+
+
+def _has_spoken(worker: WorkerState, selector: selectors.BaseSelector) -> bool:
+    """Return whether a worker has sent something that is not read yet."""
+    return any(key.data is worker for key, _ in selector.select(0))
 
 
 def _twice(first: str, second: str) -> str:
