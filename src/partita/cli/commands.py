@@ -60,22 +60,23 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory", interrup
     if run.built.start:
         _log(options, "\n  ".join(["Tensors of the initial model's file:", *run.built.start.lines()]))
     _log(options, f"Running in {run.folder.path}")
+    resumed = shlex.join(["partita", "run", "--resume", str(run.folder.path)])
     try:
         with continued("run", run.folder.path), interrupts, Display(_console(options)) as display:
             watch = interrupts.after(_json_printer(options) or display.watch)
             runner.finish(run, watch, make_executor)
     except BadData as error:
-        command = shlex.join(["partita", "run", "--resume", str(run.folder.path), RESUMABLE])
-        raise ConfigError(f"{error} Resume with `{command}`.") from error
+        raise ConfigError(f"{error} Resume with `{resumed} {RESUMABLE}`.") from error
     except Exception as error:
         if not (getattr(error, "__notes__", None) and is_of_device(error)):
             raise
         traceback.print_exception(error)
         raise RunFailed(
-            f"{explained(error)} Resume with `partita run --resume {run.folder.path}`, and with "
-            "`on_error=skip` to count such devices as failed."
+            f"{explained(error)} Resume with `{resumed}`, and with `on_error=skip` to count such devices as "
+            "failed."
         ) from error
-    _print_run(options, run.folder)
+    with _missing_report(run.folder.path):
+        _print_run(options, run.folder)
     return 1 if run.folder.has_failed_stage else 0
 
 
@@ -204,7 +205,8 @@ def tune(options: argparse.Namespace) -> int:
     ):
         on_round = _json_printer(options) or ignore
         tuned = tune(tuning, on_progress=progress.update, on_round=on_round, runner=runner)
-    with missing("the tables and the tuned config are", f"partita tune --resume {tuning.folder}"):
+    again = shlex.join(["partita", "tune", "--resume", str(tuning.folder)])
+    with missing("the tables and the tuned config are", again):
         table, config = trials_table(tuned), write_tuned(tuned, tuning)
         write_tables([table], tuning.folder)
     if options.json:
@@ -327,15 +329,21 @@ def import_(options: argparse.Namespace) -> int:
     from partita.config.importing import import_data
     from partita.progress.bar import ProgressBar
 
+    again = (
+        f"give the same command again, `{options.command_line}`. It continues after what is finished, if "
+        "anything is."
+    )
     try:
         with ProgressBar(_console(options), options.kind) as progress:
             lines = import_data(options.kind, options.source, options.out, options.settings, progress.update)
+    except KeyboardInterrupt as interrupt:
+        interrupt.args = (f"No table was written: {again}",)
+        raise
     except BrokenPipeError:
         raise
     except OSError as error:
         raise RunFailed(
-            f"{fault_text(error)} No table was written: when the cause is mended, give the same command "
-            f"again, `{options.command_line}`. It continues after what is finished, if anything is."
+            f"{fault_text(error)} No table was written: when the cause is mended, {again}"
         ) from error
     print(shown_lines("\n".join([*lines, f"The table is {options.out}"])))
     return 0
