@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := $(BIN)/$(if $(COVERAGE),coverage run -m pytest,pytest) -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow coverage check format docs reference numbers bench clean
+.PHONY: help run test test-slow soak coverage check format docs reference numbers bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,10 @@ test: $(VENV)/.dev ## the tests, under 3 minutes
 
 test-slow: $(VENV)/.dev ## the marked tests: real processes, kills, the browser, under 30 minutes
 	$(PYTEST) -m slow
+
+# Linux, with a C compiler. SOAK names parts and numbers, such as SOAK="kills --kills 20"; see docs/reliability.md.
+soak: $(VENV)/.dev ## hundreds of kills, full disks and failing calls, each followed by a resumption
+	PYTHONPATH=tests $(BIN)/python -m soak $(SOAK)
 
 coverage: $(VENV)/.dev ## branch coverage recorded by COVERAGE=1 make test; fails below 90 %
 	$(BIN)/coverage combine --quiet

@@ -22,9 +22,10 @@ MOMENTS = {
 }
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
+def run(code: str, closed: str = "") -> subprocess.CompletedProcess[str]:
     whole = f"{COMMON}\n{code}\nsys.argv = ['partita', 'run']\nsys.exit(started.run())"
-    return subprocess.run([sys.executable, "-c", whole], check=False, capture_output=True, text=True)
+    command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, whole]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -50,3 +51,12 @@ partita.cli.run.run = lambda _: interrupt() or 0
     ended = run(code)
 
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_no_file_takes_the_place_of_a_closed_stream() -> None:
+    opened = "partita.cli.commands.run = lambda _: print('x') or int(os.open(os.devnull, os.O_RDONLY) < 3)"
+
+    ended = run(f"partita.cli.import_module = lambda _: None\n{opened}", closed=">&- <&-")
+
+    assert ended.stderr == ""
+    assert ended.returncode == 0

@@ -15,8 +15,18 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
+def _open_streams() -> None:
+    """Open standard streams that are closed, as by `>&-`: the next file to be opened would be printed to."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, this one.
+
+
 def run() -> int:
     """Run the command line and return its exit code; Ctrl-C or SIGTERM at any moment ends in one line."""
+    _open_streams()
     # Where Ctrl-C is ignored, as in a background job, it stays ignored.
     for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
         if signal.getsignal(number) is default:

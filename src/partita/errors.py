@@ -26,7 +26,17 @@ class Damaged(ConfigError):
 
 
 class InUse(Exception):
-    """Another process is writing this run's folder."""
+    """Another process is writing a file or folder, which is left as it is.
+
+    Args:
+        written: the file or folder, in words.
+    """
+
+    def __init__(self, written: str) -> None:
+        super().__init__(
+            f"Another process is writing {written}. Nothing was changed by this command: give it again when "
+            "the other one has ended."
+        )
 
 
 class RunFailed(Exception):

@@ -1,4 +1,4 @@
-"""Output that nobody reads on, as with `| head`: a command ends without a word."""
+"""Output that nobody reads on, as with `| head`, or that cannot be written."""
 
 import os
 import subprocess
@@ -64,6 +64,36 @@ def test_a_broken_pipe_of_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(BrokenPipeError):
         main(["config"])
+
+
+def printing(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let the command `config` print a text."""
+    monkeypatch.setattr("partita.cli.commands.config", lambda _: sys.stdout.write(text) * 0)
+
+
+@pytest.mark.parametrize("length", [10, 100_000])  # It is written at the end, or at once.
+def test_output_that_cannot_be_written_is_an_error_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    printing(monkeypatch, "x" * length)
+
+    with Path("/dev/full").open("w") as stream, redirect_stdout(stream):
+        assert main(["config"]) == 1
+        stream.flush()  # As Python does at its end.
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No space left on device." in line
+
+
+def test_a_closed_output_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printing(monkeypatch, "x")
+    monkeypatch.setattr(sys, "stdout", None)
+
+    assert main(["config"]) == 0
+
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow

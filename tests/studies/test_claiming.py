@@ -71,8 +71,7 @@ def test_a_command_that_was_killed_before_its_config_was_written_can_be_repeated
     assert main([*COMMANDS[command], "out=x", "workers=1", "--quiet"]) == 0
 
     assert (here / "x/config.toml").exists()
-    if command == "run":
-        assert "is started again with `out=x`" in capsys.readouterr().err
+    assert "is started again with `out=x`" in capsys.readouterr().err
 
 
 def test_an_empty_folder_can_be_claimed_and_one_with_files_cannot(tmp_path: Path) -> None:

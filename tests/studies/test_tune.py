@@ -357,7 +357,7 @@ def test_files_that_are_searched_are_found_from_the_folder_of_the_search(tmp_pat
 def test_two_processes_do_not_run_one_search(tmp_path: Path) -> None:
     tuning = begin({**given(), "out": str(tmp_path / "tune")}, Path(), {KEY: [0.1, 0.2]}, 0)
 
-    with locked(tuning.folder), pytest.raises(InUse, match="Another process is running the search"):
+    with locked(tuning.folder), pytest.raises(InUse, match="Another process is writing the search"):
         tune(tuning, on_progress=quiet)
 
 

@@ -50,14 +50,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError as error:
         if getattr(error, "__notes__", None):  # It comes from the code of a device.
             raise
-        # Python flushes the output again at its end: that must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return _NO_READER
+    except OSError as error:
+        if is_of_task(error):
+            raise
+        _discard_output()
+        return _print_error(1, f"The output cannot be written: {fault_text(error)}")
+
+
+def _discard_output() -> None:
+    """Print nothing from now on: Python flushes the output again at its end, and that must not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_any_text() -> None:
-    """Let both streams print, escaped, the characters that the encoding of the locale lacks."""
-    for stream in (sys.stdout, sys.stderr):
+    """Let both streams print, escaped, the characters that the encoding of the locale lacks.
+
+    A stream that was closed before this process began, as by `>&-`, prints nothing.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, io.StringIO())
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 

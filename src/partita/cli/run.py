@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from partita.cli.continuing import continued
 from partita.cli.given import config_of
 from partita.cli.output import console, json_printer, log, print_json, print_notes, print_table
-from partita.cli.report import reported, write_page
+from partita.cli.report import missing_report, reported, write_page
 from partita.cli.signals import Interrupts
 from partita.errors import ConfigError, RunFailed, explained, is_of_device
 from partita.shown import shown_lines
@@ -48,22 +48,23 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory", interrup
     if run.built.start:
         log(options, "\n  ".join(["Tensors of the initial model's file:", *run.built.start.lines()]))
     log(options, f"Running in {run.folder.path}")
+    resumed = shlex.join(["partita", "run", "--resume", str(run.folder.path)])
     try:
         with continued("run", run.folder.path), interrupts, Display(console(options)) as display:
             watch = interrupts.after(json_printer(options) or display.watch)
             runner.finish(run, watch, make_executor)
     except BadData as error:
-        command = shlex.join(["partita", "run", "--resume", str(run.folder.path), RESUMABLE])
-        raise ConfigError(f"{error} Resume with `{command}`.") from error
+        raise ConfigError(f"{error} Resume with `{resumed} {RESUMABLE}`.") from error
     except Exception as error:
         if not (getattr(error, "__notes__", None) and is_of_device(error)):
             raise
         traceback.print_exception(error)
         raise RunFailed(
-            f"{explained(error)} Resume with `partita run --resume {run.folder.path}`, and with "
-            "`on_error=skip` to count such devices as failed."
+            f"{explained(error)} Resume with `{resumed}`, and with `on_error=skip` to count such devices as "
+            "failed."
         ) from error
-    _print_run(options, run.folder)
+    with missing_report(run.folder.path):
+        _print_run(options, run.folder)
     return 1 if run.folder.has_failed_stage else 0
 
 

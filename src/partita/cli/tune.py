@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import shlex
 from typing import TYPE_CHECKING
 
 from partita.cli.continuing import continued, missing
@@ -33,7 +34,8 @@ def tune(options: argparse.Namespace) -> int:
     ):
         on_round = json_printer(options) or ignore
         tuned = tune(tuning, on_progress=progress.update, on_round=on_round, runner=runner)
-    with missing("the tables and the tuned config are", f"partita tune --resume {tuning.folder}"):
+    again = shlex.join(["partita", "tune", "--resume", str(tuning.folder)])
+    with missing("the tables and the tuned config are", again):
         table, config = trials_table(tuned), write_tuned(tuned, tuning)
         write_tables([table], tuning.folder)
     if options.json:

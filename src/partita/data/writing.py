@@ -79,7 +79,7 @@ def importing(out: Path) -> Iterator[Path]:
     folder.chmod(0o700)
     with locked(folder / _MARKER) as is_ours:
         if not is_ours:
-            raise InUse(f"Another process is writing `{out}`.")
+            raise InUse(f"`{out}`")
         write_file(folder / _MARKER, f"Files of `partita import` for `{out.name}`.\n".encode())
         sync_folder(folder)
         try:

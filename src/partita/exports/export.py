@@ -152,7 +152,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
         raise ConfigError(f"`{folder}` is in the way, with `{foreign[0].name}` in it: remove it.")
     with locked(folder) as is_ours:
         if not is_ours:
-            raise InUse(f"Another process is writing `{out}`.")
+            raise InUse(f"`{out}`")
         for left in folder.iterdir():
             left.unlink()
         try:

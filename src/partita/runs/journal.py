@@ -89,7 +89,7 @@ class FolderJournal:
             make_private_folder(folder.personal_folder)
         except BlockingIOError:
             close_lock(self._lock)
-            raise InUse(f"Another process is writing the run in `{folder.path}`.") from None
+            raise InUse(f"the run in `{folder.path}`") from None
         except BaseException:
             close_lock(self._lock)
             raise

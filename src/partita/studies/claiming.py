@@ -5,6 +5,7 @@ the folder holds nothing of value: the same request made again takes it over.
 """
 
 import itertools
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -31,7 +32,7 @@ def claimed(config: Config, name: str = "") -> Iterator[Path]:
         try:
             folder = _create(config.out, name)
             if not stack.enter_context(locked(folder)):
-                raise InUse(f"Another process is writing `{folder}`.")
+                raise InUse(f"`{folder}`")
             _clear(folder)
         except ConfigError:
             raise
@@ -45,10 +46,8 @@ def claimed(config: Config, name: str = "") -> Iterator[Path]:
         try:
             yield folder
         except OSError as error:
-            if not is_fault(error):
-                raise
-            has_begun = RunFolder(folder).exists
-            how = f"resume with `--resume {folder}`" if has_begun else f"start it again with `out={folder}`"
+            resumed, again = f"--resume {shlex.quote(str(folder))}", shlex.quote(f"out={folder}")
+            how = f"resume with `{resumed}`" if RunFolder(folder).exists else f"start it again with `{again}`"
             raise RunFailed(
                 f"{fault_text(error)} Nothing was trained yet: when the cause is mended, {how}."
             ) from error
@@ -89,4 +88,5 @@ def _is_empty_folder(path: Path) -> bool:
 
 
 def _exists(folder: Path) -> ConfigError:
-    return ConfigError(f"`{folder}` already exists: give another `out`, or resume with `--resume {folder}`.")
+    how = f"`--resume {shlex.quote(str(folder))}`"
+    return ConfigError(f"`{folder}` already exists: give another `out`, or resume with {how}.")

@@ -22,7 +22,7 @@ from partita.seals import damaged, read_json, sealed_text, unsealed_text
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
 from partita.studies.columns import chosen
-from partita.studies.folders import CELLS, COMPARISON_FILE, check_recorded, check_sealed, is_comparison
+from partita.studies.folders import CELLS, COMPARISON_FILE, check_recorded, check_sealed, is_comparison, not_a
 from partita.studies.trials import Tuned, trials_from
 from partita.studies.tuning import folder_of
 
@@ -216,7 +216,7 @@ def reopen(folder: Path) -> Comparison:
         ConfigError: there is none, or its files are damaged.
     """
     if not is_comparison(folder):
-        raise ConfigError(f"`{folder}` is not the folder of a comparison: it has no `{COMPARISON_FILE}`.")
+        raise not_a("comparison", folder, COMPARISON_FILE)
     check_sealed(folder / "config.toml")
     values = read_values(folder / "config.toml")
     check_recorded(values, folder, "comparison")

@@ -1,5 +1,6 @@
 """Folders of runs, comparisons and searches: which is which, and how each is resumed."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,4 +72,13 @@ def how_to_resume(folder: Path) -> str:
     if has_task_from_python(RunFolder(folder).values):
         return "in Python, with the same arguments and `resume=True`"
     command = "compare" if is_comparison(folder) else "tune" if is_search(folder) else "run"
-    return f"with `partita {command} --resume {folder}`"
+    return f"with `{shlex.join(['partita', command, '--resume', str(folder)])}`"
+
+
+def not_a(kind: str, folder: Path, file: str) -> ConfigError:
+    """Return the error about a folder without the file of a comparison or a search."""
+    without = f"`{folder}` is not the folder of a {kind}: it has no `{file}`."
+    if RunFolder(folder).exists or not folder.is_dir():
+        return ConfigError(without)
+    again = shlex.quote(f"out={folder}")
+    return ConfigError(f"{without} One that was stopped before it began is started again with `{again}`.")

@@ -114,7 +114,7 @@ def _locked(run: RunFolder) -> Iterator[None]:
     """Hold the lock of a run in this block."""
     with locked(run.path) as is_ours:
         if not is_ours:
-            raise InUse(f"Another process is writing the run in `{run.path}`.")
+            raise InUse(f"the run in `{run.path}`")
         yield
 
 

@@ -80,9 +80,10 @@ def check_paths(overrides: Sequence[str]) -> None:
 def _check_is_run(folder: RunFolder) -> None:
     check_is_run(folder.path)
     if not folder.exists:
+        again = shlex.quote(f"out={folder.path}")
         raise ConfigError(
             f"`{folder.path}` holds no run to resume: it has no `{folder.config_file.name}`. A run that was "
-            f"stopped before it wrote that file is started again with `out={folder.path}`; one started in "
+            f"stopped before it wrote that file is started again with `{again}`; one started in "
             "Python is resumed in Python, with `resume=True`."
         )
     if is_from_python(folder.values):

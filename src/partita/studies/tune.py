@@ -60,7 +60,7 @@ def tune(
     find_own_code({**tuning.values, **tuning.space}, tuning.beside)
     with locked(tuning.folder) as is_ours:
         if not is_ours:
-            raise InUse(f"Another process is running the search in `{tuning.folder}`.")
+            raise InUse(f"the search in `{tuning.folder}`")
         search = Search(tuning)
         try:
             (runner or InThisProcess(partial(carry_out, tuning))).carry_out(

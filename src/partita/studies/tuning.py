@@ -20,7 +20,7 @@ from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.seals import read_json, sealed_json, sealed_text
 from partita.studies.claiming import claimed
-from partita.studies.folders import SEARCH_FILE, check_recorded, check_sealed, is_search
+from partita.studies.folders import SEARCH_FILE, check_recorded, check_sealed, is_search, not_a
 from partita.studies.same_task import fingerprint_in
 from partita.studies.trials import SearchSpace, Tuned, check_space
 
@@ -93,7 +93,7 @@ def reopen(folder: Path, *, workers: int | None = None) -> Tuning:
         ConfigError: there is none, or its files are damaged.
     """
     if not is_search(folder):
-        raise ConfigError(f"`{folder}` is not the folder of a search: it has no `{SEARCH_FILE}`.")
+        raise not_a("search", folder, SEARCH_FILE)
     check_sealed(folder / "config.toml")
     values = read_values(folder / "config.toml")
     check_recorded(values, folder, "search")
