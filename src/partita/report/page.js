@@ -115,6 +115,13 @@ async function drawAll() {
 // ---- The table of devices -------------------------------------------------------------------------------------
 const number = (value) => (value === null ? "-" : Math.abs(value) < 1000 ? value.toFixed(4) : value.toPrecision(4));
 const signed = (value) => (value === null ? "-" : (value > 0 ? "+" : "") + value.toFixed(4));
+// A very long id would push all columns but its own out of sight; the details of the device have it in full.
+const LONGEST_ID = 80;
+function shortened(text) {
+  const letters = [...text];
+  if (letters.length <= LONGEST_ID) return text;
+  return `${letters.slice(0, LONGEST_ID / 2).join("")} … ${letters.slice(-LONGEST_ID / 2).join("")}`;
+}
 const element = (name, attributes = {}, ...children) => {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -135,8 +142,10 @@ function grouped(rows) {
   }
   return found;
 }
-const isUnseen = new Set((data.unseen ?? []).map((row) => row.device));
-const byDevice = grouped([...data.devices, ...(data.unseen ?? [])]);
+// Devices that training has not seen are marked: unseen ones of the run, and those that joined later.
+const later = { unseen: "Unseen in training.", onboarded: "Joined after training." };
+const marks = new Map(Object.keys(later).flatMap((kind) => (data[kind] ?? []).map((row) => [row.device, kind])));
+const byDevice = grouped([...data.devices, ...(data.unseen ?? []), ...(data.onboarded ?? [])]);
 const visits = grouped(data.visits ?? []);
 const columns = [
   { title: "device", of: (rows) => rows[0].device, text: String },
@@ -159,8 +168,9 @@ function compare(a, b) {
 
 const lines = new Map([...byDevice.values()].map((rows) => [rows, element("tr", {}, ...columns.map((column, place) => {
   if (place) return element("td", { class: "number" }, column.text(column.of(rows)));
-  const mark = isUnseen.has(rows[0].device) ? [element("span", { class: "unseen" }, "unseen")] : [];
-  const button = element("button", { type: "button" }, rows[0].device, ...mark);
+  const kind = marks.get(rows[0].device);
+  const mark = kind ? [element("span", { class: "mark" }, kind)] : [];
+  const button = element("button", { type: "button" }, shortened(rows[0].device), ...mark);
   button.addEventListener("click", () => show(rows, button));
   return element("th", { scope: "row" }, button);
 }))]));
@@ -211,7 +221,7 @@ function show(rows, opener) {
   place.onkeydown = (event) => { if (event.key === "Escape") hide(); };
   place.replaceChildren(
     element("h3", { tabindex: "-1", id: "details-title" }, rows[0].device), close,
-    ...(isUnseen.has(rows[0].device) ? [element("p", {}, "Unseen in training.")] : []),
+    ...(marks.has(rows[0].device) ? [element("p", {}, later[marks.get(rows[0].device)])] : []),
     element("p", {}, rows[0].examples === null ? "Number of training examples unknown." : `${rows[0].examples} training examples.`),
     ...(asked.length ? [element("ul", {}, ...asked)] : []),
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Details of ${rows[0].device}` },

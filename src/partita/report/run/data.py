@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from partita.data.arrow import Table, rows_of, rows_where, tuples_of
@@ -13,6 +14,7 @@ from partita.report.models import EvaluatedModel, evaluated_models
 from partita.report.sample import ALL, Sample, ids_in, sample_among
 from partita.report.sections import examples_in
 from partita.runs.folder import RunFolder
+from partita.runs.onboarded import OnboardedRun
 from partita.shown import shown_id
 from partita.studies.statistics import DeviceMetrics
 
@@ -33,10 +35,17 @@ class RunData:
     """One datum for each model, drawn device and split: the metric, its change and the training examples."""
     unseen: Sequence[Datum] = ()
     """The same as `devices`, of the devices that training has not seen; of many, also a sample."""
+    onboarded: Sequence[Datum] = ()
+    """The same, of the devices that have joined the run since, as each joined."""
     rounds: Sequence[Datum]
     """One datum for each training round; for fine-tuning, for each block of devices."""
     visits: Sequence[Datum]
     """One datum for each drawn device and stage: how often it was asked to train, replied and failed."""
+
+    @cached_property
+    def known(self) -> OnboardedRun:
+        """The run with the devices that have joined it."""
+        return OnboardedRun(self.run)
 
     @property
     def first(self) -> EvaluatedModel | None:
@@ -115,7 +124,16 @@ def read_run(run: RunFolder) -> RunData:
     )
     changes = _changes(data, seen, seen=True), _changes(data, unseen, seen=False)
     devices, others = (ranked(own, data.split) for own in changes)
-    return replace(data, devices=devices, unseen=others)
+    return replace(data, devices=devices, unseen=others, onboarded=ranked(_onboarded(data), data.split))
+
+
+def _onboarded(data: RunData) -> Iterator[Datum]:
+    """Yield a datum for each model, device that has joined and split; of many devices, of a sample."""
+    sample = sample_among(data.known.joined)
+    for each in data.known.onboardings:
+        if not each.is_again:
+            own = replace(data, run=each.folder, models=evaluated_models(each.folder))
+            yield from _changes(own, sample, seen=False)
 
 
 def training_rounds(run: RunFolder) -> Iterator[Mapping[str, Any]]:

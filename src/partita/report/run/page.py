@@ -30,6 +30,7 @@ from partita.report.tables.commands import bytes_text, models_table
 from partita.report.tables.entries import Entry, Rounded
 from partita.report.tables.failures import failures_table
 from partita.report.tables.metrics import run_metrics
+from partita.report.tables.onboarded import onboarded_table
 from partita.report.tables.table import Table
 from partita.report.tables.unseen import run_unseen_table
 from partita.runs.folder import RunFolder
@@ -114,6 +115,7 @@ class _RunPage:
             "visits": self.data.visits,
             **self._curves.data,
             **({"unseen": self.data.unseen} if self.data.unseen else {}),
+            **({"onboarded": self.data.onboarded} if self.data.onboarded else {}),
         }
 
     def _sections(self) -> Iterator[Section]:
@@ -125,6 +127,7 @@ class _RunPage:
         yield from self._curves.sections
         if (unseen := run_unseen_table(self.data.run)).rows:
             yield Section(title="Unseen devices", table=unseen)
+        yield from self._onboarded()
         yield self._training()
         if (failures := failures_table(self.data.run)).rows:
             yield Section(title="Failures", table=failures)
@@ -137,6 +140,20 @@ class _RunPage:
             yield Section(title="Personalization", paragraphs=[reason])
         yield examples_section(self.data.training_examples)
         yield self._costs()
+
+    def _onboarded(self) -> Iterator[Section]:
+        """Yield the section on devices that have joined the run, if there are any."""
+        known = self.data.known
+        if not known.onboardings and known.unfinished is None:
+            return
+        again = {device for each in known.onboardings if each.is_again for device in each.devices}
+        found = [f"{counted(len(known.joined), 'device')} joined since the run was finished."]
+        if again:
+            verb = "was" if len(again) == 1 else "were"
+            found.append(f"{counted(len(again), 'device')} {verb} personalized again.")
+        found.append("All other results on this page are without them.")
+        table = onboarded_table(known)
+        yield Section(title="Onboarded devices", table=table, paragraphs=[" ".join(found)])
 
     def _forest(self) -> Section:
         """Return the chart of all models, with what the intervals of one run do not cover."""
