@@ -111,12 +111,12 @@ def _count(processes: int) -> str:
 OTHERS = {PLAIN: plain, PFL: pfl, FLOWER: flower}
 LINEAR, CNN = Workload("linear"), Workload("cnn")
 CONTESTS = (
-    Contest(LINEAR, repeats=60, processes=1, others={PFL: ("faster", 1.5)}),
-    Contest(CNN, repeats=10, processes=1, others={PFL: ("faster", 1.25), PLAIN: ("slower", 1.35)}),
+    Contest(LINEAR, repeats=100, processes=1, others={PFL: ("faster", 1.5)}),
+    Contest(CNN, repeats=15, processes=1, others={PFL: ("faster", 1.25), PLAIN: ("slower", 1.35)}),
     Contest(Workload("cnn", steps=5), repeats=6, processes=1, others={PLAIN: ("slower", 1.12)}),
-    Contest(LINEAR, repeats=60, processes=2, others={PFL: ("faster", 1.5)}),
-    Contest(CNN, repeats=10, processes=2, others={PFL: ("faster", 1.2)}),
-    Contest(LINEAR, repeats=20, processes=2, others={FLOWER: ("faster", 20.0)}),
+    Contest(LINEAR, repeats=200, processes=2, others={PFL: ("faster", 1.5)}),
+    Contest(CNN, repeats=20, processes=2, others={PFL: ("faster", 1.2)}),
+    Contest(LINEAR, repeats=60, processes=2, others={FLOWER: ("faster", 20.0)}),
     Contest(CNN, repeats=10, processes=2, others={FLOWER: ("faster", 2.5)}),
 )
 

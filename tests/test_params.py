@@ -75,6 +75,30 @@ def test_mean_spans_many_chunks() -> None:
     assert torch.equal(mean.value()["w"], (big["w"].double() * 2**36).round().div(2**36).float())
 
 
+@pytest.mark.parametrize("weight", [3, 2**60])  # The second takes several limbs.
+def test_a_mean_over_many_chunks_has_the_bits_of_the_means_of_its_pieces(weight: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    changes = [torch.randn(300_001, generator=generator) for _ in range(2)]
+
+    whole = mean_of([(str(n), {"w": change}, weight + n) for n, change in enumerate(changes)])
+
+    pieces = zip(*(change.split(50_000) for change in changes), strict=True)
+    means = [mean_of([(str(n), {"w": w}, weight + n) for n, w in enumerate(some)]) for some in pieces]
+    assert torch.equal(whole.value()["w"], torch.cat([mean.value()["w"] for mean in means]))
+
+
+def test_adding_to_a_mean_changes_none_that_was_merged_into_it() -> None:
+    (first, *rest), like = changes(), changes()[0][1]
+    merged, mean = mean_of([first]), WeightedMean(like)
+    before = merged.value()
+
+    mean.merge(merged.totals())
+    for part in rest:
+        mean.add(*part)
+
+    assert same_bits(merged.value(), before)
+
+
 def test_rounding_is_to_the_nearest_and_halves_to_even_up_to_the_largest_value() -> None:
     # In units of 2^-36, with 2^51 units where the fast way of rounding ends, in steps that float32 has.
     units = [0.5, 1.5, 2.5, -0.5, -1.5, 0.75, -0.75, 3.0, 2.0**50, 2.0**51, -(2.0**51), 2.0**52, 2.0**60]

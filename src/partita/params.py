@@ -217,7 +217,8 @@ class Totals:
     weight: int
     """The sum of the weights."""
     limbs: Mapping[str, Tensor]
-    """For each floating-point tensor, an int64 matrix with a row per limb, low limbs first."""
+    """For each floating-point tensor, a matrix of whole numbers with a row per limb, low limbs first: int64, or
+    float64 while its one limb is exact in it."""
     bounds: Mapping[str, int]
     """For each of them, a bound of the sum's absolute values."""
     lowest: str | None
@@ -272,7 +273,7 @@ class WeightedMean:
             self._refuse(device, change)
 
     def totals(self) -> Totals:
-        """Return the sums so far, as copies."""
+        """Return the sums so far; to add more may change them."""
         return Totals(
             weight=self.weight,
             limbs={name: limbs for total in self._sums for name, limbs in total.limbs().items()},

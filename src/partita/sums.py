@@ -114,9 +114,9 @@ class ExactSum:
         return added == len(values)
 
     def limbs(self) -> dict[str, Tensor]:
-        """Return a copy of all limbs by tensor, an int64 row for each limb."""
+        """Return all limbs by tensor, a row for each limb; to add more may change them."""
         only, *others = self._limbs
-        limbs = torch.stack(self._limbs) if others else only.to(torch.int64, copy=True)[None]
+        limbs = torch.stack(self._limbs) if others else only[None]
         return dict(zip(self._like, limbs.split(self._sizes, dim=1), strict=True))
 
     def merge(self, limbs: Mapping[str, Tensor], bound: int) -> None:
@@ -127,17 +127,18 @@ class ExactSum:
             for part, name in zip(own.split(self._sizes), self._like, strict=True):
                 if position < len(limbs[name]):
                     given = limbs[name][position]
-                    part.copy_(given) if is_first else part.add_(given)
+                    part.copy_(given) if is_first else part.add_(given.to(part.dtype))
         _carry(self._limbs)
 
     def over(self, weight: int) -> dict[str, Tensor]:
         """Return the sum divided by a weight and by the scale, in the shapes and types of the tensors."""
-        *lower, highest = self._limbs
-        total = highest.to(torch.float64, copy=True)
-        for limb in reversed(lower):
-            total.mul_(_BASE).add_(limb)
-        mean = total.div_(weight * self._scale)
-        parts = (mean if self._is_double else mean.float()).split(self._sizes)
+        mean = torch.empty(sum(self._sizes), dtype=torch.float64 if self._is_double else torch.float32)
+        for chunk, *lower, highest in zip(_chunks(mean), *map(_chunks, self._limbs), strict=True):
+            total = highest.double()
+            for limb in reversed(lower):
+                total = total * _BASE + limb
+            chunk.copy_(total / (weight * self._scale))
+        parts = mean.split(self._sizes)
         return {
             name: part.to(like.dtype, copy=len(parts) > 1).view(like.shape)
             for part, (name, like) in zip(parts, self._like.items(), strict=True)

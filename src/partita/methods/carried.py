@@ -72,6 +72,9 @@ class Sends(Protocol):
         ...
 
 
+_KEEPS, _SENDS = Keeps.keeps.__name__, Sends.sends.__name__
+
+
 @runtime_checkable
 class HasPhases(Protocol):
     """A kind of update that declares which parts move together: fewer gradients are held at a time."""
@@ -93,7 +96,8 @@ def make_update(local: LocalFn, *, personal: Steps, shared: Steps, carried: Carr
 
 def carries(local: LocalFn) -> bool:
     """Return whether a kind of update declares tensors besides the model's."""
-    return _keeps(local) is not None or _sends(local) is not None
+    kind = _kind(local)  # Asked in every visit: a check of a protocol would cost as much as a small step.
+    return getattr(kind, _KEEPS, None) is not None or getattr(kind, _SENDS, None) is not None
 
 
 def phases_of(local: LocalFn) -> Phases:
@@ -138,13 +142,12 @@ def _kind(local: LocalFn) -> LocalFn:
     return local.func if isinstance(local, partial) else local
 
 
-# A check of a protocol would cost as much as a step of a small model, in every visit.
 def _keeps(local: LocalFn) -> Callable[[Params, Params], Params] | None:
-    return getattr(_kind(local), Keeps.keeps.__name__, None)
+    return getattr(_kind(local), _KEEPS, None)
 
 
 def _sends(local: LocalFn) -> Callable[[Params], Mapping[str, Sent]] | None:
-    return getattr(_kind(local), Sends.sends.__name__, None)
+    return getattr(_kind(local), _SENDS, None)
 
 
 def _trained(partition: Partition, part: Part, params: Params) -> Params:

@@ -145,6 +145,9 @@ def _preserved_on(accelerator: torch.device | None) -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """Use one intra-op thread in this block: other numbers of threads give other bits."""
     threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
     torch.set_num_threads(1)
     try:
         yield
