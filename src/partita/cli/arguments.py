@@ -227,7 +227,9 @@ def _add_onboard(add_parser: _AddParser) -> None:
         metavar="ID",
         help="serve these devices, or all, the model from before they were last personalized again",
     )
-    onboarding.add_argument("--resume", action="store_true", help="resume the interrupted onboarding")
+    onboarding.add_argument(
+        "--resume", action="store_true", help="resume the interrupted onboarding; without one, show the last"
+    )
     _add_outputs(onboarding)
     onboarding.set_defaults(command=onboard.onboard)
 
