@@ -155,6 +155,21 @@ def is_fault(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (*_FULL, *_BROKEN)
 
 
+def ends_study(error: BaseException) -> bool:
+    """Return whether an error in one run of a study ends the study: it would meet all other runs, too.
+
+    Besides faults such are files of the study that this process may not write.
+    """
+    return is_fault(error) or (isinstance(error, PermissionError) and not is_of_device(error))
+
+
+def raise_fault(error: Exception, path: Path) -> None:
+    """Raise an error that is one of the machine again, with the file: not the file is wrong, but the disk."""
+    if isinstance(error, OSError) and is_fault(error):
+        error.filename = error.filename or str(path)
+        raise error
+
+
 def fault_text(error: OSError) -> str:
     """Return an error of the system as a sentence with the file that it is about, where that is known.
 

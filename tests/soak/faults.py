@@ -65,11 +65,9 @@ def judged(bench: Bench, ended: Ended) -> tuple[str, str]:
         return "TRACEBACK", said
     if ended.code == 0:
         return "same bits at once" if bench.is_done else "SILENT", f"{said} {bench.differences()}"
-    if len(ended.lines) != 1:
-        return "SEVERAL LINES", said
-    if not ended.lines[0].startswith("partita: "):
-        return "NO MESSAGE", said
-    command = bench.advised(ended.lines[0])
+    if not ended.lines or not ended.is_plain:
+        return "OTHER MESSAGE" if ended.lines else "NO MESSAGE", said
+    command = bench.advised(ended.lines[-1])
     again = bench.place.run(command)
     if again.code != 0:
         return "DEAD END", "\n".join([said, shlex.join(command), *again.lines])

@@ -33,8 +33,8 @@ def _chain(bench: Bench, most: int, chance: random.Random) -> tuple[int, str, st
         if ended.was_killed:
             kills, command = kills + 1, bench.subject.resume
             continue
-        if ended.has_traceback or len(ended.lines) > 1:
-            return kills, "TRACEBACK" if ended.has_traceback else "SEVERAL LINES", "\n".join(ended.lines)
+        if not ended.is_plain:
+            return kills, "TRACEBACK" if ended.has_traceback else "OTHER MESSAGE", "\n".join(ended.lines)
         if ended.code == 0 or bench.is_done:
             return kills, "same bits" if bench.is_done else "OTHER BITS", f"{bench.differences()} {ended}"
         if command == bench.subject.first:

@@ -87,6 +87,11 @@ class Ended:
         return any(line.startswith("Traceback") for line in self.lines)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it has printed messages of one line alone: warnings, if any, and one about its end."""
+        return all(line.startswith("partita: ") for line in self.lines)
+
+    @property
     def was_killed(self) -> bool:
         return self.code == -signal.SIGKILL
 

@@ -306,7 +306,7 @@ def test_the_previous_model_is_the_one_that_the_device_had(run: Path, tmp_path: 
         (["none.parquet"], "There is no file or folder `none.parquet`."),
         ([], "needs a run's folder and one table, or --resume"),
         (["NEW", "NEW"], "needs a run's folder and one table, or --resume"),
-        (["--resume"], "No onboarding of the run in"),
+        (["--resume"], "No onboarding into the run in"),
         (["NEW", "--back", "d1"], "takes the ids of devices, and nothing else"),
         (["NEW", "task.size=3"], "leave out `task.size=3`"),
     ],

@@ -227,7 +227,9 @@ def _add_onboard(add_parser: _AddParser) -> None:
         metavar="ID",
         help="serve these devices, or all, the model from before they were last personalized again",
     )
-    parser.add_argument("--resume", action="store_true", help="resume the interrupted onboarding")
+    parser.add_argument(
+        "--resume", action="store_true", help="resume the interrupted onboarding; without one, show the last"
+    )
     _add_outputs(parser)
     parser.set_defaults(command=onboard.onboard)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from partita.errors import RankLost, RunFailed, TooManyFailed, fault_text, is_fault
+from partita.errors import RankLost, RunFailed, TooManyFailed, fault_text, is_fault, is_of_device
 
 
 @contextmanager
@@ -37,9 +37,9 @@ def continued(command: str, folder: Path, *, by: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def missing(files: str, command: str) -> Iterator[None]:
+def missing(files: str, command: str, *, verb: str = "write") -> Iterator[None]:
     """Add the command that writes what a signal or a fault of the system in this block leaves out."""
-    only = f"Only {files} missing: write {'it' if files.endswith('is') else 'them'} with `{command}`."
+    only = f"Only {files} missing: {verb} {'it' if files.endswith('is') else 'them'} with `{command}`."
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -53,4 +53,4 @@ def missing(files: str, command: str) -> Iterator[None]:
 
 def is_of_task(error: OSError) -> bool:
     """Return whether an error of the system comes from the code of a device, and is no fault."""
-    return not is_fault(error) and bool(getattr(error, "__notes__", None))
+    return not is_fault(error) and bool(getattr(error, "__notes__", None)) and is_of_device(error)

@@ -1,10 +1,11 @@
 """The command `onboard`."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partita.cli.continuing import continued
+from partita.cli.continuing import continued, missing
 from partita.cli.given import split_settings
 from partita.cli.output import console, json_printer, log, print_json, print_table
 from partita.cli.signals import Interrupts
@@ -35,8 +36,10 @@ def onboard(options: argparse.Namespace) -> int:
         watch = interrupts.after(json_printer(options) or display.watch)
         data = Path(given[0]) if given else None
         done = studies.onboard(run, data, overrides, again=options.again, watch=watch)
-    _print_onboarding(options, done)
-    return 1 if done.folder.has_failed_stage else 0
+    shown = shlex.join(["partita", "onboard", str(run.path), "--resume"])
+    with missing("the table of the results is", shown, verb="print"):
+        _print_onboarding(options, done)
+        return 1 if done.folder.has_failed_stage else 0
 
 
 def _print_onboarding(options: argparse.Namespace, done: "Onboarding") -> None:

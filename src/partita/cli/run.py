@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory", interrup
         ) from error
     with missing_report(run.folder.path):
         _print_run(options, run.folder)
-    return 1 if run.folder.has_failed_stage else 0
+        return 1 if run.folder.has_failed_stage else 0
 
 
 def _prepare(options: argparse.Namespace) -> "Prepared":

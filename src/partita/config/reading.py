@@ -15,7 +15,7 @@ from partita.config.overrides import with_overrides
 from partita.config.provenance import find_own_code
 from partita.config.schema import SERVER, Config, PersonalizeConfig, PretrainConfig
 from partita.config.sections import alternatives, in_section
-from partita.errors import ConfigError, shortened
+from partita.errors import ConfigError, raise_fault, shortened
 from partita.methods.named import NamedMethod
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
+        raise_fault(error, path)
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"Cannot read the config `{path}`: {reason}.") from None
     values = with_overrides(read_toml(text, f"`{path}`"), overrides)

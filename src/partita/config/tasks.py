@@ -18,7 +18,7 @@ from partita.config.recording import PYTHON
 from partita.config.schema import Config, ModelConfig
 from partita.config.sections import in_section
 from partita.data.options import UNSEEN
-from partita.errors import ConfigError
+from partita.errors import ConfigError, raise_fault
 from partita.models.start import LoadReport, load_start
 from partita.params import Params
 from partita.protocol import derive_seed
@@ -163,6 +163,7 @@ def _read_tensors(path: Path) -> Params:
     try:
         return RunFolder.tensors_in(path)
     except OSError as error:
+        raise_fault(error, path)
         raise ConfigError(f"Cannot read `model.start`, `{path}`: {error.strerror}.") from None
     except SafetensorError as error:
         raise ConfigError(f"`model.start`, `{path}`, is not a safetensors file: {error}.") from None

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 from partita.data.arrow import Ids, check_id_type, id_strings
 from partita.data.rows import Location, RowError
 from partita.data.writing import BYTES
-from partita.durable import naming
-from partita.errors import ConfigError, is_fault
+from partita.errors import ConfigError, raise_fault
 
 logger = logging.getLogger(__name__)
 
@@ -128,13 +127,6 @@ def first_line(error: Exception) -> str:
     """Return the first line of an error's message, as a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"{lines[0].rstrip('.!')}."
-
-
-def raise_fault(error: Exception, path: Path) -> None:
-    """Raise an error that is one of the machine again, with the file: not the file is wrong, but the disk."""
-    if is_fault(error):
-        with naming(path):
-            raise error
 
 
 def _runs_of_ids(path: Path) -> Iterator[str]:

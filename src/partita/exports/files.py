@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from partita.errors import ConfigError, described
+from partita.errors import ConfigError, described, raise_fault
 from partita.exports.recipes import Recipe, recipe_from, shapes_without_memory
 from partita.params import copy_into, digest_of, from_bytes, metadata_of, to_bytes
 from partita.partition import Partition
@@ -104,6 +104,7 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError:
         raise ConfigError(f"There is no file `{path}`.") from None
     except OSError as error:
+        raise_fault(error, path)
         raise ConfigError(f"Cannot read `{path}`: {error.strerror}.") from None
 
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from partita.data.cache import ExampleCache
-from partita.errors import RunFailed, is_fault
+from partita.errors import RunFailed, ends_study
 from partita.executors.messages import receive
 from partita.executors.output import Replay
 from partita.executors.processes import Child, Nursery
@@ -257,6 +257,6 @@ def _received(one: _Running) -> Mapping[str, Any] | None:
 
 def _fail(job: Job, error: BaseException) -> None:
     """Let a job fail; what no exception handler should catch is raised here, as it was there."""
-    if not isinstance(error, Exception) or is_fault(error):
+    if not isinstance(error, Exception) or ends_study(error):
         raise error
     job.owner.fail(job, error)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from partita.errors import is_fault
+from partita.errors import ends_study
 from partita.progress.bar import OnProgress
 from partita.progress.display import RunProgress
 from partita.progress.watchers import ignore, labeled
@@ -190,7 +190,7 @@ class InThisProcess:
         except Stopped:
             return
         except Exception as error:
-            if is_fault(error):
+            if ends_study(error):
                 raise
             job.owner.fail(job, error)
         else:

@@ -15,7 +15,7 @@ from partita.config.reading import changed, read_config
 from partita.config.schema import Config
 from partita.device.store import DiskStore
 from partita.durable import locked, make_folder
-from partita.errors import ConfigError, InUse
+from partita.errors import ConfigError, InUse, RunFailed, fault_text
 from partita.params import digest_of
 from partita.protocol import DeviceId, Stage
 from partita.runs.fingerprint import fingerprint_of
@@ -59,7 +59,8 @@ def onboard(
 
     Args:
         run: the finished run.
-        data: a table by device, as the run's task reads it; None: the one of the interrupted onboarding.
+        data: a table by device, as the run's task reads it; None: the one of the interrupted onboarding, or
+            of the last one, which is returned again.
         overrides: `key=value` for other files of the run that are elsewhere now.
         again: the devices are known, and begin with the personal part that they have; each is served the
             better of the two on rows that are held out.
@@ -75,10 +76,12 @@ def onboard(
         known = OnboardedRun(run)
         if (left := _left_over(known)) is not None:
             prepared = _resumed(left, data, again=again)
-        elif data is None:
-            raise ConfigError(f"No onboarding of the run in `{run.path}` was interrupted: give a table.")
-        else:
+        elif data is not None:
             prepared = _begun(known, data, overrides, again=again)
+        elif known.onboardings:
+            return known.onboardings[-1]
+        else:
+            raise ConfigError(f"No onboarding into the run in `{run.path}` has begun: give a table.")
         _carry_out(known, prepared, watch)
     return Onboarding(prepared.folder)
 
@@ -128,7 +131,24 @@ def _left_over(known: OnboardedRun) -> RunFolder | None:
 
 
 def _begun(known: OnboardedRun, data: Path, overrides: Sequence[str], *, again: bool) -> runner.Prepared:
-    """Return a new onboarding, in a folder of its own, after checking its devices."""
+    """Return a new onboarding after checking its devices.
+
+    Raises:
+        RunFailed: a fault of the system, before there is anything to resume.
+    """
+    try:
+        return _new(known, data, overrides, again=again)
+    except OSError as error:
+        if known.unfinished is not None and known.unfinished.exists:
+            raise
+        raise RunFailed(
+            f"{fault_text(error)} Nothing was trained yet: when the cause is mended, give the same command "
+            "again."
+        ) from error
+
+
+def _new(known: OnboardedRun, data: Path, overrides: Sequence[str], *, again: bool) -> runner.Prepared:
+    """Return a new onboarding, in a folder of its own."""
     run = known.run
     config = _config_for(run, data, overrides, again=again)
     built = runner.build_run(config, run.path)

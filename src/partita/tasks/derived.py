@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partita.errors import ConfigError
+from partita.errors import ConfigError, raise_fault
 
 Derived = Mapping[str, Any]
 """JSON values by name; `kind` is the kind of task."""
@@ -28,6 +28,7 @@ def read_derived(kind: str, file: str) -> Derived | None:
     try:
         values = json.loads(Path(file).read_bytes())
     except (OSError, ValueError) as error:
+        raise_fault(error, Path(file))
         raise ConfigError(f"Cannot read the derived values `{file}`: {error}.") from None
     found = values.get("kind") if isinstance(values, dict) else values
     if found != kind:

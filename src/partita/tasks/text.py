@@ -13,7 +13,7 @@ from partita.data.examples import Batch
 from partita.data.options import keys_of, options_of
 from partita.data.rows import Rows, value_of
 from partita.data.table import DeviceTable
-from partita.errors import ConfigError
+from partita.errors import ConfigError, raise_fault
 from partita.models.transformer import NextWordTransformer
 from partita.tasks.derived import read_derived
 from partita.tasks.metrics import Metric, NamedMetric, Undefined, select
@@ -199,6 +199,7 @@ def _read_words(file: Path, *, lowercase: bool) -> list[str]:
     try:
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        raise_fault(error, file)
         raise ConfigError(f"Cannot read the vocabulary `{file}`: {error}.") from None
     lines = (content.lower() if lowercase else content).splitlines()
     return list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from partita.errors import ConfigError, needed
+from partita.errors import ConfigError, needed, raise_fault
 
 _ALPHABET, _SUBWORDS = "alphabet", "sentencepiece"
 """The names of a tokenizer's values."""
@@ -93,6 +93,7 @@ def load_subwords(file: Path) -> Subwords:
     try:
         return _subwords(file.read_bytes())
     except (OSError, RuntimeError) as error:
+        raise_fault(error, file)
         raise ConfigError(f"Cannot read the sentencepiece model `{file}`: {error}.") from None
 
 
