@@ -21,8 +21,13 @@ DEVICES = 1_000, 100_000
 ROUNDS, COHORT = 10, 50
 
 
-def run(devices: int, folder: Path) -> dict[str, int]:
-    """Run pretraining's evaluation, rounds, fine-tuning and evaluations, and return the memory."""
+def run(devices: int, folder: Path | None) -> dict[str, int]:
+    """Run pretraining's evaluation, rounds, fine-tuning and evaluations, and return the memory.
+
+    Args:
+        devices: how many.
+        folder: the folder of the run; None: the run has none.
+    """
     import torch
     from torch import nn
 
@@ -109,7 +114,8 @@ def measured(work: str, devices: int, folder: Path) -> dict[str, int]:
 
 def main(folder: Path) -> None:
     """Print the memory of runs and reports, and what each further device adds."""
-    for work, moments in (("run", ("rounds", "end")), ("report", ("end", "page"))):
+    works = (("run", ("rounds", "end")), ("report", ("end", "page")), ("run without out", ("rounds", "end")))
+    for work, moments in works:
         few, many = (measured(work, devices, folder) for devices in DEVICES)
         for moment in moments:
             each = (many[moment] - few[moment]) / (DEVICES[1] - DEVICES[0])
@@ -120,7 +126,10 @@ def main(folder: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 4:
         work, devices, place = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-        print(json.dumps(run(devices, place) if work == "run" else report(place)))
+        if work == "report":
+            print(json.dumps(report(place)))
+        else:
+            print(json.dumps(run(devices, place if work == "run" else None)))
     elif len(sys.argv) == 2:
         main(Path(sys.argv[1]))
     else:

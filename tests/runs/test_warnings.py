@@ -12,7 +12,7 @@ from partita.device.visit import Visitor
 from partita.protocol import Order
 from partita.report.run.page import run_page
 from partita.runs.folder import RunFolder
-from partita.runs.warnings import divergence, warnings_of
+from partita.runs.warnings import divergence, has_failed_stage, warnings_of
 from small import Both, Point, affine_devices, affine_task, point_task
 
 
@@ -155,7 +155,7 @@ def test_unseen_devices_that_fail_are_a_warning_and_most_of_them_a_failed_stage(
     run, stage = RunFolder(tmp_path / "run"), "the stage `finetuned` has no result on unseen devices"
     one, many = "1 unseen device failed in at least one", "5 unseen devices failed in at least one"
     assert len(unseen) == 5
-    assert run.has_failed_stage == (failing == 5)
+    assert has_failed_stage(run) == (failing == 5)
     told = warnings_of(run)
     if failing == 1:
         assert told == [f"{one} round (d1: Broken.)"]
@@ -183,7 +183,7 @@ def test_evaluations_that_fail_are_a_warning_and_most_of_them_a_failed_stage(
     run = RunFolder(tmp_path / "run")
     told, first = warnings_of(run), next(iter(task.devices))
     assert len(task.devices) == 6
-    assert run.has_failed_stage == (failing == 4)
+    assert has_failed_stage(run) == (failing == 4)
     if failing == 1:
         assert told[0] == f"1 device failed in at least one round ({first}: Broken.)"
         assert told[1].endswith(f" ({first}: its evaluation failed: Broken)")

@@ -19,6 +19,7 @@ def onboard(options: argparse.Namespace) -> int:
     """Personalize devices from the model of a finished run, and add them to its folder; or go back."""
     from partita.exports.opening import finished_run
     from partita.progress.display import Display
+    from partita.runs.warnings import has_failed_stage
     from partita.studies import onboard as studies
 
     run = finished_run(options.run)
@@ -39,7 +40,7 @@ def onboard(options: argparse.Namespace) -> int:
     shown = shlex.join(["partita", "onboard", str(run.path), "--resume"])
     with missing("the table of the results is", shown, verb="print"):
         _print_onboarding(options, done)
-        return 1 if done.folder.has_failed_stage else 0
+        return 1 if has_failed_stage(done.folder) else 0
 
 
 def _print_onboarding(options: argparse.Namespace, done: "Onboarding") -> None:
@@ -61,7 +62,10 @@ def _print_onboarding(options: argparse.Namespace, done: "Onboarding") -> None:
     if done.is_again:
         new, before = len(done.holds), len(run.summary["kept_previous"])
         print(f"The new model is served to {counted(new, 'device')}, {before} kept the one from before")
-    print(f"The results of {counted(len(done.devices), 'device')} are in {run.path}")
+    print(
+        f"The results of {counted(len(done.devices), 'device')} are in {run.path}; `partita report "
+        f"{options.run}` shows them on the run's page"
+    )
 
 
 def _go_back(options: argparse.Namespace) -> int:

@@ -41,6 +41,7 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory", interrup
     """Run a config or resume a run with an executor, print the result and return the exit code."""
     from partita.data.rows import BadData
     from partita.progress.display import Display
+    from partita.runs.warnings import has_failed_stage
     from partita.studies import run as runner
     from partita.studies.resume import RESUMABLE
 
@@ -65,7 +66,7 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory", interrup
         ) from error
     with missing_report(run.folder.path):
         _print_run(options, run.folder)
-        return 1 if run.folder.has_failed_stage else 0
+        return 1 if has_failed_stage(run.folder) else 0
 
 
 def _prepare(options: argparse.Namespace) -> "Prepared":

@@ -14,12 +14,12 @@ from torch import Tensor
 from partita.data.arrow import Table, read_table, rows_where, with_column
 from partita.data.rows import SkippedRow, read_skipped
 from partita.device.store import DiskStore
-from partita.errors import ConfigError, Damaged
+from partita.errors import Damaged
 from partita.params import unsealed_tensors
 from partita.protocol import DeviceId
-from partita.runs.frozen import frozen_in, start_file
+from partita.runs.frozen import start_file, whole_tensors
 from partita.runs.parts import KEEPING, expected_parts, part_problems, resets_in
-from partita.runs.recorded import Recorded
+from partita.runs.recorded import Recorded, checkpoints_in
 from partita.seals import (
     SCHEMA,
     damaged,
@@ -88,8 +88,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> list[Path]:
         """The files of the server's state that the last commit names."""
-        entries = [entry for entry in (self.commit or {}).values() if isinstance(entry, dict)]
-        return sorted({self.path / entry["file"] for entry in entries if "file" in entry})
+        return sorted(self.path / name for name in checkpoints_in(self.commit))
 
     def checkpoint_file(self, number: int, kind: str) -> Path:
         """Return the file of the server's state after a round; see `is_checkpoint`."""
@@ -189,22 +188,6 @@ class RunFolder:
         return parsed_json(path, self.recorded.content(path))
 
     @property
-    def has_failed_stage(self) -> bool:
-        """Whether a stage of the finished run or of its baseline failed, and has no result.
-
-        It may have failed for the devices in training, or for the unseen ones.
-        """
-        inner = self.baseline
-        has_failed = bool(self.summary.get("failed") or self.failed_unseen)
-        return has_failed or (inner is not None and inner.has_failed_stage)
-
-    @property
-    def failed_unseen(self) -> Mapping[str, Any]:
-        """The stages in which more than half of the unseen devices failed: how many, of how many, and why."""
-        unseen = self.summary.get("unseen", {})
-        return {stage: numbers for stage, numbers in unseen.items() if "reason" in numbers}
-
-    @property
     def costs(self) -> Mapping[str, Any] | None:
         """The content of `costs.json`, None where the run has not written it."""
         try:
@@ -285,31 +268,23 @@ class RunFolder:
             ConfigError: the file that has these is gone or has changed, or is not known.
         """
         run = RunFolder.of_file(file)
-        content = file.read_bytes() if run is None else run.content_of(file)
-        try:
-            tensors, frozen = unsealed_tensors(content), frozen_in(content)
-        except ValueError as error:
-            raise damaged(file, str(error)) from None
-        if not frozen:
-            return tensors
         if run is None:
-            raise ConfigError(
-                f"`{file}` is a copy of a file of a run, and the frozen part of its model is not in it: give "
-                "the file in the run's folder."
-            )
-        started = RunFolder.tensors_in(start_file(run.path, run.values))
-        return {**tensors, **{name: started[given] for name, given in frozen.items()}}
+            return whole_tensors(file, file.read_bytes())
+        return whole_tensors(file, run.content_of(file), run.started_tensors)
+
+    def started_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the file that the run began with."""
+        return RunFolder.tensors_in(start_file(self.path, self.values))
 
     def content_of(self, file: Path) -> bytes:
         """Return the content of a file of shared tensors, which is checked where its digest is recorded."""
         if not self.is_checkpoint(file.name):
             return Recorded(file.parent.parent, self.commit).content(file)
-        entries = [entry for entry in (self.commit or {}).values() if isinstance(entry, dict)]
-        digests = [entry["digest"] for entry in entries if entry.get("file") == file.name]
-        if digests and not file.exists():
+        digest = checkpoints_in(self.commit).get(file.name)
+        if digest is not None and not file.exists():
             raise missing(file)
         content = file.read_bytes()
-        if any(digest != sha256(content) for digest in digests):
+        if digest not in (None, sha256(content)):
             raise damaged(file, "its digest is not the one that was committed")
         return content
 

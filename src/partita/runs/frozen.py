@@ -6,13 +6,16 @@ these; `config.toml` has the path of `model.start` and its digest.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from partita.data.digests import describe_file, places_of
 from partita.errors import ConfigError
-from partita.params import Params, about, sealed_bytes
+from partita.params import Params, about, sealed_bytes, unsealed_tensors
+from partita.seals import damaged
 
 _FROZEN = "frozen"
 _START = "model.start"
@@ -28,6 +31,35 @@ def bytes_without(params: Params, frozen: Mapping[str, str]) -> bytes:
     named = {name: given for name, given in sorted(frozen.items()) if name in params}
     written = {name: tensor for name, tensor in params.items() if name not in named}
     return sealed_bytes(written, **({_FROZEN: json.dumps(named)} if named else {}))
+
+
+def whole_tensors(
+    file: Path, content: bytes, started: Callable[[], Params] | None = None
+) -> dict[str, Tensor]:
+    """Return the tensors in the content of a file, and those that it has by name alone.
+
+    Args:
+        file: the file, which errors name.
+        content: its content.
+        started: returns the tensors of the run's `model.start`; None where no run has written the file.
+
+    Raises:
+        Damaged: the content is not as it was written.
+        ConfigError: tensors are by name alone in a file that is outside of its run's folder.
+    """
+    try:
+        tensors, frozen = unsealed_tensors(content), frozen_in(content)
+    except ValueError as error:
+        raise damaged(file, str(error)) from None
+    if not frozen:
+        return tensors
+    if started is None:
+        raise ConfigError(
+            f"`{file}` is a copy of a file of a run, and the frozen part of its model is not in it: give the "
+            "file in the run's folder."
+        )
+    known = started()
+    return {**tensors, **{name: known[given] for name, given in frozen.items()}}
 
 
 def frozen_in(content: bytes) -> dict[str, str]:

@@ -34,16 +34,13 @@ from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.frozen import bytes_without
 from partita.runs.logs import Log
+from partita.runs.opening import check_fingerprint, committed_in, scratch_of
 from partita.runs.parts import KEEPING, RESETS, Reset, check_parts, resets_in
-from partita.runs.recorded import FILES, JOURNALS, Recorded
-from partita.seals import missing, sealed_json, sha256, sha256_of
+from partita.runs.recorded import BEST, CHECKPOINTS, FILES, JOURNALS, Recorded, checkpoints_in
+from partita.seals import sealed_json, sha256, sha256_of
 from partita.server.round import State
 from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import Commit, RoundRow
-
-_CHECKPOINTS = ("shared", "optimizer")
-_BEST = "best_shared"
-"""The entry of `commit.json` for u after the best round, where training may stop early."""
 
 
 class FolderJournal:
@@ -78,8 +75,8 @@ class FolderJournal:
         self._lock = open_lock(folder.path)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._committed = self._check_folder()
-            self._check_fingerprint()
+            self._committed = committed_in(folder)
+            check_fingerprint(folder, self._committed, self._fingerprint)
             recorded = Recorded(folder.path, self._committed)
             self._files = dict(recorded.files)
             self._check_files(recorded)
@@ -115,13 +112,13 @@ class FolderJournal:
     def state(self) -> State | None:
         """Return the checkpoint of the last commit."""
         if self._state is None and self._committed:
-            shared, optimizer = (self._read_checkpoint(kind) for kind in _CHECKPOINTS)
+            shared, optimizer = (self._read_checkpoint(kind) for kind in CHECKPOINTS)
             self._state = State(shared=shared, optimizer=optimizer, steps=self._committed["steps"])
         return self._state
 
     def best(self) -> dict[str, Tensor]:
         """Return the checkpoint of the best round."""
-        return self._read_checkpoint(_BEST)
+        return self._read_checkpoint(BEST)
 
     def commit(self, commit: Commit, state: State, line: RoundRow, rows: Sequence[DeviceRow]) -> None:
         """Write everything, then rename `commit.json`: that is the commit."""
@@ -130,7 +127,7 @@ class FolderJournal:
         checkpoints = self._write_checkpoints(commit, state)
         if commit.best is not None:
             is_new = (commit.stage, commit.best) != (self._committed["stage"], self._committed["best"])
-            checkpoints[_BEST] = checkpoints["shared"] if is_new else self._committed[_BEST]
+            checkpoints[BEST] = checkpoints["shared"] if is_new else self._committed[BEST]
         self._logs[self.folder.skipped_file].catch_up()
         sync_folder(self.folder.path)
         self._record(self.folder.costs_file, self.folder.derived_file)
@@ -181,7 +178,7 @@ class FolderJournal:
 
     def finish(self, columns: Mapping[str, type], rows: Iterable[DeviceRow], summary: Summary) -> None:
         """Write `devices.parquet` and `summary.json`, and delete what only an unfinished run needs."""
-        scratch = _scratch(self.folder.devices_file)
+        scratch = scratch_of(self.folder.devices_file)
         write_table(scratch, rows, columns)
         move_file(scratch, self.folder.devices_file)
         replace_file(self.folder.summary_file, json.dumps(summary, indent=1).encode())
@@ -190,8 +187,8 @@ class FolderJournal:
         }
         self._logs[self.folder.skipped_file].catch_up()
         del self._logs[self.folder.rows_file]
-        digests = {kind: {"digest": self._committed[kind]["digest"]} for kind in _CHECKPOINTS}
-        kept = {key: value for key, value in self._committed.items() if key != _BEST}
+        digests = {kind: {"digest": self._committed[kind]["digest"]} for kind in CHECKPOINTS}
+        kept = {key: value for key, value in self._committed.items() if key != BEST}
         self._write_commit({**kept, **digests, "finished": True})
         self._tidy()
 
@@ -232,42 +229,6 @@ class FolderJournal:
         """Return the summary of a finished run, None before the end."""
         return self.folder.summary if self._committed.get("finished") else None
 
-    def _check_folder(self) -> dict[str, Any]:
-        """Return the content of `commit.json`, nothing in a new run.
-
-        Raises:
-            ConfigError: a folder without a commit holds files that no run writes, or personal parts.
-        """
-        folder = self.folder
-        if (committed := folder.commit) is not None:
-            if folder.is_earlier:
-                raise ConfigError(
-                    f"The run in `{folder.path}` was written by an earlier version of Partita, whose files "
-                    "have no sha256: resume it with that version, or start a new run."
-                )
-            return {name: value for name, value in committed.items() if name != "schema"}
-        known = {path.name for path in (*folder.files, *folder.folders)}
-        known |= {_scratch(path).name for path in folder.files}
-        names = sorted(path.name for path in folder.path.iterdir())
-        if foreign := [name for name in names if name not in known and not folder.is_checkpoint(name)]:
-            raise ConfigError(f"`{folder.path}` is not a run's folder: it contains `{foreign[0]}`.")
-        if folder.has_lost_commit:
-            raise missing(folder.commit_file)
-        return {}
-
-    def _check_fingerprint(self) -> None:
-        """Raise where the run was started with other settings than this one's."""
-        if not self._committed or not self._fingerprint:
-            return
-        recorded = self._committed["fingerprint"]
-        names = {**self._fingerprint, **recorded}
-        if changed := [name for name in names if recorded.get(name) != self._fingerprint.get(name)]:
-            raise ConfigError(
-                f"The run in `{self.folder.path}` was started with other values of "
-                f"{', '.join(f'`{name}`' for name in changed)}, or by another version of Partita: resume it "
-                "with the same values and version, or start a new run."
-            )
-
     @property
     def _growing(self) -> list[Path]:
         """The files that grow with every round; the measurements are in a table when a run is finished."""
@@ -281,8 +242,8 @@ class FolderJournal:
 
     def _tidy(self) -> None:
         """Delete what a kill may have left: files that no commit names."""
-        named = _files(self._committed)
-        scratch = {_scratch(path).name for path in self.folder.files}
+        named = checkpoints_in(self._committed)
+        scratch = {scratch_of(path).name for path in self.folder.files}
         for path in self.folder.path.iterdir():
             if path.name in scratch or (self.folder.is_checkpoint(path.name) and path.name not in named):
                 path.unlink()
@@ -298,16 +259,16 @@ class FolderJournal:
         content = {**content, FILES: dict(sorted(self._files.items())), JOURNALS: journals}
         before, self._committed = self._committed, content
         replace_file(self.folder.commit_file, sealed_json(content))
-        for name in _files(before) - _files(content):
+        for name in checkpoints_in(before).keys() - checkpoints_in(content).keys():
             (self.folder.path / name).unlink(missing_ok=True)
 
     def _write_checkpoints(self, commit: Commit, state: State) -> dict[str, Any]:
         """Write the server's state, unless it is the one of the last commit."""
         if state is self._state:
-            return {kind: self._committed[kind] for kind in _CHECKPOINTS}
+            return {kind: self._committed[kind] for kind in CHECKPOINTS}
         self._state = state
         written: dict[str, Any] = {}
-        for kind in _CHECKPOINTS:
+        for kind in CHECKPOINTS:
             path, content = self.folder.checkpoint_file(commit.number, kind), to_bytes(getattr(state, kind))
             write_file(path, content)
             written[kind] = {"file": path.name, "digest": sha256(content)}
@@ -317,13 +278,3 @@ class FolderJournal:
         entry = self._committed[kind]
         path = self.folder.path / entry["file"]
         return from_bytes(self.folder.content_of(path))
-
-
-def _files(content: Mapping[str, Any]) -> set[str]:
-    """Return the checkpoints that the content of a `commit.json` names."""
-    entries = (content.get(kind, {}) for kind in (*_CHECKPOINTS, _BEST))
-    return {entry["file"] for entry in entries if "file" in entry}
-
-
-def _scratch(path: Path) -> Path:
-    return path.with_name(f"{path.name}.tmp")

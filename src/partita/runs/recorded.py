@@ -11,8 +11,16 @@ from partita.seals import damaged, missing, sha256, sha256_of
 
 FILES, JOURNALS = "files", "journals"
 """The entries of `commit.json` with the digests of whole files, and of files that grow."""
+CHECKPOINTS, BEST = ("shared", "optimizer"), "best_shared"
+"""The entries of `commit.json` for the server's state, and for u after the best round with early stopping."""
 _OTHER = "its content is not what was committed"
 _BLOCK = 1 << 20
+
+
+def checkpoints_in(commit: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the digest of each checkpoint that the content of a `commit.json` names, by its file name."""
+    entries = [(commit or {}).get(kind, {}) for kind in (*CHECKPOINTS, BEST)]
+    return {entry["file"]: entry["digest"] for entry in entries if "file" in entry}
 
 
 class Recorded:

@@ -1,7 +1,8 @@
 """Warnings about a finished run: failed stages, divergence, failed devices, bad rows skipped."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from partita.data.arrow import rows_where, tuples_of
 from partita.data.rows import skipped_text
@@ -36,6 +37,21 @@ def _warnings_of_one(run: RunFolder) -> list[str]:
     return found + ([skipped_text(skipped)] if (skipped := run.skipped()) else [])
 
 
+def has_failed_stage(run: RunFolder) -> bool:
+    """Return whether a stage of a finished run or of its baseline failed, and has no result.
+
+    It may have failed for the devices in training, or for the unseen ones.
+    """
+    has_failed = bool(run.summary.get("failed") or _without_result_unseen(run))
+    return has_failed or (run.baseline is not None and has_failed_stage(run.baseline))
+
+
+def _without_result_unseen(run: RunFolder) -> Mapping[str, Any]:
+    """Return the stages in which too many unseen devices failed: how many, of how many, and why."""
+    unseen = run.summary.get("unseen", {})
+    return {stage: numbers for stage, numbers in unseen.items() if "reason" in numbers}
+
+
 def _reset(run: RunFolder) -> Iterator[str]:
     """Yield a sentence for each device that was reset."""
     for device, rounds in run.resets:
@@ -56,7 +72,7 @@ def failed_stages(run: RunFolder) -> Iterator[str]:
 
 def _failed_unseen(run: RunFolder) -> Iterator[str]:
     """Yield a sentence for each stage without a result on unseen devices."""
-    for stage, failure in run.failed_unseen.items():
+    for stage, failure in _without_result_unseen(run).items():
         count = f"{failure['failed']} of {_devices(failure['devices'], 'unseen device')} failed in it"
         reason = failure["reason"].rstrip(".")
         why = f"{count} ({reason})" if failure["failed"] else reason

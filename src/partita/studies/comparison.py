@@ -18,6 +18,7 @@ from partita.methods.named import Citation
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.runs.frozen import bytes_without, frozen_in
+from partita.runs.warnings import has_failed_stage
 from partita.seals import damaged, read_json, sealed_text, unsealed_text
 from partita.studies import run as runner
 from partita.studies.cells import START, Cell, base_of
@@ -156,7 +157,7 @@ class Comparison:
     def _has_failed(self, cell: Cell) -> bool:
         """Return whether a cell has failed, or has finished with a stage that failed."""
         run = self.run_of(cell)
-        return bool(self.why_failed(cell)) or (run.is_finished and run.has_failed_stage)
+        return bool(self.why_failed(cell)) or (run.is_finished and has_failed_stage(run))
 
     def failed(self) -> dict[str, str]:
         """Return the reasons why cells failed, by name."""
