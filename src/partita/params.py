@@ -217,8 +217,8 @@ class Totals:
     weight: int
     """The sum of the weights."""
     limbs: Mapping[str, Tensor]
-    """For each floating-point tensor, a matrix of whole numbers with a row per limb, low limbs first: int64, or
-    float64 while its one limb is exact in it."""
+    """For each floating-point tensor, a matrix of whole numbers with a row per limb, low limbs first: int64,
+    or float64 while its one limb is exact in it."""
     bounds: Mapping[str, int]
     """For each of them, a bound of the sum's absolute values."""
     lowest: str | None

@@ -185,7 +185,9 @@ class _Answers:
         except ValueError as error:
             self._outcome.failed[reply.device] = str(error)
         else:
-            self._outcome.replies[reply.device] = reply if reply.change is None else replace(reply, change=None)
+            self._outcome.replies[reply.device] = (
+                reply if reply.change is None else replace(reply, change=None)
+            )
 
     def _merge(self, tally: Tally) -> Sequence[DeviceId]:
         """Add a tally to the mean, in place, and return its devices."""

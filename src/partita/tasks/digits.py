@@ -6,10 +6,12 @@ C. Kaynak, Optical Recognition of Handwritten Digits, 1998). Each form is a devi
 
 import hashlib
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from partita.data.examples import Batch
@@ -31,9 +33,7 @@ def digits(*, test_share: float = 0.3, metrics: Sequence[str] = ("accuracy",)) -
     """
     if not 0 < test_share < 1:
         raise ValueError(f"`test_share` must be between 0 and 1, got {test_share!r}.")
-    pixels, classes = load_digits(return_X_y=True)
-    images = torch.from_numpy(pixels).float().div(16).view(-1, 1, 8, 8)
-    labels = torch.from_numpy(classes).long()
+    images, labels = _images()
     devices = {
         f"form-{number:02}": _split(images[begin:end], labels[begin:end], test_share)
         for number, (begin, end) in enumerate(pairwise(FORMS), start=1)
@@ -50,6 +50,15 @@ def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     """Return the mean cross-entropy of a batch of images and labels."""
     images, labels = batch
     return nn.functional.cross_entropy(model(images), labels)
+
+
+def _images() -> tuple[Tensor, Tensor]:
+    """Return the images and labels of scikit-learn's own file: to import its loader takes a second."""
+    spec = find_spec("sklearn")
+    assert spec is not None  # Partita depends on it.
+    folder = Path(str(spec.origin)).parent
+    rows = torch.from_numpy(np.loadtxt(folder / "datasets" / "data" / "digits.csv.gz", delimiter=","))
+    return rows[:, :-1].float().div(16).view(-1, 1, 8, 8), rows[:, -1].long()
 
 
 def _split(images: Tensor, labels: Tensor, test_share: float) -> dict[str, tuple[Tensor, Tensor]]:
