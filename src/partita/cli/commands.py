@@ -157,8 +157,6 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
     """Run all runs of a comparison that are left, print the tables and write the report."""
     from partita.progress.bar import ProgressBar
     from partita.progress.watchers import ignore
-    from partita.report.tables.comparison import write_comparison_tables
-    from partita.report.tables.table import to_terminal, to_values
     from partita.studies.compare import finish, runner_for
 
     _log(options, f"Comparing in {comparison.folder}")
@@ -170,7 +168,18 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
     ):
         failed = finish(comparison, progress.update, _json_printer(options) or ignore, runner)
     with _missing_report(comparison.folder):
-        tables = write_comparison_tables(comparison, failed)
+        _print_comparison(options, comparison, failed)
+        return 1 if comparison.has_failures else 0
+
+
+def _print_comparison(
+    options: argparse.Namespace, comparison: "Comparison", failed: Mapping[str, str]
+) -> None:
+    """Print the tables of a finished comparison, and write its report."""
+    from partita.report.tables.comparison import write_comparison_tables
+    from partita.report.tables.table import to_terminal, to_values
+
+    tables = write_comparison_tables(comparison, failed)
     with _reported(comparison.folder):
         for table in [] if options.json else tables:
             _print_table(to_terminal(table))
@@ -183,7 +192,6 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
         _print_json({"tables": values, "failed": failed, **paths})
     else:
         print(shown_lines(f"The comparison is in {comparison.folder}, its report is {page}"))
-    return 1 if comparison.has_failures else 0
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -209,11 +217,11 @@ def tune(options: argparse.Namespace) -> int:
     with missing("the tables and the tuned config are", again):
         table, config = trials_table(tuned), write_tuned(tuned, tuning)
         write_tables([table], tuning.folder)
-    if options.json:
-        _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
-    else:
-        _print_table(to_terminal(table))
-        print(shown_lines("\n".join([*table.notes, final_run(config)])))
+        if options.json:
+            _print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
+        else:
+            _print_table(to_terminal(table))
+            print(shown_lines("\n".join([*table.notes, final_run(config)])))
     return 0
 
 
