@@ -116,6 +116,54 @@ def test_a_fault_while_the_report_is_written_says_that_only_it_is_missing(
     assert line == f"partita: No space left on device: `x/report.html`. {missing}"
 
 
+@pytest.mark.parametrize("command", STUDY)
+def test_a_file_that_may_not_be_written_is_no_failure_of_a_device_or_a_cell(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    def refuse(path: Path, *pieces: bytes) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("partita.device.store.write_private", refuse)
+        assert main([*STUDY[command], "out=x", "--quiet"]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("partita: Permission denied: `x/")
+    assert line.endswith(f"resume with `partita {command} --resume x`.")
+    assert main([command, "--resume", "x", "--quiet"]) == 0
+
+
+def test_a_fault_while_the_initial_model_is_read_says_how_to_resume(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("partita.runs.folder.RunFolder.tensors_in", fail)
+        assert main([*STUDY["compare"], "out=x", "--quiet"]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("partita: Input/output error: `")
+    assert line.endswith("resume with `partita compare --resume x`.")
+    assert main(["compare", "--resume", "x", "--quiet"]) == 0
+
+
+def test_an_interrupted_import_says_how_to_go_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("partita.config.importing.import_data", interrupt)
+
+    assert main(["import", "sort", "t.parquet", "out.parquet", "--quiet"]) == 130
+
+    (line,) = capsys.readouterr().err.splitlines()
+    again = "give the same command again, `partita import sort t.parquet out.parquet --quiet`."
+    assert line.startswith(f"partita: Interrupted. No table was written: {again}")
+
+
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """Let no file grow beyond a size in this block: as on a full disk, writing fails in the middle."""

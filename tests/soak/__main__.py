@@ -49,18 +49,19 @@ def soak(options: argparse.Namespace) -> int:
 
     parts, tables, chance = options.parts or PARTS, Tables(), random.Random(options.seed)
     subjects = [each for each in SUBJECTS if not options.only or each.name in options.only]
+    kills, full, faults = (
+        -(-each // len(subjects)) for each in (options.kills, options.full, options.faults)
+    )
     disk = Disk(home() / "disk", DISK)
     for subject in subjects if {*parts} - {"long"} else []:
         with reports(are_whole=subject.name == "report"):
             bench = Bench(subject, Place(disk.folder / "work"), home() / "bases")
             if "kills" in parts:
-                tables.add("kills", subject.title, kill(bench, -(-options.kills // len(subjects)), chance))
+                tables.add("kills", subject.title, kill(bench, kills, chance))
             if "full" in parts:
-                tables.add(
-                    "full", subject.title, fill(bench, disk, -(-options.full // len(subjects)), chance)
-                )
+                tables.add("full", subject.title, fill(bench, disk, full, chance))
             if "faults" in parts:
-                chosen = cases(bench, -(-options.faults // len(subjects)), chance)
+                chosen = cases(bench, faults, chance)
                 tables.add("faults", subject.title, (fail(bench, case) for case in chosen))
             if "two" in parts and subject.resume != subject.first:
                 tables.add("two", subject.title, two_at_once(bench))

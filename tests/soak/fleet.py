@@ -17,7 +17,9 @@ from small import Affine, affine_devices, affine_task, square_error
 from soak.processes import forked
 from soak.subjects import OUT, Bench
 
-DEVICES, COHORT, SHARE = 100, 10, 0.1
+DEVICES, COHORT = 100, 10
+SHARE = 0.1
+"""The share of visits that fail."""
 GROWTH = 2_000_000
 """Bytes by which memory may grow in the second half of the rounds."""
 _PAUSE = 0.05
@@ -44,7 +46,7 @@ def _trained(out: Path, rounds: int) -> dict[str, Any]:
     chance, memory, visits, failed = random.Random(17), [], 0, 0
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        if chance.random() < SHARE:
+        if chance.random() < 1 - (1 - SHARE) ** 0.5:  # A visit has two steps, one on v and one on u.
             raise CannotDo("The battery is empty.")
         return square_error(model, batch)
 
@@ -55,7 +57,7 @@ def _trained(out: Path, rounds: int) -> dict[str, Any]:
             memory.append(_memory())
 
     task = affine_task(devices=affine_devices(DEVICES), loss=loss)
-    method = FedAlt(shared_lr=0.01, batch_size=64)
+    method = FedAlt(shared_lr=0.01, batch_size=DEVICES + 5)
     training = Training(method=method, rounds=rounds, devices_per_round=COHORT)
     plan = Plan(personalize=training, evaluate=Evaluation(devices=COHORT))
     pipeline(task, Partition(Affine(), personal="offset"), plan, out=out, watch=watch)

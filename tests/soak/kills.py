@@ -21,7 +21,7 @@ def kill(bench: Bench, count: int, chance: random.Random) -> Iterator[tuple[str,
         kills, verdict, details = _chain(bench, min(count, chance.randint(1, _MOST)), chance)
         yield from [("killed", "")] * kills
         yield verdict, details
-        count -= kills or 1
+        count -= kills
 
 
 def _chain(bench: Bench, most: int, chance: random.Random) -> tuple[int, str, str]:

@@ -62,9 +62,13 @@ class Undisturbed:
 
 
 def _studied(folder: Path) -> Results:
-    """Return the results of a run, a comparison or a search, with whether its last file is there."""
+    """Return the results of a run, a comparison or a search, with whether its last file is there.
+
+    A kill may leave a checkpoint in a run that has just finished, which nothing reads again.
+    """
     last = {name: (folder / OUT / name).exists() for name in ("report.html", "tuned.toml")}
-    return last | results(folder / OUT)
+    found = results(folder / OUT)
+    return last | {name: content for name, content in found.items() if "checkpoint-" not in name}
 
 
 def _table(folder: Path) -> Results:
@@ -88,9 +92,9 @@ def _onboard(workers: int) -> Subject:
     )
 
 
-def _import(*arguments: str) -> Subject:
-    command = ["import", *arguments, OUT, "--quiet"]
-    return Subject(f"import {arguments[0]}", command, command, _table, [], None)
+def _import(kind: str, source: str, *settings: str) -> Subject:
+    command = ["import", kind, source, OUT, *settings, "--quiet"]
+    return Subject(f"import {kind}", command, command, _table, [], None)
 
 
 _REPORT = ["report", OUT, "--quiet"]
@@ -99,9 +103,9 @@ SUBJECTS = [
     *(_study("compare", workers=workers) for workers in (1, 2)),
     *(_study("tune", *TUNED, workers=workers) for workers in (1, 2)),
     *(_onboard(workers) for workers in (1, 2)),
-    Subject("report", _REPORT, _REPORT, _report, [_OLD], None),
     _import("sort", "mixed.parquet"),
     _import("stackoverflow", "s.sqlite", "min_train_examples=1", "min_test_examples=1"),
+    Subject("report", _REPORT, _REPORT, _report, [_OLD], None),
 ]
 
 

@@ -21,7 +21,8 @@ class Tables:
             if verdict.isupper():
                 self.has_wrong = True
                 print(f"{verdict}: {part}, {title}: {details}", flush=True)
-        print(f"{part}, {title}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+        own = ", ".join(f"{count:,} {verdict}" for (each, verdict), count in counts.items() if each == title)
+        print(f"{part}, {title}: {own} ({time.monotonic() - begin:.0f} s)", file=sys.stderr, flush=True)
 
     def print(self) -> None:
         """Print a table for each part."""

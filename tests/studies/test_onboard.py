@@ -1,5 +1,6 @@
 """Onboarding: devices join a finished run with the bits of `evaluate.unseen`, whatever interrupts them."""
 
+import errno
 import inspect
 import json
 import os
@@ -197,6 +198,35 @@ def test_killed_before_it_has_begun_it_begins_anew(run: Path, tmp_path: Path) ->
 
     assert done.number == 1
     assert done.devices == ["d4", "d5", "d6"]
+
+
+def test_a_finished_onboarding_is_shown_again(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["onboard", str(run), str(tmp_path / "new.parquet"), "--quiet"]) == 0
+    first = capsys.readouterr().out
+
+    assert main(["onboard", str(run), "--resume", "--quiet"]) == 0
+
+    assert capsys.readouterr().out == first
+    assert len(list(run.glob("onboarded/*"))) == 1
+
+
+def test_a_fault_before_an_onboarding_has_begun_says_to_repeat_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "onboarding.json")
+
+    command = ["onboard", str(run), str(tmp_path / "new.parquet"), "--quiet"]
+    capsys.readouterr()
+    with monkeypatch.context() as patched:
+        patched.setattr("partita.studies.onboard.write_onboarding", fail)
+        assert main(command) == 1
+
+    mended = "Nothing was trained yet: when the cause is mended, give the same command again."
+    assert capsys.readouterr().err == f"partita: No space left on device: `onboarding.json`. {mended}\n"
+    assert main(command) == 0
 
 
 def test_an_interrupted_onboarding_wants_its_own_table(

@@ -54,8 +54,6 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
     """Run all runs of a comparison that are left, print the tables and write the report."""
     from partita.progress.bar import ProgressBar
     from partita.progress.watchers import ignore
-    from partita.report.tables.comparison import write_comparison_tables
-    from partita.report.tables.table import to_terminal, to_values
     from partita.studies.compare import finish, runner_for
 
     log(options, f"Comparing in {comparison.folder}")
@@ -67,7 +65,18 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
     ):
         failed = finish(comparison, progress.update, json_printer(options) or ignore, runner)
     with missing_report(comparison.folder):
-        tables = write_comparison_tables(comparison, failed)
+        _print_comparison(options, comparison, failed)
+        return 1 if comparison.has_failures else 0
+
+
+def _print_comparison(
+    options: argparse.Namespace, comparison: "Comparison", failed: Mapping[str, str]
+) -> None:
+    """Print the tables of a finished comparison, and write its report."""
+    from partita.report.tables.comparison import write_comparison_tables
+    from partita.report.tables.table import to_terminal, to_values
+
+    tables = write_comparison_tables(comparison, failed)
     with reported(comparison.folder):
         for table in [] if options.json else tables:
             print_table(to_terminal(table))
@@ -80,4 +89,3 @@ def _finish_comparison(options: argparse.Namespace, comparison: "Comparison") ->
         print_json({"tables": values, "failed": failed, **paths})
     else:
         print(shown_lines(f"The comparison is in {comparison.folder}, its report is {page}"))
-    return 1 if comparison.has_failures else 0

@@ -38,11 +38,11 @@ def tune(options: argparse.Namespace) -> int:
     with missing("the tables and the tuned config are", again):
         table, config = trials_table(tuned), write_tuned(tuned, tuning)
         write_tables([table], tuning.folder)
-    if options.json:
-        print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
-    else:
-        print_table(to_terminal(table))
-        print(shown_lines("\n".join([*table.notes, final_run(config)])))
+        if options.json:
+            print_json({**dataclasses.asdict(tuned), "config": str(config), "folder": str(tuning.folder)})
+        else:
+            print_table(to_terminal(table))
+            print(shown_lines("\n".join([*table.notes, final_run(config)])))
     return 0
 
 

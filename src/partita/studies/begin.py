@@ -61,7 +61,7 @@ def begin(values: Mapping[str, Any], beside: Path, command: str = "") -> Compari
         }
         replace_file(folder / COMPARISON_FILE, sealed_json(resolved))
         replace_file(folder / "config.toml", sealed_text(tomli_w.dumps(settled)))
-    return reopen(folder)
+        return reopen(folder)
 
 
 def _check_space(cell: Cell, trials: int) -> None:

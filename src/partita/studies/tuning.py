@@ -66,7 +66,7 @@ def begin(values: Mapping[str, Any], beside: Path, space: SearchSpace, trials: i
     with claimed(config, f"{config.name}-tune") as folder:
         warn_replaced(values)
         _write(values, beside, folder, space, trials)
-    return reopen(folder)
+        return reopen(folder)
 
 
 def _write(values: Mapping[str, Any], beside: Path, folder: Path, space: SearchSpace, trials: int) -> None:
