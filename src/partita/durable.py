@@ -76,7 +76,7 @@ def move_file(scratch: Path, path: Path) -> None:
 def new_file(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
     """Yield a new file beside `path` that gets this name at the end, and is deleted after an error.
 
-    Until then only its owner may read it, and no file or link that others have put there is written to.
+    Until then only its owner may read it. A file or link that is there already is never written to.
 
     Args:
         path: the name of the file.
@@ -133,7 +133,7 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder that only its owner may enter, unless it exists; then nobody else may from now on."""
+    """Create a folder that only its owner may enter; one that exists already becomes private."""
     make_folder(path, exist_ok=True)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         path.chmod(0o700)

@@ -111,7 +111,7 @@ def place_of(error: BaseException) -> str:
 
 
 def is_of_device(error: Exception) -> bool:
-    """Return whether the code or the data of a device has raised an exception, not Partita or its storage.
+    """Return whether an exception comes from a device's code or data, not from Partita or its storage.
 
     >>> is_of_device(ConfigError("`seed` must be a whole number."))
     False
@@ -145,9 +145,9 @@ _BROKEN = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV)
 
 
 def is_fault(error: BaseException) -> bool:
-    """Return whether an error is one of the machine, and neither of a request nor of anybody's code.
+    """Return whether an error comes from the machine, not from a request or from code.
 
-    Such are a full disk, one that cannot be read or written, and too many open files.
+    Examples are a full disk, one that cannot be read or written, and too many open files.
 
     >>> is_fault(OSError(errno.ENOSPC, "No space left on device")), is_fault(FileNotFoundError(2, "x"))
     (True, False)
@@ -171,7 +171,7 @@ def raise_fault(error: Exception, path: Path) -> None:
 
 
 def fault_text(error: OSError) -> str:
-    """Return an error of the system as a sentence with the file that it is about, where that is known.
+    """Return an error of the system as a sentence, with the name of the file if it is known.
 
     >>> fault_text(OSError(errno.EIO, "Input/output error", "run/commit.json"))
     'Input/output error: `run/commit.json`.'

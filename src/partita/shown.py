@@ -1,8 +1,8 @@
 """Text as it is shown: characters that cannot be printed are escaped.
 
-Device ids and the names of methods and metrics come from users' data and code. A control character in one of
-them is no XML, so that no chart can be drawn with it, and it can move the cursor of a terminal or turn the
-direction of a line. So every page, chart, table and message shows such characters escaped, as Python does.
+Device ids and the names of methods and metrics come from users' data and code. XML does not allow control
+characters, so no chart could be drawn with one; on a terminal they can move the cursor or reverse a line.
+Every page, chart, table and message therefore shows such characters escaped, as Python does.
 """
 
 import dataclasses

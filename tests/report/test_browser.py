@@ -196,6 +196,14 @@ def test_clicking_a_column_sorts_it_ascending_then_descending(browser: Any) -> N
     assert len(set(up)) > 1
 
 
+def test_a_very_long_id_leaves_room_for_the_other_columns(browser: Any) -> None:
+    button = browser.find_element(By.CSS_SELECTOR, "#devices tbody button")
+
+    browser.execute_script("arguments[0].firstChild.data = 'x'.repeat(10000)", button)
+
+    assert button.size["width"] < 400
+
+
 def test_a_device_is_found_and_its_details_opened_by_keyboard(browser: Any) -> None:
     every = shown(browser)
     wanted = every[3]

@@ -115,13 +115,6 @@ async function drawAll() {
 // ---- The table of devices -------------------------------------------------------------------------------------
 const number = (value) => (value === null ? "-" : Math.abs(value) < 1000 ? value.toFixed(4) : value.toPrecision(4));
 const signed = (value) => (value === null ? "-" : (value > 0 ? "+" : "") + value.toFixed(4));
-// A very long id would push all columns but its own out of sight; the details of the device have it in full.
-const LONGEST_ID = 80;
-function shortened(text) {
-  const letters = [...text];
-  if (letters.length <= LONGEST_ID) return text;
-  return `${letters.slice(0, LONGEST_ID / 2).join("")} … ${letters.slice(-LONGEST_ID / 2).join("")}`;
-}
 const element = (name, attributes = {}, ...children) => {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -170,7 +163,7 @@ const lines = new Map([...byDevice.values()].map((rows) => [rows, element("tr", 
   if (place) return element("td", { class: "number" }, column.text(column.of(rows)));
   const kind = marks.get(rows[0].device);
   const mark = kind ? [element("span", { class: "mark" }, kind)] : [];
-  const button = element("button", { type: "button" }, shortened(rows[0].device), ...mark);
+  const button = element("button", { type: "button" }, rows[0].device, ...mark);
   button.addEventListener("click", () => show(rows, button));
   return element("th", { scope: "row" }, button);
 }))]));

@@ -47,7 +47,7 @@ class Onboarding:
 
     @cached_property
     def holds(self) -> list[DeviceId]:
-        """The devices that have the model of this onboarding: they kept none before it, nor went back."""
+        """The devices that have the model of this onboarding: none that kept the one before, or went back."""
         left = {*self._values.get("withdrawn", ()), *self.folder.summary.get("kept_previous", ())}
         return [device for device in self.devices if device not in left]
 
