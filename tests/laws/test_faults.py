@@ -1,5 +1,6 @@
 """A device that fails is left out of its round, and of no other, with the same bits in every executor."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -259,6 +260,29 @@ def test_further_devices_take_the_place_of_those_that_fail(tmp_path: Path) -> No
         assert line["heard"] == sound[:3]
         assert line.get("left_out", []) == sound[3:]
         assert list(line["failed"]) == [device for device in line["asked"] if device in FAULTY]
+
+
+def test_the_order_of_arrival_does_not_say_who_counts(tmp_path: Path) -> None:
+    # A device takes the longer, the smaller its number: it has 5 training examples more than that.
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        if model.training:
+            time.sleep(0.01 * (10 - len(batch[1])))
+        return not_finite(model, batch)
+
+    method = FedAlt(shared_lr=0.1, batch_size=100)
+    plan = Plan(personalize=Training(method=method, rounds=3, devices_per_round=2, over_select=3))
+    for workers in (1, 2, 3):
+        task = affine_task(devices=marked_devices(), loss=loss)
+        pipeline(task, offset(task), plan, out=tmp_path / str(workers), workers=workers)
+
+    expected = content_of(tmp_path / "1")
+    assert content_of(tmp_path / "2") == expected
+    assert content_of(tmp_path / "3") == expected
+    lines = updates(tmp_path / "1")
+    assert any(line["failed"] for line in lines)
+    for line in lines:
+        sound = [device for device in line["asked"] if device not in FAULTY]
+        assert line["heard"] == sound[:2]
 
 
 def test_a_device_that_is_left_out_keeps_its_v(tmp_path: Path) -> None:

@@ -245,6 +245,54 @@ def test_an_interrupted_onboarding_wants_its_own_table(
     assert main(["onboard", str(run), str(tmp_path / "later.parquet"), "--quiet"]) == 0
 
 
+def test_a_bad_row_among_those_who_join_can_be_skipped(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of("tabular", NEW)
+    rows[-3]["x"] = float("nan")
+    write(tmp_path / "bad.parquet", rows)
+
+    assert main(["onboard", str(run), str(tmp_path / "bad.parquet"), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    command = error.rpartition("Skip such rows with `")[2].partition("`")[0]
+    assert command == f"partita onboard {run} --resume task.skip_bad=true"
+
+    assert main([*command.split()[1:], "--quiet"]) == 0
+
+    (joined,) = OnboardedRun(RunFolder(run)).onboardings
+    assert joined.devices == ["d4", "d5", "d6"]
+    assert [skipped.row for skipped in joined.folder.skipped()] == [len(rows) - 3]
+
+
+def test_devices_with_too_few_rows_can_be_left_out(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "few.parquet", [*rows_of("tabular", NEW), *rows_of("tabular", range(7, 8), range(1))])
+    command = ["onboard", str(run), str(tmp_path / "few.parquet"), "--quiet"]
+
+    assert main(command) == 2
+    assert "`min_test_examples = 1` leaves them out" in capsys.readouterr().err
+    assert main([*command, "task.min_test_examples=1"]) == 0
+
+    (joined,) = OnboardedRun(RunFolder(run)).onboardings
+    assert joined.devices == ["d4", "d5", "d6"]
+
+
+def test_a_device_that_fails_has_the_model_before_it_and_its_stage(tmp_path: Path) -> None:
+    run = finished(tmp_path, "tabular", **{"finetune.batch_size": 2})
+    rows = [{**row, "x": 1e38} for row in rows_of("tabular", range(4, 5))]
+    write(tmp_path / "huge.parquet", rows)
+
+    assert main(["onboard", str(run), str(tmp_path / "huge.parquet"), "--quiet"]) == 1
+
+    (joined,) = OnboardedRun(RunFolder(run)).onboardings
+    assert any(line["failed"] for line in joined.folder.lines() if line["work"] == "finetune")
+    assert main(["export", str(run), "d4", str(tmp_path / "m.safetensors")]) == 0
+    about = partita.model_metadata(tmp_path / "m.safetensors")
+    assert (about["model"], about["stage"]) == ("personal", "personalized")
+
+
 def more_rows(tmp_path: Path) -> Path:
     """New rows of two devices, with labels that are the opposite of those before for one of them."""
     rows = rows_of("tabular", range(2, 4), range(9, 49))
@@ -394,6 +442,23 @@ def test_devices_of_every_kind_of_table_join(kind: str, tmp_path: Path) -> None:
     assert main(export) == 0
 
 
+def test_a_device_that_the_run_has_never_asked_can_join_it(tmp_path: Path) -> None:
+    # One round of one device, and one device evaluated: of four devices, two at least were never asked.
+    few = {f"{stage}.devices_per_round": 1 for stage in ("pretrain", "personalize")}
+    few |= {"pretrain.rounds": 0, "personalize.rounds": 1, "finetune.epochs": 0, "evaluate.devices": 1}
+    run = finished(tmp_path, "tabular", **few)
+    known = OnboardedRun(RunFolder(run)).known()
+    device = next(number for number in range(4) if f"d{number}" not in known)
+    write(tmp_path / "new.parquet", rows_of("tabular", range(device, device + 1), rows=range(12)))
+
+    done = onboard(RunFolder(run), tmp_path / "new.parquet")
+
+    assert done.devices == [f"d{device}"]
+    assert main(["export", str(run), "--all", str(tmp_path / "models")]) == 0
+    index = json.loads((tmp_path / "models/index.json").read_text())
+    assert sorted(index["devices"]) == ["d0", "d1", "d2", "d3"]
+
+
 def own_task(data: str, hidden: int = 4) -> partita.Task:
     """A task of one's own that reads a table."""
     return tabular(data=data, classes=2).with_model(partial(Perceptron, inputs=2, outputs=2, hidden=hidden))
@@ -423,6 +488,47 @@ def test_devices_join_a_run_with_a_task_of_ones_own(
     partita.open(own).export("d5", tmp_path / "m.safetensors")
     loaded = partita.load(tmp_path / "m.safetensors").state_dict()
     assert same(loaded, partita.open(own).model("d5").state_dict())
+
+
+def plain_task(data: str) -> partita.Task:
+    """A task of one's own that reads a table and does not say how rows are predicted."""
+    task = tabular(data=data, classes=2)
+    return partita.Task(
+        model=task.model, loss=task.loss, predict=task.predict, metrics=task.metrics, devices=task.devices
+    )
+
+
+def test_rows_of_devices_that_joined_a_task_of_ones_own_are_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"import partita\nfrom partita.tasks.tabular import tabular\n{inspect.getsource(plain_task)}"
+    (tmp_path / "plain_rooms.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(tmp_path / "old.parquet", rows_of("tabular"))
+    write(tmp_path / "new.parquet", rows_of("tabular", NEW))
+    keys = {"task.kind": "plain_rooms:plain_task", "task.data": tmp_path / "old.parquet"}
+    own = finished(tmp_path, "synthetic", **keys, **{"task.form": None, "task.devices": None})
+    onboard(RunFolder(own), tmp_path / "new.parquet")
+    write(tmp_path / "rows.parquet", [{"device": "d5", "input": [0.5, 2.0]}])
+
+    assert main(["predict", str(own), str(tmp_path / "rows.parquet"), str(tmp_path / "out.parquet")]) == 0
+
+    (row,) = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    scores = partita.open(own).model("d5")(torch.tensor([[0.5, 2.0]]))
+    assert row["prediction"] == scores.argmax().item()
+
+
+def test_the_table_says_which_model_is_the_one_before(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "more.parquet", rows_of("tabular", range(1, 3), rows=range(20)))
+
+    assert main(["onboard", str(run), str(tmp_path / "more.parquet"), "--again"]) == 0
+
+    printed = capsys.readouterr().out
+    assert "personal part before" in printed
+    assert "personalized again" in printed
+    assert "FedAlt" not in printed
 
 
 @pytest.mark.slow

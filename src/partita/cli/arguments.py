@@ -212,8 +212,9 @@ def _add_onboard(add_parser: _AddParser) -> None:
         "arguments",
         nargs="*",
         metavar="DATA.parquet | key=value",
-        help="a table by device, as the run's task reads it; then model.start=FILE and the like, for files "
-        "of the run that are elsewhere now",
+        help="a table by device, as the run's task reads it; then task.skip_bad=true to skip its bad rows, "
+        "task.min_train_examples=N and task.min_test_examples=N to leave out devices with fewer rows, and "
+        "model.start=FILE and the like, for files of the run that are elsewhere now",
     )
     parser.add_argument(
         "--again",

@@ -2,16 +2,20 @@
 
 import argparse
 import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.cli.continuing import continued, missing
 from partita.cli.given import split_settings
-from partita.cli.output import console, json_printer, log, print_json, print_table
+from partita.cli.output import console, json_printer, log, print_json, print_notes, print_table
 from partita.cli.signals import Interrupts
 from partita.errors import ConfigError
+from partita.shown import shown_lines
 
 if TYPE_CHECKING:
+    from partita.runs.folder import RunFolder
     from partita.runs.onboarded import Onboarding
 
 
@@ -30,6 +34,7 @@ def onboard(options: argparse.Namespace) -> int:
         raise ConfigError("`partita onboard` needs a run's folder and one table, or --resume.")
     log(options, f"Onboarding into {run.path}")
     with (
+        _skipping(run, [*given, *(["--again"] if options.again else [])]),
         continued("onboard", run.path, by="--resume"),
         Interrupts() as interrupts,
         Display(console(options)) as display,
@@ -43,12 +48,30 @@ def onboard(options: argparse.Namespace) -> int:
         return 1 if has_failed_stage(done.folder) else 0
 
 
+@contextmanager
+def _skipping(run: "RunFolder", given: Sequence[str]) -> Iterator[None]:
+    """Add the command that skips bad rows to an error about one."""
+    from partita.data.rows import BadData
+    from partita.runs.onboarded import OnboardedRun
+    from partita.studies.resume import RESUMABLE
+
+    try:
+        yield
+    except BadData as error:
+        is_begun = OnboardedRun(run).unfinished is not None
+        arguments = [str(run.path), *(["--resume"] if is_begun else given), RESUMABLE]
+        raise ConfigError(
+            f"{error} Skip such rows with `{shlex.join(['partita', 'onboard', *arguments])}`."
+        ) from error
+
+
 def _print_onboarding(options: argparse.Namespace, done: "Onboarding") -> None:
     from partita.report.differences import counted
     from partita.report.models import all_models
     from partita.report.tables.commands import models_table
     from partita.report.tables.table import to_terminal
     from partita.runs.warnings import warnings_of
+    from partita.training.onboarding import PREVIOUS
 
     run, models = done.folder, all_models(done.folder)
     if options.json:
@@ -57,14 +80,15 @@ def _print_onboarding(options: argparse.Namespace, done: "Onboarding") -> None:
     table = models_table(run.summary, models, warnings_of(run))
     if table.rows:
         print_table(to_terminal(table))
-    for note in table.notes:
-        print(note)
+    print_notes(table)
     if done.is_again:
-        new, before = len(done.holds), len(run.summary["kept_previous"])
+        new, before = len(done.holds), len(run.summary[PREVIOUS])
         print(f"The new model is served to {counted(new, 'device')}, {before} kept the one from before")
     print(
-        f"The results of {counted(len(done.devices), 'device')} are in {run.path}; `partita report "
-        f"{options.run}` shows them on the run's page"
+        shown_lines(
+            f"The results of {counted(len(done.devices), 'device')} are in {run.path}; `partita report "
+            f"{options.run}` shows them on the run's page"
+        )
     )
 
 

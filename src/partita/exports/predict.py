@@ -100,7 +100,8 @@ def _check_known(run: ServedRun, data: Path, counts: Mapping[DeviceId, int]) -> 
 
 def _predictor_of(run: ServedRun, device: DeviceId) -> Predictor:
     task = run.models.origin.task
-    return task.predictor or any_predictor(task, run.subject(device).model, device)
+    own = device if device in task.devices else task.devices.ids[0]  # Where it has joined the run later.
+    return task.predictor or any_predictor(task, run.subject(own).model, own)
 
 
 class _Work:

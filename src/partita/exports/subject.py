@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 
-from partita.data.arrow import rows_where
+from partita.data.arrow import RowsBy
 from partita.data.examples import Examples
 from partita.errors import ConfigError
 from partita.exports.models import Models
@@ -19,7 +20,7 @@ from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun
 from partita.tasks.task import Task
-from partita.training.evaluation import MODEL_OF, DeviceRow, last_stage
+from partita.training.evaluation import MODEL_OF, DeviceRow, is_failed, last_stage
 
 _VERSIONS = ("partita", "torch", "python")
 """The versions that a run was made with and that matter for its models."""
@@ -62,18 +63,16 @@ class Subject:
     @cached_property
     def rows(self) -> list[DeviceRow]:
         """The measurements of the device."""
-        return rows_where(self._holder.measurements, "device", value=self.device).to_pylist()
-
-    @property
-    def _holder(self) -> RunFolder:
-        """The folder in which the device has its measurements."""
-        return self.run.record.holder(self.device)
+        return self.run.results_of(self.device).rows[self.device]
 
     @property
     def stage(self) -> str:
-        """The stage that the model is the result of."""
-        own = [row["stage"] for row in self.rows if row["stage"] != Stage.SERVED]
-        return Stage.PRETRAINED if self.which == "global" else last_stage(own or self.run.stages)
+        """The stage that the model is the result of; not one in which the device's training failed."""
+        if self.which == "global":
+            return Stage.PRETRAINED
+        own = [row for row in self.rows if row["model"] == self.which and row["stage"] != Stage.SERVED]
+        sound = [row["stage"] for row in own if not is_failed(row)]
+        return last_stage(sound or ([Stage.PERSONALIZED] if own else self.run.stages))
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -95,13 +94,27 @@ class Subject:
         }
 
     def _metric(self) -> dict[str, Any]:
-        summary = self._holder.summary
+        summary = self.run.results_of(self.device).summary
         about = {"name": summary["metric"], "direction": summary["direction"], "split": summary["split"]}
         own = [row for row in self.rows if (row["stage"], row["split"]) == (self.stage, summary["split"])]
         return {
             **about,
             **{name: row[name] for row in own for name in ("examples", "weight", "loss", "metric")},
         }
+
+
+class Results:
+    """The results of a run or of an onboarding, read once for all of its devices.
+
+    Args:
+        folder: its folder.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.summary = folder.summary
+        """The statistics of each stage."""
+        self.rows = RowsBy(folder.measurements, "device")
+        """The measurements of each device."""
 
 
 class ServedRun:
@@ -117,12 +130,22 @@ class ServedRun:
         self.models = models
         self.record = OnboardedRun(folder)
         self._joined: dict[int, Task] = {}
+        self._results: dict[Path, Results] = {}
 
-    @property
+    @cached_property
     def devices(self) -> Sequence[DeviceId]:
         """All devices of the run, and those that have joined it."""
-        own = self.models.origin.task.devices.ids
-        return [*own, *self.record.joined] if self.record.joined else own
+        own = self.models.origin.task.devices
+        # One that the run has in its table, but has neither asked nor evaluated, can join it too.
+        joined = [device for device in self.record.joined if device not in own]
+        return [*own.ids, *joined] if joined else own.ids
+
+    def results_of(self, device: DeviceId) -> Results:
+        """Return the results among which a device has its measurements: the run's, or an onboarding's."""
+        folder = self.record.holder(device)
+        if folder.path not in self._results:
+            self._results[folder.path] = Results(folder)
+        return self._results[folder.path]
 
     def task_of(self, device: DeviceId) -> Task:
         """Return the task with the rows of a device: the run's, or that of its onboarding."""

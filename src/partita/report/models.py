@@ -11,6 +11,13 @@ from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.server import registry as servers
 from partita.shown import shown
+from partita.training.onboarding import PREVIOUS
+
+_AGAIN: Mapping[Stage, str] = {
+    Stage.PERSONALIZED: "personal part before",
+    Stage.FINETUNED: "personalized again",
+}
+"""The titles where devices that a run knows were personalized again."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class EvaluatedModel:
 
 def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
     """Return the models of a finished run in the order of their stages, its baseline's second."""
-    titles = _titles(run.values)
+    titles = _titles(run)
     models = [
         EvaluatedModel(titles[Stage(stage)], run, Stage(stage), statistics)
         for stage, statistics in run.summary["stages"].items()
@@ -42,7 +49,7 @@ def evaluated_models(run: RunFolder) -> list[EvaluatedModel]:
 
 def all_models(run: RunFolder) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the title and the statistics of each model; for a stage that failed, how many devices failed."""
-    titles, found = _titles(run.values), _statistics(run)
+    titles, found = _titles(run), _statistics(run)
     models = [(titles[stage], found[stage]) for stage in Stage if stage in found]
     if run.baseline is not None and (finetuned := _statistics(run.baseline).get(Stage.FINETUNED)):
         models.insert(1, (method_title(registry.BASELINE), finetuned))
@@ -53,8 +60,9 @@ def _statistics(run: RunFolder) -> Mapping[str, Any]:
     return {**run.summary["stages"], **run.summary.get("failed", {})}
 
 
-def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
-    """Return the title of the model of each stage, from the values of the config."""
+def _titles(run: RunFolder) -> dict[Stage, str]:
+    """Return the title of the model of each stage."""
+    values = run.values
     pretrain, personalize = values["pretrain"], values["personalize"]
     method = personalize["method"]
     title = values["made_with"].get(TITLE) or method_title(method)
@@ -65,6 +73,7 @@ def _titles(values: Mapping[str, Any]) -> dict[Stage, str]:
         Stage.PERSONALIZED: shown(title),
         Stage.FINETUNED: shown(finetuned),
         Stage.SERVED: "chosen on validation",
+        **(_AGAIN if PREVIOUS in run.summary else {}),
     }
 
 

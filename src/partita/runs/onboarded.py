@@ -18,6 +18,7 @@ from partita.runs.folder import RunFolder
 from partita.seals import missing, read_json, sealed_json
 from partita.training.evaluation import Summary
 from partita.training.journal import RoundRow
+from partita.training.onboarding import PREVIOUS
 
 
 class Onboarding:
@@ -48,7 +49,7 @@ class Onboarding:
     @cached_property
     def holds(self) -> list[DeviceId]:
         """The devices that have the model of this onboarding: none that kept the one before, or went back."""
-        left = {*self._values.get("withdrawn", ()), *self.folder.summary.get("kept_previous", ())}
+        left = {*self._values.get("withdrawn", ()), *self.folder.summary.get(PREVIOUS, ())}
         return [device for device in self.devices if device not in left]
 
     def withdraw(self, devices: list[DeviceId]) -> None:

@@ -13,6 +13,7 @@ from partita.config.overrides import TABLE
 from partita.config.provenance import find_own_code
 from partita.config.reading import changed, read_config
 from partita.config.schema import Config
+from partita.data.rows import BadData
 from partita.device.store import DiskStore
 from partita.durable import locked, make_folder
 from partita.errors import ConfigError, InUse, RunFailed, fault_text
@@ -41,6 +42,8 @@ _FOR_A_FEW: Mapping[str, Any] = {
     "finetune.baseline_lr": None,
 }
 """Settings of a run that do not count for devices that join it: no round of training is repeated."""
+_ROWS = ("task.skip_bad", "task.min_train_examples", "task.min_test_examples")
+"""Settings of the table: which of its rows and devices count."""
 _VALIDATION = 0.2
 """The share of rows held out where devices are personalized again and the run holds out none."""
 
@@ -61,7 +64,8 @@ def onboard(
         run: the finished run.
         data: a table by device, as the run's task reads it; None: the one of the interrupted onboarding, or
             of the last one, which is returned again.
-        overrides: `key=value` for other files of the run that are elsewhere now.
+        overrides: `key=value` for other files of the run that are elsewhere now, and for which rows and
+            devices of the table count; of an interrupted onboarding, only `task.skip_bad=true`.
         again: the devices are known, and begin with the personal part that they have; each is served the
             better of the two on rows that are held out.
         watch: called after every round.
@@ -71,11 +75,12 @@ def onboard(
             interrupted.
         InUse: another process is writing the run.
     """
-    check_paths(overrides)
+    of_rows = [text for text in overrides if text.partition("=")[0] in _ROWS]
+    check_paths([text for text in overrides if text not in of_rows])
     with _locked(run):
         known = OnboardedRun(run)
         if (left := _left_over(known)) is not None:
-            prepared = _resumed(left, data, again=again)
+            prepared = _resumed(left, data, of_rows, again=again)
         elif data is not None:
             prepared = _begun(known, data, overrides, again=again)
         elif known.onboardings:
@@ -167,14 +172,16 @@ def _new(known: OnboardedRun, data: Path, overrides: Sequence[str], *, again: bo
     return runner.Prepared(config, built, folder)
 
 
-def _resumed(left: RunFolder, data: Path | None, *, again: bool) -> runner.Prepared:
+def _resumed(left: RunFolder, data: Path | None, of_rows: Sequence[str], *, again: bool) -> runner.Prepared:
     """Return the onboarding that was interrupted, which must be the one that is asked for."""
     if data is not None and again != Onboarding(left).is_again:
         raise ConfigError(
             f"`{left.path}` was interrupted: finish it first, with `partita onboard RUN_DIR --resume`."
         )
     try:
-        return runner.reopen(left.path, _same_table(left, data))
+        return runner.reopen(left.path, [*_same_table(left, data), *of_rows])
+    except BadData:
+        raise
     except ConfigError as error:
         raise ConfigError(
             f"`{left.path}` was interrupted, and must be finished first, with its own table: {error}"

@@ -53,10 +53,19 @@ def rows_of(
         yield {**about, **values}
 
 
+_FAILED = "training failed: "
+"""The beginning of the reason in the row of a device whose training failed."""
+
+
 def without_metric(row: DeviceRow, task: Task, reason: str) -> DeviceRow:
     """Return the row of a device whose training failed: without a loss and metrics, and with the reason."""
     values = dict.fromkeys(("loss", "metric", *further_metrics(task)))
-    return {**row, **values, "reason": f"training failed: {reason}"}
+    return {**row, **values, "reason": f"{_FAILED}{reason}"}
+
+
+def is_failed(row: DeviceRow) -> bool:
+    """Return whether a row is of a device whose training failed in the row's stage."""
+    return (row["reason"] or "").startswith(_FAILED)
 
 
 def served(rows: Callable[[], Iterable[DeviceRow]], task: Task, *, devices: int) -> Iterator[DeviceRow]:

@@ -20,6 +20,8 @@ from partita.training.plan import Plan, Turn
 from partita.training.rounds import Round
 from partita.training.stages import Stages
 
+PREVIOUS = "kept_previous"
+"""The entry of a summary, where devices were personalized again, of those that kept the model before."""
 RoundCallback = Callable[[RoundRow, int, int], None]
 """Called after every round, see `training.pipeline`."""
 
@@ -158,7 +160,7 @@ class Onboarding:
         summary["stages"] = _with_gaps(summary["stages"], self._seen)
         if self._before is not None:
             new = {row["device"] for row in chosen if row["is_new"]}
-            summary["kept_previous"] = [device for device in self._devices if device not in new]
+            summary[PREVIOUS] = [device for device in self._devices if device not in new]
         journal.finish(columns_of(task), chain(journal.rows(), chosen), summary)
         return summary
 
