@@ -20,8 +20,6 @@ ERRORS: Mapping[int, Call] = {
     errno.EMFILE: Call.OPEN | Call.READ,
 }
 """The errors of a system, and the calls that may fail with each."""
-_FREE = 300_000
-"""Bytes that a command has beyond what it needs at most, in pages of memory."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def fill(bench: Bench, disk: Disk, count: int, chance: random.Random) -> Iterato
     """Run a command on a disk that is full after a random number of bytes; yield verdicts, and details."""
     for _ in range(count):
         bench.reset()
-        free = chance.randrange(0, bench.expected.size + _FREE)
+        free = chance.randrange(bench.expected.size)
         disk.fill(free)
         ended = bench.place.run(bench.subject.first)
         disk.make_space()

@@ -20,7 +20,7 @@ from soak.subjects import OUT, Bench
 DEVICES, COHORT = 100, 10
 SHARE = 0.1
 """The share of visits that fail."""
-GROWTH = 2_000_000
+GROWTH = 8_000_000
 """Bytes by which memory may grow in the second half of the rounds."""
 _PAUSE = 0.05
 _MOST = 40

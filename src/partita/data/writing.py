@@ -6,6 +6,7 @@ has that folder, and only files that an import has made are deleted from it.
 
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,8 @@ import pyarrow.parquet as pq
 
 from partita.durable import locked, make_folder, move_file, naming, sync_folder, write_file
 from partita.errors import ConfigError, InUse
+
+logger = logging.getLogger(__name__)
 
 ColumnKind = Literal["image", "audio", "text", "label", "number"]
 """The content of a column: media as `{bytes, path}`, strings, classes from 0 on, real numbers."""
@@ -87,9 +90,9 @@ def importing(out: Path) -> Iterator[Path]:
             yield folder
         except BaseException:
             if not (folder / STATE).exists():
-                _delete(folder)
+                _try_to_delete(folder)
             raise
-        _delete(folder)
+        _try_to_delete(folder)
 
 
 def _is_free(folder: Path) -> bool:
@@ -110,6 +113,16 @@ def _delete(folder: Path) -> None:
     (folder / _MARKER).unlink()
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def _try_to_delete(folder: Path) -> None:
+    """Delete the folder of an import, with a warning where that fails: a table beside it is whole."""
+    try:
+        _delete(folder)
+    except OSError as error:
+        logger.warning(
+            "`%s`, the folder of an import that has ended, cannot be deleted: %s.", folder, error.strerror
+        )
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """An import: resumed from finished parts, alone with its table, and harmless to files of others."""
 
+import errno
 import json
 import logging
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from partita.data.importers.source import Row, Survey, import_source
 from partita.data.sort import sort_table
+from partita.data.writing import SCRATCH, importing, publish
 from partita.errors import ConfigError, InUse, RunFailed
 from power import recorded, restored
 
@@ -149,6 +151,22 @@ def test_a_table_that_is_being_written_is_refused(other: str, tmp_path: Path) ->
 
     assert run_import(Busy(), out) == ROWS
     assert refused == DEVICES
+
+
+def test_a_table_is_whole_although_the_files_of_its_import_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(folder))
+
+    monkeypatch.setattr("partita.data.writing.clear", fail)
+
+    with importing(tmp_path / "out.parquet") as folder:
+        (folder / f"whole{SCRATCH}").write_bytes(b"x")
+        publish(folder / f"whole{SCRATCH}", tmp_path / "out.parquet")
+
+    assert (tmp_path / "out.parquet").read_bytes() == b"x"
+    assert "cannot be deleted: Read-only file system." in caplog.text
 
 
 def test_a_table_that_appears_during_an_import_is_not_replaced(tmp_path: Path) -> None:
