@@ -66,7 +66,7 @@ def load(named: dict[str, torch.nn.Parameter], shared: dict[str, Tensor]) -> Non
 def fastest(workload: Workload, turns: int, *, processes: int) -> dict[str, float]:
     """Return the seconds of each loop over all devices, which processes share: of several turns the least."""
     context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(processes)
+    barrier = context.Barrier(processes, timeout=600)  # So that none waits for ever for one that has ended.
     names = list(loops(workload))
     seconds = context.Array("d", processes * turns * len(names), lock=False)
 
@@ -86,6 +86,8 @@ def fastest(workload: Workload, turns: int, *, processes: int) -> dict[str, floa
         process.start()
     for process in started:
         process.join()
+    if any(process.exitcode for process in started):
+        raise RuntimeError(f"A process of the loops of {workload.model} has ended early.")
     taken = torch.tensor(list(seconds), dtype=torch.float64).view(processes, turns, len(names))
     return dict(zip(names, taken.amax(0).amin(0).tolist(), strict=True))
 
