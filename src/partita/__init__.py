@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from partita.data.devices import Devices
     from partita.errors import CannotDo
     from partita.exports.files import load, model_metadata
+    from partita.methods.apfl import LocalAPFL
     from partita.methods.carried import Carried, Sent, mean_over_all_devices, mean_over_replies
+    from partita.methods.declared import OwnExamples
     from partita.methods.descent import Steps, descend
+    from partita.methods.fedala import LocalALA
     from partita.methods.fedalt import FedAlt, LocalAlt
     from partita.methods.fedavg import FedAvg, LocalSGD
     from partita.methods.fedsim import FedSim, LocalSim
@@ -67,6 +70,8 @@ __all__ = [
     "FedSim",
     "Finetuning",
     "Linear",
+    "LocalALA",
+    "LocalAPFL",
     "LocalAlt",
     "LocalMoreau",
     "LocalSGD",
@@ -77,6 +82,7 @@ __all__ = [
     "Mixture",
     "NamedMethod",
     "NextWordTransformer",
+    "OwnExamples",
     "Partition",
     "Personalization",
     "Plan",
@@ -123,7 +129,10 @@ _HOMES = {
     "partita.data.devices": ("Devices",),
     "partita.errors": ("CannotDo",),
     "partita.exports.files": ("load", "model_metadata"),
+    "partita.methods.apfl": ("LocalAPFL",),
     "partita.methods.carried": ("Carried", "Sent", "mean_over_all_devices", "mean_over_replies"),
+    "partita.methods.declared": ("OwnExamples",),
+    "partita.methods.fedala": ("LocalALA",),
     "partita.methods.fedalt": ("FedAlt", "LocalAlt"),
     "partita.methods.fedavg": ("FedAvg", "LocalSGD"),
     "partita.methods.fedsim": ("FedSim", "LocalSim"),

@@ -171,10 +171,10 @@ def test_a_tied_head_is_one_tensor_in_pretraining_and_each_devices_own_after_it(
 
 STAGES = {
     "fedadam": "pretrained",
-    **dict.fromkeys(("fedavg", "fedprox", "scaffold"), "pretrained personalized"),
+    **dict.fromkeys(("fedavg", "fedprox", "scaffold", "fedala"), "pretrained personalized"),
     **dict.fromkeys(("finetune", "ditto", "ft_part", "local"), "pretrained finetuned"),
     **dict.fromkeys(
-        ("fedalt", "fedsim", "pfedme", "fedper", "fedrep", "lg_fedavg", "fedbn", "fedbabu"),
+        ("fedalt", "fedsim", "pfedme", "apfl", "fedper", "fedrep", "lg_fedavg", "fedbn", "fedbabu"),
         "pretrained personalized finetuned",
     ),
 }
@@ -223,6 +223,8 @@ MEANT = {
     },
     "lg_fedavg": {"partition.personal": "rest", "partition.shared": "head", "partition.untie": True},
     "fedbn": {"partition.personal": "norm"},
+    "apfl": {"partition.personal": "full", "partition.proximal": 0.0},
+    "fedala": {"partition.personal": "none", "personalize.personal_epochs": 0, "personalize.stateful": True},
     "fedbabu": {
         "partition.personal": "head",
         "partition.untie": True,

@@ -100,7 +100,7 @@ def _check_known(run: ServedRun, data: Path, counts: Mapping[DeviceId, int]) -> 
 
 def _predictor_of(run: ServedRun, device: DeviceId) -> Predictor:
     task = run.models.origin.task
-    return task.predictor or any_predictor(task, run.subject(device).model, device)
+    return task.predictor or any_predictor(task, run.subject(device).predictor, device)
 
 
 class _Work:
@@ -153,7 +153,7 @@ class _Work:
         key = None if subject.which == "global" else device
         model = self._models.pop(key, None)
         if model is None:
-            model = subject.model
+            model = subject.predictor
         if len(self._models) == _MODELS:
             del self._models[next(iter(self._models))]
         self._models[key] = model
