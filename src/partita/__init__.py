@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from partita.methods.fedala import LocalALA
     from partita.methods.fedalt import FedAlt, LocalAlt
     from partita.methods.fedavg import FedAvg, LocalSGD
+    from partita.methods.fedrod import LocalRoD
     from partita.methods.fedsim import FedSim, LocalSim
+    from partita.methods.knn_per import LocalMemory
     from partita.methods.method import Finetuning, Method
     from partita.methods.named import Citation, NamedMethod
     from partita.methods.pfedme import LocalMoreau
@@ -73,7 +75,9 @@ __all__ = [
     "LocalALA",
     "LocalAPFL",
     "LocalAlt",
+    "LocalMemory",
     "LocalMoreau",
+    "LocalRoD",
     "LocalSGD",
     "LocalScaffold",
     "LocalSim",
@@ -135,6 +139,8 @@ _HOMES = {
     "partita.methods.fedala": ("LocalALA",),
     "partita.methods.fedalt": ("FedAlt", "LocalAlt"),
     "partita.methods.fedavg": ("FedAvg", "LocalSGD"),
+    "partita.methods.fedrod": ("LocalRoD",),
+    "partita.methods.knn_per": ("LocalMemory",),
     "partita.methods.fedsim": ("FedSim", "LocalSim"),
     "partita.methods.method": ("Finetuning", "Method"),
     "partita.methods.named": ("Citation", "NamedMethod"),

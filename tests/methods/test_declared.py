@@ -208,8 +208,11 @@ class LocalPAC(LocalAlt):
         return {f"head/{name}": Sent(tensor) for name, tensor in personal.items()}
 
 
-class NamedPAC(LocalPAC):
+class NamedPAC(LocalAlt):
     """Would send personal tensors under their own names."""
+
+    def __init__(self, *, carried: Any, **steps: Any) -> None:
+        super().__init__(**steps)
 
     @staticmethod
     def sends(shared: Params) -> dict[str, Sent]:

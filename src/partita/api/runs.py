@@ -16,6 +16,7 @@ from partita.durable import replace_file
 from partita.executors.settings import Execution
 from partita.exports.models import Origin
 from partita.methods.method import Method
+from partita.methods.own_model import check_predictor
 from partita.partition import Partition, Personalization, personalization_of
 from partita.protocol import Executor, Stage
 from partita.runs.fingerprint import fingerprint_of
@@ -89,6 +90,7 @@ def pipeline(
     check_validation(plan, task, seed=seed)
     training = plan.training(Stage.PERSONALIZED)
     origin = Origin(task, own, seed, training and training.method.local)
+    check_predictor(origin.local, task, own, seed=seed)
     folder = None if out is None else RunFolder(out)
     if folder is None and resume:
         raise ValueError("`resume=True` needs `out`, the folder of the run to resume.")

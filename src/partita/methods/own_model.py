@@ -1,14 +1,21 @@
 """A device's own model as its method declares it, where no update runs: evaluated, fine-tuned or exported."""
 
 from collections.abc import Callable
+from itertools import islice
 
 import torch
 from torch import nn
 
+from partita.data.examples import examples_of
 from partita.methods.carried import kept_by
 from partita.methods.declared import LocalFn, OwnExamples, declared
 from partita.params import Params, copy_into
-from partita.partition import Partition
+from partita.partition import Partition, Personalization
+from partita.tasks.build import build_model, one_thread, seeded
+from partita.tasks.task import Task
+
+_TRIED_DEVICES = 20
+"""Devices looked at for one with training examples, to try how a device predicts."""
 
 
 def begin(
@@ -61,3 +68,20 @@ def predictor(local: LocalFn | None, model: nn.Module, examples: Callable[[], Ow
         return model
     with torch.no_grad():
         return predicts(model.eval(), examples())
+
+
+def check_predictor(local: LocalFn | None, task: Task, own: Personalization, *, seed: int) -> None:
+    """Try once how a device predicts, where the update declares it: errors come before any training.
+
+    Raises:
+        Exception: whatever the update raises for this task and this model.
+    """
+    if local is None or declared(local, "predicts") is None:
+        return
+    for device in islice(task.devices.ids, _TRIED_DEVICES):
+        examples = OwnExamples(examples_of(task.devices[device].get("train", ())), 1, task.predict)
+        if len(examples):
+            with one_thread(), seeded(seed), torch.no_grad():
+                model = predictor(local, build_model(task, own.on(device), seed=seed), lambda e=examples: e)
+                task.predict(model.eval(), examples.batch_at(torch.arange(1)))
+            return
