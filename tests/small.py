@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from partita import NextWordTransformer, Task, accuracy
+from partita import Adapters, NextWordTransformer, Task, accuracy
 from partita.config.building import Built, build
 from partita.config.reading import config_of
 
@@ -182,7 +182,11 @@ def word_task() -> Task:
 class Classifier(nn.Module):
     """Scores of three classes, from a body of four hidden units and a linear head."""
 
-    parts: ClassVar[Mapping[str, str]] = {"output": "head.*", "head": "head.*"}
+    parts: ClassVar[Mapping[str, str | Adapters]] = {
+        "output": "head.*",
+        "head": "head.*",
+        "adapter": Adapters(after="body"),
+    }
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from partita.methods.fedavg import FedAvg, LocalSGD
     from partita.methods.fedrod import LocalRoD
     from partita.methods.fedsim import FedSim, LocalSim
+    from partita.methods.hetlora import LocalHetLoRA
     from partita.methods.knn_per import LocalMemory
     from partita.methods.method import Finetuning, Method
     from partita.methods.named import Citation, NamedMethod
     from partita.methods.pfedme import LocalMoreau
     from partita.methods.scaffold import LocalScaffold
-    from partita.models.adapters import Adapters, adapters
+    from partita.models.adapters import Adapters, adapters, shared_adapters
     from partita.models.additive import Additive, Mixture
     from partita.models.full import full
     from partita.models.parts import named_partition
@@ -75,6 +76,7 @@ __all__ = [
     "LocalALA",
     "LocalAPFL",
     "LocalAlt",
+    "LocalHetLoRA",
     "LocalMemory",
     "LocalMoreau",
     "LocalRoD",
@@ -121,6 +123,7 @@ __all__ = [
     "open_comparison",
     "pipeline",
     "run",
+    "shared_adapters",
     "tune",
 ]
 
@@ -140,6 +143,7 @@ _HOMES = {
     "partita.methods.fedalt": ("FedAlt", "LocalAlt"),
     "partita.methods.fedavg": ("FedAvg", "LocalSGD"),
     "partita.methods.fedrod": ("LocalRoD",),
+    "partita.methods.hetlora": ("LocalHetLoRA",),
     "partita.methods.knn_per": ("LocalMemory",),
     "partita.methods.fedsim": ("FedSim", "LocalSim"),
     "partita.methods.method": ("Finetuning", "Method"),
@@ -147,7 +151,7 @@ _HOMES = {
     "partita.methods.pfedme": ("LocalMoreau",),
     "partita.methods.scaffold": ("LocalScaffold",),
     "partita.methods.descent": ("Steps", "descend"),
-    "partita.models.adapters": ("Adapters", "adapters"),
+    "partita.models.adapters": ("Adapters", "adapters", "shared_adapters"),
     "partita.models.additive": ("Additive", "Mixture"),
     "partita.models.full": ("full",),
     "partita.models.parts": ("named_partition",),

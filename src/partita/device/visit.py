@@ -25,12 +25,13 @@ from partita.device.store import DiskStore, Store, check_shapes
 from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError, described, is_of_device, place_of
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
-from partita.methods.declared import OwnExamples, declared
+from partita.methods.declared import LACKS, LocalFn, OwnExamples, declared
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
 from partita.methods.own_model import begin, predictor
 from partita.params import Params, WeightedMean, change_of, cloned, copy_into, is_finite, shapes_of
 from partita.partition import Part, Partition, Personalization
+from partita.partition.padding import Fill, narrowed, padded
 from partita.protocol import (
     DeviceId,
     Evaluate,
@@ -173,7 +174,10 @@ class Visitor:
         if (weighs := declared(method.local, "weighs")) is not None:
             weight = weighs(parts.shared, len(examples))
         reply = _reply(order, weight, _training_measures(examples, losses))
-        return _with_change(reply, self._place.back({**parts.shared, **carried.sent}), order.shared, mean)
+        after = self._place.back({**parts.shared, **carried.sent})
+        if not self.roles[order.stage].personalization.has_whole_shared(bench.personalization):
+            after = padded(after, order.shared, _fill(method.local))
+        return _with_change(reply, after, order.shared, mean)
 
     def _finetune(self, bench: Workbench, order: Order, work: Finetune) -> Reply:
         finetuning = self.roles[order.stage].finetuning
@@ -201,7 +205,7 @@ class Visitor:
         # An update that draws a batch before it says what moves is taken to move everything.
         trains = not isinstance(order.work, Evaluate)
         parts = bench.partition.let_move(bench.model, "personal", "shared") if trains else bench.parts
-        copy_into(parts.shared, {name: order.shared[name] for name in parts.shared})
+        copy_into(parts.shared, _sent(order, parts.shared))
         kept = self._kept(order, bench.partition)
         try:
             copy_into(parts.personal, self._personal(order, bench.personalization, kept))
@@ -243,7 +247,7 @@ class Visitor:
         sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
             kept=cloned(self._place.to({name: kept.get(name, tensor) for name, tensor in declared.items()})),
-            sent=cloned(self._place.to({name: order.shared[name] for name in sent})),
+            sent=cloned(self._place.to(_sent(order, {name: each.tensor for name, each in sent.items()}))),
         )
 
     def _save(self, personal: Params, order: Order, shapes: Mapping[str, torch.Size]) -> None:
@@ -298,7 +302,7 @@ class Visitor:
             self.task.loss,
             bench.personalization,
             start=self._starts.get(order.start.digest, {}),
-            sent=order.shared,
+            sent=_sent(order, bench.parts.shared) if proximal else {},
             proximal=proximal,
             to=self._place.to,
         )
@@ -317,6 +321,23 @@ class Visitor:
 
     def _seed(self, order: Order) -> int:
         return derive_seed(self.seed, order.stage, order.round, order.device)
+
+
+def _sent(order: Order, like: Params) -> Params:
+    """Return the tensors of an order that have the names of others, as much of each as these have."""
+    return {name: narrowed(order.shared[name], tensor.shape) for name, tensor in like.items()}
+
+
+def _fill(local: LocalFn) -> Fill:
+    """Return how a method fills coordinates that a device lacks.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    fills = declared(local, "fills")
+    if fills is None:
+        raise ConfigError(LACKS)
+    return fills
 
 
 def _reply(order: Order, weight: int, measures: Measures) -> Reply:

@@ -18,6 +18,7 @@ from partita.methods.own_model import begin, predictor
 from partita.models.full import Full
 from partita.params import Params, cloned, copy_into
 from partita.partition import Personalization
+from partita.partition.padding import narrowed
 from partita.protocol import DeviceId, Stage
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
@@ -124,7 +125,8 @@ class Models:
             return self._build(None, self._pretrained).eval()
         kept, model = self.record.kept(device) or {}, self._build(own, self._pretrained)
         parts = own.partition.of(model)
-        copy_into(parts.shared, self.shared)
+        shared = {name: narrowed(self.shared[name], tensor.shape) for name, tensor in parts.shared.items()}
+        copy_into(parts.shared, shared)
         copy_into(parts.personal, self._personal(device, kept))
         begin(self.origin.local, model, own.partition, kept)
         return (model.personal if isinstance(model, Full) else model).eval()

@@ -29,6 +29,11 @@ LocalFn = Callable[..., LocalUpdate]
 """Returns an update from `personal` and `shared` steps, such as `LocalAlt`; with hyperparameters, a
 `functools.partial` of one."""
 
+LACKS = (
+    "A device's model lacks coordinates of the shared part, and the method does not say what counts there: "
+    "it must declare `fills`, or all devices must have the same shared part."
+)
+"""The error about models with smaller shared tensors."""
 EXAMPLES = "examples"
 """An update with an argument of this name is given the device's own examples."""
 
