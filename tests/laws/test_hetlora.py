@@ -109,7 +109,8 @@ def published(base: nn.Module, u: dict[str, Tensor]) -> dict[str, Tensor]:
             replies.append(with_zeros(own, u))
             norms.append((own["up.weight"] @ own["down.weight"]).norm().item())
         weights = torch.tensor(norms).double() / sum(norms)
-        u = {name: sum(w * r[name] for w, r in zip(weights, replies, strict=True)) for name in u}
+        u = {name: torch.stack([r[name] for r in replies]) for name in u}
+        u = {name: torch.tensordot(weights, stacked, dims=1) for name, stacked in u.items()}
     return u
 
 
