@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from partita import NextWordTransformer, Task
+from partita import Adapters, NextWordTransformer, Task, accuracy
 from partita.config.building import Built, build
 from partita.config.reading import config_of
 
@@ -177,6 +177,56 @@ def word_task() -> Task:
     return Task(
         model=lambda: NextWordTransformer(**sizes), loss=loss, metrics={"accuracy": accuracy}, devices=devices
     )
+
+
+class Classifier(nn.Module):
+    """Scores of three classes, from a body of four hidden units and a linear head."""
+
+    parts: ClassVar[Mapping[str, str | Adapters]] = {
+        "output": "head.*",
+        "head": "head.*",
+        "adapter": Adapters(after="body"),
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(inputs)))
+
+
+def class_devices(count: int = 4) -> dict[str, dict[str, tuple[Tensor, Tensor]]]:
+    """Devices with 10, 11, 12, ... training examples of three classes, few of one of them."""
+    generator = torch.Generator().manual_seed(3)
+    centers = torch.randn(3, 3, generator=generator)
+    devices = {}
+    for number in range(count):
+        labels = (torch.rand(16 + number, generator=generator) * 2.6).long() + number
+        labels = labels % 3
+        inputs = centers[labels] + 0.7 * torch.randn(16 + number, 3, generator=generator)
+        train, test = slice(0, 10 + number), slice(10 + number, None)
+        devices[f"d{number}"] = {
+            "train": (inputs[train], labels[train]),
+            "test": (inputs[test], labels[test]),
+        }
+    return devices
+
+
+def class_task(**changes: Any) -> Task:
+    """Classification of three classes whose shares differ by device."""
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    settings = {
+        "model": Classifier,
+        "loss": loss,
+        "metrics": {"accuracy": accuracy},
+        "devices": class_devices(),
+    }
+    return Task(**(settings | changes))
 
 
 def built(method: str, task: str = "small:affine_task", **sections: Mapping[str, Any]) -> Built:

@@ -18,16 +18,22 @@ if TYPE_CHECKING:
     from partita.data.devices import Devices
     from partita.errors import CannotDo
     from partita.exports.files import load, model_metadata
+    from partita.methods.apfl import LocalAPFL
     from partita.methods.carried import Carried, Sent, mean_over_all_devices, mean_over_replies
+    from partita.methods.declared import OwnExamples
     from partita.methods.descent import Steps, descend
+    from partita.methods.fedala import LocalALA
     from partita.methods.fedalt import FedAlt, LocalAlt
     from partita.methods.fedavg import FedAvg, LocalSGD
+    from partita.methods.fedrod import LocalRoD
     from partita.methods.fedsim import FedSim, LocalSim
+    from partita.methods.hetlora import LocalHetLoRA
+    from partita.methods.knn_per import LocalMemory
     from partita.methods.method import Finetuning, Method
     from partita.methods.named import Citation, NamedMethod
     from partita.methods.pfedme import LocalMoreau
     from partita.methods.scaffold import LocalScaffold
-    from partita.models.adapters import Adapters, adapters
+    from partita.models.adapters import Adapters, adapters, shared_adapters
     from partita.models.additive import Additive, Mixture
     from partita.models.full import full
     from partita.models.parts import named_partition
@@ -67,8 +73,13 @@ __all__ = [
     "FedSim",
     "Finetuning",
     "Linear",
+    "LocalALA",
+    "LocalAPFL",
     "LocalAlt",
+    "LocalHetLoRA",
+    "LocalMemory",
     "LocalMoreau",
+    "LocalRoD",
     "LocalSGD",
     "LocalScaffold",
     "LocalSim",
@@ -77,6 +88,7 @@ __all__ = [
     "Mixture",
     "NamedMethod",
     "NextWordTransformer",
+    "OwnExamples",
     "Partition",
     "Personalization",
     "Plan",
@@ -111,6 +123,7 @@ __all__ = [
     "open_comparison",
     "pipeline",
     "run",
+    "shared_adapters",
     "tune",
 ]
 
@@ -123,16 +136,22 @@ _HOMES = {
     "partita.data.devices": ("Devices",),
     "partita.errors": ("CannotDo",),
     "partita.exports.files": ("load", "model_metadata"),
+    "partita.methods.apfl": ("LocalAPFL",),
     "partita.methods.carried": ("Carried", "Sent", "mean_over_all_devices", "mean_over_replies"),
+    "partita.methods.declared": ("OwnExamples",),
+    "partita.methods.fedala": ("LocalALA",),
     "partita.methods.fedalt": ("FedAlt", "LocalAlt"),
     "partita.methods.fedavg": ("FedAvg", "LocalSGD"),
+    "partita.methods.fedrod": ("LocalRoD",),
+    "partita.methods.hetlora": ("LocalHetLoRA",),
+    "partita.methods.knn_per": ("LocalMemory",),
     "partita.methods.fedsim": ("FedSim", "LocalSim"),
     "partita.methods.method": ("Finetuning", "Method"),
     "partita.methods.named": ("Citation", "NamedMethod"),
     "partita.methods.pfedme": ("LocalMoreau",),
     "partita.methods.scaffold": ("LocalScaffold",),
     "partita.methods.descent": ("Steps", "descend"),
-    "partita.models.adapters": ("Adapters", "adapters"),
+    "partita.models.adapters": ("Adapters", "adapters", "shared_adapters"),
     "partita.models.additive": ("Additive", "Mixture"),
     "partita.models.full": ("full",),
     "partita.models.parts": ("named_partition",),

@@ -171,18 +171,23 @@ def test_a_tied_head_is_one_tensor_in_pretraining_and_each_devices_own_after_it(
 
 STAGES = {
     "fedadam": "pretrained",
-    **dict.fromkeys(("fedavg", "fedprox", "scaffold"), "pretrained personalized"),
+    **dict.fromkeys(
+        ("fedavg", "fedprox", "scaffold", "fedala", "knn_per", "hetlora"), "pretrained personalized"
+    ),
     **dict.fromkeys(("finetune", "ditto", "ft_part", "local"), "pretrained finetuned"),
     **dict.fromkeys(
-        ("fedalt", "fedsim", "pfedme", "fedper", "fedrep", "lg_fedavg", "fedbn", "fedbabu"),
+        ("fedalt", "fedsim", "pfedme", "apfl", "fedrod", "fedper", "fedrep", "lg_fedavg", "fedbn", "fedbabu"),
         "pretrained personalized finetuned",
     ),
 }
 
+CLASSES = dict.fromkeys(("fedrod", "knn_per", "hetlora"), "small:class_task")
+"""Methods that need a task of classes, or a model that names places for adapters."""
+
 
 @pytest.mark.parametrize("method", STAGES)
 def test_every_name_runs_and_has_its_stages(method: str) -> None:
-    result = run_built(method, NORMED)
+    result = run_built(method, CLASSES.get(method, NORMED))
 
     assert " ".join(result.summary["stages"]) == STAGES[method]
 
@@ -223,6 +228,11 @@ MEANT = {
     },
     "lg_fedavg": {"partition.personal": "rest", "partition.shared": "head", "partition.untie": True},
     "fedbn": {"partition.personal": "norm"},
+    "hetlora": {"partition.personal": "none", "partition.shared": "adapter"},
+    "fedrod": {"partition.personal": "second_head"},
+    "knn_per": {"partition.personal": "none", "personalize.personal_epochs": 0},
+    "apfl": {"partition.personal": "full", "partition.proximal": 0.0},
+    "fedala": {"partition.personal": "none", "personalize.personal_epochs": 0, "personalize.stateful": True},
     "fedbabu": {
         "partition.personal": "head",
         "partition.untie": True,

@@ -129,4 +129,5 @@ class Result:
             which: its own model, the pretrained (`global`) one, or the one that it is `served`.
         """
         self._models.personalization(device)
-        return self._models.model(device, self.served(device) if which == "served" else which)
+        chosen = self.served(device) if which == "served" else which
+        return self._models.predictor(device, chosen, self._models.origin.task)

@@ -16,8 +16,9 @@ from partita.durable import replace_file
 from partita.executors.settings import Execution
 from partita.exports.models import Origin
 from partita.methods.method import Method
+from partita.methods.own_model import check_predictor
 from partita.partition import Partition, Personalization, personalization_of
-from partita.protocol import Executor
+from partita.protocol import Executor, Stage
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
@@ -87,7 +88,9 @@ def pipeline(
     plan.check(task.devices.ids)
     check_task(task, own, seed=seed, skips=on_error == "skip")
     check_validation(plan, task, seed=seed)
-    origin = Origin(task, own, seed)
+    training = plan.training(Stage.PERSONALIZED)
+    origin = Origin(task, own, seed, training and training.method.local)
+    check_predictor(origin.local, task, own, seed=seed)
     folder = None if out is None else RunFolder(out)
     if folder is None and resume:
         raise ValueError("`resume=True` needs `out`, the folder of the run to resume.")

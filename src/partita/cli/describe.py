@@ -11,7 +11,7 @@ from partita.shown import shown_lines
 def describe(options: argparse.Namespace) -> int:
     """Print the costs of each partition of a model."""
     from partita.config.reading import read_config
-    from partita.report.tables.commands import costs_notes, costs_table, server_notes
+    from partita.report.tables.commands import costs_notes, costs_table, method_notes, server_notes
     from partita.studies.describe import describe
 
     path, overrides = config_of(options.arguments)
@@ -20,8 +20,8 @@ def describe(options: argparse.Namespace) -> int:
         print(json.dumps(described.to_values(), indent=1))
         return 0
     print_table(costs_table(described.model, described.devices, described.partitions))
-    server = server_notes(described.server)
-    print(shown_lines("\n".join([*costs_notes(described.partitions), *server, *described.notes])))
+    others = [*server_notes(described.server), *method_notes(described.method), *described.notes]
+    print(shown_lines("\n".join([*costs_notes(described.partitions), *others])))
     if described.start:
         tensors = "\n  ".join(["Tensors of the initial model's file:", *described.start.lines()])
         print(shown_lines(tensors))

@@ -31,8 +31,10 @@ from partita.errors import ConfigError
 from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
+from partita.methods.declared import LACKS, declared
 from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Finetuning, Method
+from partita.methods.own_model import check_predictor
 from partita.models.start import LoadReport
 from partita.partition import Personalization
 from partita.progress.tensorboard import check_tensorboard
@@ -96,7 +98,7 @@ def build(config: Config, folder: Path) -> Built:
         check_task(task, own, seed=config.seed, skips=execution.on_error == "skip")
         check_validation(plan, task, seed=config.seed)
     with own_code("`personalize.method`"):
-        _check_carried(plan, own, task, seed=config.seed)
+        _check_declared(plan, own, task, seed=config.seed)
     return Built(task, own, plan, start, execution, watchers)
 
 
@@ -134,9 +136,13 @@ def build_plan(config: Config) -> Plan:
         raise ConfigError(str(error)) from None
 
 
-def _check_carried(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:
-    """Raise if a method declares tensors that it cannot keep or send."""
+def _check_declared(plan: Plan, own: Personalization, task: Task, *, seed: int) -> None:
+    """Raise if a method declares tensors that it cannot keep or send, or predictions that it cannot make."""
     training = plan.training(Stage.PERSONALIZED)
+    check_predictor(training and training.method.local, task, own, seed=seed)
+    is_whole = all(own.has_whole_shared(kind) for kind, _, _ in own.kinds(task.devices.ids))
+    if training and not is_whole and declared(training.method.local, "fills") is None:
+        raise ConfigError(LACKS)
     if training and carries(training.method.local):
         parts = own.partition.of(build_model(task, own, seed=seed))
         kept_by(training.method.local, own.partition, parts)

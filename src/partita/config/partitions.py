@@ -8,8 +8,8 @@ from torch import nn
 from partita.config.loading import load
 from partita.config.schema import PartitionConfig
 from partita.config.sections import create, in_section
-from partita.models.adapters import Width
-from partita.models.parts import named_partition, named_patterns
+from partita.models.adapters import Adapters, Width, shared_adapters
+from partita.models.parts import named_partition, named_patterns, parts_of
 from partita.partition import Partition, Personalization, Regularization
 from partita.partition.selection import REST, Selection
 
@@ -23,17 +23,17 @@ def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool 
         follows: with `full`, whether each visit starts from the shared model, see `named_partition`.
     """
     with in_section("partition"):
+        width = _width(config)
+        if isinstance(config.shared, str) and isinstance(
+            where := parts_of(model).get(config.shared), Adapters
+        ):
+            return _shared_adapters(config, model, where, width)
         others = {
             "shared": _selection(config.shared, model),
             "frozen": _selection(config.frozen, model),
             "untie": config.untie,
         }
         regularization = create(Regularization, config)
-        width = config.adapter_width
-        if isinstance(width, str):
-            width = cast(Width, load("partition.adapter_width", width, {}))
-            if not callable(width):
-                raise ValueError(f"`adapter_width` must be a function of a device's id, got {width!r}.")
         if isinstance(config.personal, str) and config.personal != REST:
             settings = {"proximal": config.proximal, "follows": follows, "width": width}
             return named_partition(
@@ -41,6 +41,28 @@ def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool 
             )
         partition = Partition(model, personal=_selection(config.personal, model), **others)
         return Personalization(partition, regularization=regularization)
+
+
+def _width(config: PartitionConfig) -> Width:
+    """Return the width of adapters, a function where the config has an import path."""
+    width = config.adapter_width
+    if isinstance(width, str):
+        width = cast(Width, load("partition.adapter_width", width, {}))
+        if not callable(width):
+            raise ValueError(f"`adapter_width` must be a function of a device's id, got {width!r}.")
+    return width
+
+
+def _shared_adapters(
+    config: PartitionConfig, model: nn.Module, where: Adapters, width: Width
+) -> Personalization:
+    if config.personal not in ("none", []):
+        raise ValueError(
+            f"`shared` = {config.shared!r} adds modules that all devices train, which needs `personal` = "
+            f"'none', got {config.personal!r}."
+        )
+    frozen = _selection(config.frozen, model)
+    return shared_adapters(model, where, width=width, largest=config.largest_width, frozen=frozen)
 
 
 def frozen_patterns(config: PartitionConfig, model: nn.Module) -> str | list[str]:

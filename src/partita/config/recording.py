@@ -6,6 +6,7 @@ import paths. So the report can be written from the folder, but the run can only
 
 import platform
 from collections.abc import Mapping
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 from partita.config.sections import settings_of
 from partita.errors import ConfigError
 from partita.methods import registry
+from partita.methods.declared import LocalFn, kind_of
 from partita.methods.sgd import SGD
 from partita.partition import Partition, Personalization
 from partita.partition.selection import exactly
@@ -45,6 +47,7 @@ def recorded_values(own: Personalization, plan: Plan, *, seed: int, name: str) -
         "evaluate": _settings(plan.evaluate),
     }
     values["personalize"]["method"] = _method_name(plan.personalize) if plan.personalize else registry.DEFAULT
+    values["personalize"] |= _hyperparameters(plan.personalize)
     if plan.finetune:
         values["finetune"] = _settings(plan.finetune) | {
             "optimizer": _optimizer_name(plan.finetune.optimizer)
@@ -89,6 +92,16 @@ def recorded_partition(values: Mapping[str, Any], model: nn.Module) -> Partition
     return Partition(model, personal=personal, shared=shared, frozen=frozen)
 
 
+def recorded_update(values: Mapping[str, Any]) -> LocalFn | None:
+    """Return the update of a run that was started in Python, None where it is none or its code is missing."""
+    recorded = values["personalize"]
+    method = registry.find_or_none(recorded["method"]) if recorded["rounds"] else None
+    if method is None:
+        return None
+    options = {name: recorded[name] for name in method.hyperparameters if name in recorded}
+    return partial(method.update, **options)
+
+
 def _partition_values(own: Personalization) -> dict[str, Any]:
     names = {part: list(own.partition.names(part)) for part in ("personal", "frozen")}
     return {**names, **_settings(own.regularization)}
@@ -120,10 +133,18 @@ def _settings(instance: Any) -> dict[str, Any]:
 
 def _method_name(training: Training) -> str:
     """Return the name of a method that fixes no settings, else the import path of its update."""
+    kind = kind_of(training.method.local)
     for name, method in registry.every().items():
-        if method.update is training.method.local and not (method.fixed or method.personal):
+        if method.update is kind and not (method.fixed or method.personal):
             return name
-    return _path(training.method.local)
+    return _path(kind)
+
+
+def _hyperparameters(training: Training | None) -> dict[str, Any]:
+    """Return the hyperparameters that an update was given and that are plain values."""
+    local = training.method.local if training else None
+    given = local.keywords if isinstance(local, partial) else {}
+    return {name: value for name, value in given.items() if isinstance(value, bool | int | float | str)}
 
 
 def _optimizer_name(optimizer: Any) -> str:

@@ -65,7 +65,8 @@ class PartitionConfig:
     input, output, head, adapter), a pattern or a list of them, or "rest"."""
     shared: str | list[str] = "rest"
     """Parameters that all devices train together: a part that the model defines, a pattern or a list
-    of them, or "rest" for everything that no other part selects."""
+    of them, or "rest" for everything that no other part selects. With "adapter" and `personal` = "none", only
+    adapters are trained after pretraining."""
     frozen: str | list[str] = field(default_factory=list)
     """Parameters that are neither trained nor sent, in any stage: a part that the model defines, a pattern
     or a list of them, or "rest". Parameters that the model has with requires_grad=False and that no list
@@ -77,6 +78,9 @@ class PartitionConfig:
     adapter_width: int | str = 0
     """With `adapter`, the bottleneck width of adapters, or "package.module:function", which returns it for a
     device id; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions."""
+    largest_width: int = 0
+    """With `shared` = "adapter" and a function as `adapter_width`, the width of the shared adapters, of which
+    each device has the first units."""
 
 
 @includes(Linear, Exponential)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from partita.methods import registry
+from partita.methods.declared import LocalFn
 from partita.methods.method import Finetuning, Method
 from partita.partition import Personalization
 from partita.protocol import Stage
@@ -22,6 +23,8 @@ class Role:
     """How they learn in training rounds."""
     finetuning: Finetuning = field(default_factory=Finetuning)
     """How they fine-tune."""
+    own: LocalFn | None = None
+    """The update of personalization, which may declare how a device's own model begins and predicts."""
 
 
 def build_roles(
@@ -39,10 +42,11 @@ def build_roles(
         personalize: the method of personalization, if there is any.
         finetune: the settings of fine-tuning, if there is any.
     """
+    own = personalize.local if personalize else None
     settings = {
         Stage.PRETRAINED: {"method": pretrain},
-        Stage.PERSONALIZED: {"method": personalize},
-        Stage.FINETUNED: {"finetuning": finetune},
+        Stage.PERSONALIZED: {"method": personalize, "own": own},
+        Stage.FINETUNED: {"finetuning": finetune, "own": own},
     }
     return {
         stage: Role(

@@ -25,10 +25,13 @@ from partita.device.store import DiskStore, Store, check_shapes
 from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError, described, is_of_device, place_of
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
+from partita.methods.declared import LACKS, LocalFn, OwnExamples, declared
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
+from partita.methods.own_model import begin, predictor
 from partita.params import Params, WeightedMean, change_of, cloned, copy_into, is_finite, shapes_of
 from partita.partition import Part, Partition, Personalization
+from partita.partition.padding import Fill, narrowed, padded
 from partita.protocol import (
     DeviceId,
     Evaluate,
@@ -136,8 +139,11 @@ class Visitor:
             case Update():
                 return self._update(bench, order, order.work, self._carried(bench, order, kept), mean)
             case Finetune():
+                self._begin(bench, order, kept)
                 return self._finetune(bench, order, order.work)
             case Evaluate():
+                if order.work.model == "personal" and order.stage is not Stage.FINETUNED:
+                    self._begin(bench, order, kept)
                 return self._evaluate(bench, order, order.work)
 
     def _update(
@@ -147,7 +153,13 @@ class Visitor:
         examples = self._training(order)
         personal = count_steps(method, work.personal, examples)
         shared = count_steps(method, work.shared, examples)
-        update = make_update(method.local, personal=personal, shared=shared, carried=carried)
+        update = make_update(
+            method.local,
+            personal=personal,
+            shared=shared,
+            carried=carried,
+            examples=self._own_examples(examples, method.batch_size),
+        )
         batches = self._batches(bench, order, method, examples)
         expected = bench.partition.shapes("personal") | shapes_of(carried.kept)
         counts: dict[Part, int] = {"personal": personal.count, "shared": shared.count}
@@ -159,8 +171,13 @@ class Visitor:
         if method.stateful:
             self._save({**parts.personal, **carried.kept}, order, expected)
         weight = len(examples) if method.weights == "examples" else 1
+        if (weighs := declared(method.local, "weighs")) is not None:
+            weight = weighs(parts.shared, len(examples))
         reply = _reply(order, weight, _training_measures(examples, losses))
-        return _with_change(reply, self._place.back({**parts.shared, **carried.sent}), order.shared, mean)
+        after = self._place.back({**parts.shared, **carried.sent})
+        if not self.roles[order.stage].personalization.has_whole_shared(bench.personalization):
+            after = padded(after, order.shared, _fill(method.local))
+        return _with_change(reply, after, order.shared, mean)
 
     def _finetune(self, bench: Workbench, order: Order, work: Finetune) -> Reply:
         finetuning = self.roles[order.stage].finetuning
@@ -178,17 +195,17 @@ class Visitor:
         splits, place = self.task.devices[order.device], self._place
         wanted = [name for name in work.splits if name in splits]
         examples = {name: place.examples(order.device, name, splits[name]) for name in wanted}
-        metrics = {
-            name: measure(self.task, bench.model, split) for name, split in examples.items() if len(split)
-        }
+        local = self.roles[order.stage].own if work.model == "personal" else None
+        model = predictor(local, bench.model, lambda: self._own_examples(self._examples(order.device)))
+        metrics = {name: measure(self.task, model, split) for name, split in examples.items() if len(split)}
         return Reply(device=order.device, weight=1, change=None, metrics=metrics)
 
     def _load(self, bench: Workbench, order: Order) -> Params:
-        """Load every part of the visit's model, in place, and return what else the device has kept."""
+        """Load every part of the visit's model, in place, and return all that the device has kept."""
         # An update that draws a batch before it says what moves is taken to move everything.
         trains = not isinstance(order.work, Evaluate)
         parts = bench.partition.let_move(bench.model, "personal", "shared") if trains else bench.parts
-        copy_into(parts.shared, {name: order.shared[name] for name in parts.shared})
+        copy_into(parts.shared, _sent(order, parts.shared))
         kept = self._kept(order, bench.partition)
         try:
             copy_into(parts.personal, self._personal(order, bench.personalization, kept))
@@ -197,7 +214,11 @@ class Visitor:
                 f"The personal part of device {order.device!r} does not fit its model: {error}"
             ) from error
         bench.restore_scratch()
-        return {name: tensor for name, tensor in kept.items() if name not in parts.personal}
+        return kept
+
+    def _begin(self, bench: Workbench, order: Order, kept: Params) -> None:
+        """Let the device's own model begin as its method declares, in place."""
+        begin(self.roles[order.stage].own, bench.model, bench.partition, kept, self._place.to)
 
     def _kept(self, order: Order, partition: Partition) -> Params:
         if order.start.personal is not None:
@@ -226,7 +247,7 @@ class Visitor:
         sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
             kept=cloned(self._place.to({name: kept.get(name, tensor) for name, tensor in declared.items()})),
-            sent=cloned(self._place.to({name: order.shared[name] for name in sent})),
+            sent=cloned(self._place.to(_sent(order, {name: each.tensor for name, each in sent.items()}))),
         )
 
     def _save(self, personal: Params, order: Order, shapes: Mapping[str, torch.Size]) -> None:
@@ -246,6 +267,9 @@ class Visitor:
 
     def _examples(self, device: DeviceId) -> Examples:
         return self._place.examples(device, "train", self.task.devices[device].get("train", ()))
+
+    def _own_examples(self, examples: Examples, batch_size: int = 1) -> OwnExamples:
+        return OwnExamples(examples, batch_size, self.task.predict)
 
     def _reusing(
         self,
@@ -278,7 +302,7 @@ class Visitor:
             self.task.loss,
             bench.personalization,
             start=self._starts.get(order.start.digest, {}),
-            sent=order.shared,
+            sent=_sent(order, bench.parts.shared) if proximal else {},
             proximal=proximal,
             to=self._place.to,
         )
@@ -297,6 +321,23 @@ class Visitor:
 
     def _seed(self, order: Order) -> int:
         return derive_seed(self.seed, order.stage, order.round, order.device)
+
+
+def _sent(order: Order, like: Params) -> Params:
+    """Return the tensors of an order that have the names of others, as much of each as these have."""
+    return {name: narrowed(order.shared[name], tensor.shape) for name, tensor in like.items()}
+
+
+def _fill(local: LocalFn) -> Fill:
+    """Return how a method fills coordinates that a device lacks.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    fills = declared(local, "fills")
+    if fills is None:
+        raise ConfigError(LACKS)
+    return fills
 
 
 def _reply(order: Order, weight: int, measures: Measures) -> Reply:

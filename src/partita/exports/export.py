@@ -96,6 +96,11 @@ def export_all(
 
 def _content(subject: Subject, format: str) -> bytes:
     try:
+        if subject.needs_examples:
+            raise CannotDo(
+                "Its method predicts with the device's training examples, which are not part of a model. "
+                "`partita predict` predicts rows with it."
+            )
         return FORMATS[format].content(subject)
     except CannotDo as error:
         raise RunFailed(

@@ -12,9 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from partita.data.arrow import Table
+from partita.data.examples import examples_of
+from partita.methods.declared import LocalFn, OwnExamples
+from partita.methods.own_model import begin, predictor
 from partita.models.full import Full
 from partita.params import Params, cloned, copy_into
 from partita.partition import Personalization
+from partita.partition.padding import narrowed
 from partita.protocol import DeviceId, Stage
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
@@ -71,6 +75,8 @@ class Origin:
     task: Task
     personalization: Personalization
     seed: int
+    local: LocalFn | None = None
+    """The update of personalization, which may declare how a device's own model begins and predicts."""
 
 
 class Models:
@@ -102,9 +108,12 @@ class Models:
 
     def personal(self, device: DeviceId) -> dict[str, Tensor]:
         """Return v_i, the personal part of a device; its start where the device was never counted."""
+        return self._personal(device, self.record.kept(device) or {})
+
+    def _personal(self, device: DeviceId, kept: Params) -> dict[str, Tensor]:
         own = self.personalization(device)
-        if kept := own.partition.personal_in(self.record.kept(device) or {}):
-            return kept
+        if found := own.partition.personal_in(kept):
+            return found
         if own.start is not None:
             return cloned(own.start(self.shared))
         return cloned(own.partition.of(self._build(own, self._pretrained)).personal)
@@ -114,11 +123,31 @@ class Models:
         own = self.personalization(device)
         if which == "global":
             return self._build(None, self._pretrained).eval()
-        personal, model = self.personal(device), self._build(own, self._pretrained)
+        kept, model = self.record.kept(device) or {}, self._build(own, self._pretrained)
         parts = own.partition.of(model)
-        copy_into(parts.shared, self.shared)
-        copy_into(parts.personal, personal)
+        shared = {name: narrowed(self.shared[name], tensor.shape) for name, tensor in parts.shared.items()}
+        copy_into(parts.shared, shared)
+        copy_into(parts.personal, self._personal(device, kept))
+        begin(self.origin.local, model, own.partition, kept)
         return (model.personal if isinstance(model, Full) else model).eval()
+
+    def predictor(self, device: DeviceId, which: Literal["personal", "global"], task: Task) -> nn.Module:
+        """Return the module that predicts for a device, in eval mode.
+
+        It is the device's model, unless its method declares another one in `predicts`.
+
+        Args:
+            device: the device.
+            which: its own model, or the pretrained (`global`) one.
+            task: the task that has the rows of the device.
+        """
+        local = self.origin.local if which == "personal" else None
+
+        def own_examples() -> OwnExamples:
+            train = examples_of(task.devices[device].get("train", ()))
+            return OwnExamples(train, batch_size=1, predict=task.predict)
+
+        return predictor(local, self.model(device, which), own_examples).eval()
 
     def personalization(self, device: DeviceId) -> Personalization:
         """Return how a device's model is split.

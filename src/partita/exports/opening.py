@@ -7,11 +7,17 @@ from pathlib import Path
 from partita.config.building import build
 from partita.config.provenance import find_own_code
 from partita.config.reading import read_config
-from partita.config.recording import has_task_from_python, is_from_python, recorded_partition
+from partita.config.recording import (
+    has_task_from_python,
+    is_from_python,
+    recorded_partition,
+    recorded_update,
+)
 from partita.config.tasks import given_task
 from partita.errors import ConfigError
 from partita.exports.models import Models, Origin
 from partita.partition import Partition, Personalization, personalization_of
+from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun
 from partita.studies.folders import CELLS, check_finished, is_comparison
@@ -82,11 +88,12 @@ def origin_of(
         config = located_files(read_config(folder.config_file, overrides), folder.path)
         with given_task(task):
             built = build(config, folder.path)
-        return Origin(built.task, built.personalization, config.seed)
+        training = built.plan.training(Stage.PERSONALIZED)
+        return Origin(built.task, built.personalization, config.seed, training and training.method.local)
     assert task is not None
     if partition is None:
         partition = recorded_partition(values, initial_model(task, seed=values["seed"]))
-    return Origin(task, personalization_of(partition), values["seed"])
+    return Origin(task, personalization_of(partition), values["seed"], recorded_update(values))
 
 
 def _checked(task: Task | None, folder: RunFolder, opener: str) -> Task:

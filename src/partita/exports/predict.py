@@ -101,7 +101,7 @@ def _check_known(run: ServedRun, data: Path, counts: Mapping[DeviceId, int]) -> 
 def _predictor_of(run: ServedRun, device: DeviceId) -> Predictor:
     task = run.models.origin.task
     own = device if device in task.devices else task.devices.ids[0]  # Where it has joined the run later.
-    return task.predictor or any_predictor(task, run.subject(own).model, own)
+    return task.predictor or any_predictor(task, run.subject(own).predictor, own)
 
 
 class _Work:
@@ -154,7 +154,7 @@ class _Work:
         key = None if subject.which == "global" else device
         model = self._models.pop(key, None)
         if model is None:
-            model = subject.model
+            model = subject.predictor
         if len(self._models) == _MODELS:
             del self._models[next(iter(self._models))]
         self._models[key] = model

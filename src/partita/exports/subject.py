@@ -15,6 +15,7 @@ from partita.errors import ConfigError
 from partita.exports.models import Models
 from partita.exports.opening import origin_of
 from partita.exports.samples import Inputs, rows_for_checks, sample_inputs, shapes_of_inputs
+from partita.methods.declared import declared
 from partita.partition import Personalization
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
@@ -39,6 +40,17 @@ class Subject:
     def model(self) -> nn.Module:
         """The model, in eval mode."""
         return self.run.models.model(self.device, self.which)
+
+    @cached_property
+    def predictor(self) -> nn.Module:
+        """The module that predicts for the device: the model, unless its method declares another one."""
+        return self.run.models.predictor(self.device, self.which, self.task)
+
+    @property
+    def needs_examples(self) -> bool:
+        """Whether the device predicts with its own training examples besides the model."""
+        local = self.run.models.origin.local
+        return self.which == "personal" and local is not None and declared(local, "predicts") is not None
 
     @property
     def personalization(self) -> Personalization | None:

@@ -9,13 +9,14 @@ An update declares them by name and shape, and nothing undeclared is stored on a
 An update with either of them is created with a further argument `carried`, a `Carried`.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
+from partita.methods.declared import LocalFn, OwnExamples, declared, kind_of, takes_examples
 from partita.methods.descent import LocalUpdate, Phases, Steps
 from partita.params import Aggregation, Params
 from partita.partition import Partition, Parts
@@ -82,27 +83,25 @@ class HasPhases(Protocol):
     phases: Phases
 
 
-LocalFn = Callable[..., LocalUpdate]
-"""Returns an update from `personal` and `shared` steps, such as `LocalAlt`; with hyperparameters, a
-`functools.partial` of one."""
-
-
-def make_update(local: LocalFn, *, personal: Steps, shared: Steps, carried: Carried) -> LocalUpdate:
-    """Return the update of one visit."""
-    if carries(local):
-        return local(personal=personal, shared=shared, carried=carried)
-    return local(personal=personal, shared=shared)
+def make_update(
+    local: LocalFn, *, personal: Steps, shared: Steps, carried: Carried, examples: OwnExamples | None = None
+) -> LocalUpdate:
+    """Return the update of one visit; without examples, one that is made to check its settings."""
+    given = {"carried": carried} if carries(local) else {}
+    if takes_examples(local):
+        return local(personal=personal, shared=shared, examples=examples, **given)
+    return local(personal=personal, shared=shared, **given)
 
 
 def carries(local: LocalFn) -> bool:
     """Return whether a kind of update declares tensors besides the model's."""
-    kind = _kind(local)  # Asked in every visit: a check of a protocol would cost as much as a small step.
+    kind = kind_of(local)  # Asked in every visit: a check of a protocol would cost as much as a small step.
     return getattr(kind, _KEEPS, None) is not None or getattr(kind, _SENDS, None) is not None
 
 
 def phases_of(local: LocalFn) -> Phases:
     """Return the parts that move together in each phase of an update: both, unless it declares `phases`."""
-    kind = _kind(local)
+    kind = kind_of(local)
     return kind.phases if isinstance(kind, HasPhases) else (("personal", "shared"),)
 
 
@@ -123,39 +122,47 @@ def sent_by(local: LocalFn, partition: Partition, shared: Params) -> dict[str, S
     """Return the tensors that are sent with the shared part in the first round, by name.
 
     Raises:
-        ValueError: a name is also a tensor of the model, or a tensor has no floating-point values.
+        ValueError: a name is also a tensor of the model, a tensor has no floating-point values, or the
+            declaration asks for the personal part.
     """
     sends = _sends(local)
     if sends is None:
         return {}
-    declared = _checked(dict(sends(_trained(partition, "shared", shared))), partition)
-    for name, sent in declared.items():
+    _check_shared_alone(sends)
+    found = _checked(dict(sends(_trained(partition, "shared", shared))), partition)
+    for name, sent in found.items():
         if not sent.tensor.is_floating_point():
             raise ValueError(
                 f"A method can only send floating-point tensors, got {name!r} of {sent.tensor.dtype}."
             )
-    return declared
-
-
-def _kind(local: LocalFn) -> LocalFn:
-    """Return the class or function of an update without its settings."""
-    return local.func if isinstance(local, partial) else local
+    return found
 
 
 def _keeps(local: LocalFn) -> Callable[[Params, Params], Params] | None:
-    return getattr(_kind(local), _KEEPS, None)
+    return declared(local, _KEEPS)
 
 
 def _sends(local: LocalFn) -> Callable[[Params], Mapping[str, Sent]] | None:
-    return getattr(_kind(local), _SENDS, None)
+    return declared(local, _SENDS)
+
+
+def _check_shared_alone(sends: Callable[..., Mapping[str, Sent]]) -> None:
+    """Raise if the declaration of sent tensors takes more than the shared part."""
+    arguments = inspect.signature(sends).parameters.values()
+    positional = [a.name for a in arguments if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD)]
+    if len(positional) > 1:
+        raise ValueError(
+            f"`sends` must be a function of the shared part alone, got one of {', '.join(positional)}: "
+            "personal parameters never leave their device, so no method can declare to send them."
+        )
 
 
 def _trained(partition: Partition, part: Part, params: Params) -> Params:
     return {name: params[name] for name in partition.trained(part)}
 
 
-def _checked(declared: dict[str, Value], partition: Partition) -> dict[str, Value]:
-    for name in declared:
+def _checked(found: dict[str, Value], partition: Partition) -> dict[str, Value]:
+    for name in found:
         if partition.has(name):
             raise ValueError(f"A method cannot carry {name!r}: the model has a tensor of that name.")
-    return declared
+    return found

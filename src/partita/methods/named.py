@@ -115,13 +115,13 @@ class NamedMethod:
 
     @property
     def hyperparameters(self) -> dict[str, inspect.Parameter]:
-        """The arguments of the update besides `personal`, `shared` and `carried`, by name."""
+        """The arguments of the update that are not given by each visit, by name."""
         try:
             arguments = inspect.signature(self.update, eval_str=True).parameters
         except (NameError, TypeError, ValueError):  # Built-in functions, names imported for type checkers.
             return {}
         stars = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        given = ("personal", "shared", "carried")
+        given = ("personal", "shared", "carried", "examples")
         if not {"personal", "shared"} <= arguments.keys():
             return {}  # Not an update: building the run says so.
         return {name: p for name, p in arguments.items() if name not in given and p.kind not in stars}

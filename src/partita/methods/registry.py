@@ -27,7 +27,7 @@ PARTIAL_BASELINE = "ft_part"
 """Fine-tuning of the personal part alone."""
 GROUP = "partita.methods"
 """The group of entry points by which another package adds methods: name = "package.module:METHOD"."""
-_NO_METHODS = frozenset({"carried", "descent", "method", "named", "registry", "sgd"})
+_NO_METHODS = frozenset({"carried", "declared", "descent", "method", "named", "own_model", "registry", "sgd"})
 """The modules of this package that are not methods."""
 
 

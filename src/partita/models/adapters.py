@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from partita.models.norm import group_norm
-from partita.partition import Partition, Personalization, Regularization
+from partita.partition import Partition, Personalization, Regularization, Selection
 from partita.partition.tensors import tensors_of
 from partita.protocol import DeviceId
 
@@ -119,6 +119,43 @@ def adapters(
     return replace(of_width(0), by_device=partial(_by_width, width=width, of_width=of_width))
 
 
+def shared_adapters(
+    model: nn.Module,
+    where: Adapters,
+    *,
+    width: Width = 0,
+    largest: int = 0,
+    frozen: Selection = (),
+) -> Personalization:
+    """Let all devices train adapters together, with the parameters of the model fixed after pretraining.
+
+    Where the width is a function of the device, a device has the first units of the shared adapters.
+
+    Args:
+        model: the model without adapters.
+        where: the modules that adapters go after.
+        width: bottleneck width on all devices, or a function from a device's id to it, as in `adapters`.
+        largest: with such a function, the width of the shared adapters.
+        frozen: tensors that are fixed in pretraining too.
+    """
+    if where.together_with:
+        raise ValueError("Adapters can only be shared where no other tensors belong to them.")
+
+    @cache
+    def of_width(width: int) -> Personalization:
+        prepare = partial(insert_adapters, where=where, width=width, fixes_others=True)
+        return Personalization(Partition(model, frozen=frozen, prepare=prepare))
+
+    if isinstance(width, int):
+        return of_width(width)
+    if largest < 1:
+        raise ValueError(
+            "Shared adapters whose width is a function of the device need `largest_width`, the width of the "
+            f"shared ones, at least 1, got {largest}."
+        )
+    return replace(of_width(largest), by_device=partial(_by_width, width=width, of_width=of_width))
+
+
 def _by_width(
     device: DeviceId, *, width: Callable[[DeviceId], int], of_width: Callable[[int], Personalization]
 ) -> Personalization:
@@ -130,8 +167,13 @@ def _by_width(
     return of_width(int(own))
 
 
-def insert_adapters(model: nn.Module, *, where: Adapters, width: int = 0) -> nn.Module:
-    """Add an adapter to every module that `where` names, in place; existing names stay the same."""
+def insert_adapters(
+    model: nn.Module, *, where: Adapters, width: int = 0, fixes_others: bool = False
+) -> nn.Module:
+    """Add an adapter to every module that `where` names, in place; existing names stay the same.
+
+    With `fixes_others`, all other parameters take no gradient from then on.
+    """
     if width < 0:
         raise ValueError(f"The width of an adapter must be 0 (the paper's) or above, got {width}.")
     modules = dict(model.named_modules())
@@ -145,6 +187,8 @@ def insert_adapters(model: nn.Module, *, where: Adapters, width: int = 0) -> nn.
                 f"Near names: {', '.join(near)}."
             )
         found |= matches
+    if fixes_others:
+        model.requires_grad_(False)
     for name, module in found.items():
         if "adapter" in dict(module.named_children()):
             raise ValueError(f"`{name}` already has an adapter.")

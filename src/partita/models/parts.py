@@ -1,7 +1,8 @@
-"""Partitions by name: the parts that a model names, `norm`, `full` and `none`.
+"""Partitions by name: the parts that a model names, `norm`, `second_head`, `full` and `none`.
 
 `input`, `output` and `adapter` are the personal parts of the paper. `head` is the last layer, which computes
-the scores of the classes or the outputs; the paper's output part may be another one.
+the scores of the classes or the outputs; the paper's output part may be another one. `second_head` adds a
+head beside it, of each device's own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from torch import nn
 
 from partita.models.adapters import Adapters, Width, adapters, patterns
 from partita.models.full import full
+from partita.models.heads import second_head
 from partita.partition import REST, Partition, Personalization, Regularization
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # noqa: SLF001
@@ -36,13 +38,13 @@ def named_partition(
     regularization: Regularization | None = None,
     **others: Any,
 ) -> Personalization:
-    """Return the personalization for a name: `none`, `norm`, `full`, or a part that the model defines.
+    """Return the personalization for a name: `none`, `norm`, `second_head`, `full`, or a part of the model.
 
     A name with a dot or a star that is none of these is a pattern of tensors, such as `head.*`.
 
     Args:
         model: the model to split.
-        name: one of `partition_names(model)`, `norm`, or a pattern.
+        name: one of `partition_names(model)`, `norm`, `second_head`, or a pattern.
         proximal: with `full`, strength of the pull toward the shared model.
         follows: with `full`, whether a device that has kept no model starts from the current shared one.
         width: with adapters, their bottleneck width.
@@ -54,6 +56,8 @@ def named_partition(
             raise ValueError("The partition `full` takes no `shared`: it shares all that is not frozen.")
         frozen = others.get("frozen", ())
         return full(model, proximal=proximal, follows=follows, frozen=frozen, regularization=regularization)
+    if name == "second_head" and name not in parts_of(model):
+        return second_head(model, parts_of(model), regularization=regularization, **others)
     part = [] if name == "none" else _part_of(model, name)
     if isinstance(part, Adapters):
         return adapters(model, part, width=width, regularization=regularization, **others)
@@ -71,11 +75,11 @@ def named_patterns(model: nn.Module, name: str) -> list[str]:
 
 def partition_names(model: nn.Module) -> list[str]:
     """Return the names that `named_partition` takes for a model."""
-    return list(dict.fromkeys(["none", *_parts_of(model), "full"]))
+    return list(dict.fromkeys(["none", *parts_of(model), "full"]))
 
 
 def _part_of(model: nn.Module, name: str) -> list[str] | Adapters:
-    parts = _parts_of(model)
+    parts = parts_of(model)
     if name == "norm" and name not in parts:
         return _norms(model)
     if name not in parts and ("." in name or "*" in name):
@@ -105,5 +109,6 @@ def _norms(model: nn.Module) -> list[str]:
     return [f"{name}.*" for name in found]
 
 
-def _parts_of(model: nn.Module) -> Mapping[str, str | Sequence[str] | Adapters]:
+def parts_of(model: nn.Module) -> Mapping[str, str | Sequence[str] | Adapters]:
+    """Return the parts that a model names, none where it names none."""
     return model.parts if isinstance(model, NamesParts) and isinstance(model.parts, Mapping) else {}

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from torch import Size, Tensor, nn
 
 from partita.params import Params
+from partita.partition.padding import fits
 from partita.partition.partition import Partition
 from partita.protocol import DeviceId
 
@@ -57,9 +58,9 @@ class Personalization:
     """From the shared part to the personal part of a device that has kept none; without it, every device
     starts from the same personal part."""
     by_device: Callable[[DeviceId], "Personalization"] | None = field(default=None, kw_only=True)
-    """From a device to its own personalization, where personal parts differ in size. The shared and the
-    frozen part must be the same as here; devices whose personal parts have the same names and shapes have
-    the same model."""
+    """From a device to its own personalization, where models differ in size. The frozen part must be the same
+    as here. So must the shared part, unless the method fills what a device lacks: then its tensors may be
+    smaller in one dimension. Devices with the same names and shapes have the same model."""
     _by_shapes: dict[tuple[tuple[str, Size], ...], "Personalization"] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -90,15 +91,20 @@ class Personalization:
             return own
         if not isinstance(own, Personalization):
             raise TypeError(f"`by_device` must return a Personalization, got {own!r} for device {device!r}.")
-        for part in ("shared", "frozen"):
-            if own.partition.shapes(part) != self.partition.shapes(part):
-                raise ValueError(
-                    f"The {part} part of device {device!r} must have the same names and shapes as on all "
-                    "other devices: only the personal part may differ."
-                )
-        first = self._by_shapes.setdefault(tuple(own.partition.shapes("personal").items()), own)
+        shapes = {part: own.partition.shapes(part) for part in ("shared", "personal", "frozen")}
+        if shapes["frozen"] != self.partition.shapes("frozen"):
+            raise ValueError(_differs("frozen", device, "the personal part may differ"))
+        if not fits(shapes["shared"], self.partition.shapes("shared")):
+            may = "the personal part may differ, and shared tensors may be smaller in one dimension"
+            raise ValueError(_differs("shared", device, may))
+        kind = (*shapes["personal"].items(), *shapes["shared"].items())
+        first = self._by_shapes.setdefault(kind, own)
         self._checked.add(id(first))
         return first
+
+    def has_whole_shared(self, own: "Personalization") -> bool:
+        """Return whether a device's own personalization has every tensor of the shared part in full."""
+        return own is self or own.partition.shapes("shared") == self.partition.shapes("shared")
 
     def kinds(self, devices: Sequence[DeviceId]) -> list[tuple["Personalization", DeviceId, int]]:
         """Return the distinct personalizations of devices, each with its first device and their number."""
@@ -110,6 +116,13 @@ class Personalization:
             _, first, count = kinds.get(id(own), (own, device, 0))
             kinds[id(own)] = own, first, count + 1
         return list(kinds.values())
+
+
+def _differs(part: str, device: DeviceId, may: str) -> str:
+    return (
+        f"The {part} part of device {device!r} must have the same names and shapes as on all other devices: "
+        f"only {may}."
+    )
 
 
 def personalization_of(partition: Partition | Personalization) -> Personalization:

@@ -56,9 +56,15 @@ def _task_parts(task: Task) -> dict[str, str]:
 
 
 def _sizes(own: Personalization, task: Task) -> Iterator[str]:
-    """Yield the size of every device's personal part, where they differ."""
-    if own.by_device is not None:
-        yield from (str(own.on(device).partition.count("personal")) for device in task.devices.ids)
+    """Yield the size of every device's personal part, and of a smaller shared part, where they differ."""
+    if own.by_device is None:
+        return
+    for device in task.devices.ids:
+        kind = own.on(device)
+        count = kind.partition.count
+        yield (
+            str(count("personal")) if own.has_whole_shared(kind) else f"{count('personal')} {count('shared')}"
+        )
 
 
 def _text(value: Any) -> str:

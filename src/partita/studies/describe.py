@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,18 +12,19 @@ from partita.config.partitions import build_partition, frozen_patterns
 from partita.config.placeholders import with_placeholders
 from partita.config.provenance import find_own_code
 from partita.config.reading import to_values
-from partita.config.schema import Config, PartitionConfig
+from partita.config.schema import Config, PartitionConfig, method_options
 from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
 from partita.errors import ConfigError
 from partita.methods import registry
-from partita.methods.carried import LocalFn
+from partita.methods.carried import kept_by, sent_by
+from partita.methods.declared import SEAMS, LocalFn, declared_seams
 from partita.models.parts import partition_names
 from partita.models.start import LoadReport
 from partita.partition import Personalization
 from partita.server.aggregation import Aggregating
 from partita.tasks.build import initial_model
-from partita.training.costs import CostModel, Costs, cost_model_of
+from partita.training.costs import CostModel, Costs, cost_model_of, same_gradients
 from partita.training.visit_memory import visit_of_one_example
 
 
@@ -42,6 +44,9 @@ class Description:
     server: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the changes that the server holds at once, by section of the config; a section in which each
     is added up as it arrives is left out."""
+    method: Mapping[str, Any] = field(default_factory=dict)
+    """What the method declares: its `name`, the shapes of the tensors that it `keeps` on a device and `sends`
+    besides the change of the shared part, and `declares`, the further functions with what each decides."""
     notes: Sequence[str] = ()
     """Missing files, and the placeholders used for them."""
 
@@ -69,13 +74,16 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
         costs = cost_model_of(task, seed=config.seed)
     own = build_partition(config.partition, costs.model)
     method = config.personalize.method if config.personalize.rounds else registry.REFERENCE
-    local = registry.find(method).update
+    local: LocalFn = registry.find(method).update
+    if config.personalize.rounds:
+        local = partial(local, **method_options(config.personalize))
     chosen = config.partition.personal
     names = partition_names(costs.model)
     with own_code("`partition.adapter_width`"):
         own.kinds(task.devices.ids)
     with own_code("`personalize.method`"):
         own_costs = {**_costs(costs, own, local, config), **visit_of_one_example(costs, own, local)}
+        declarations = _declarations(costs, own.on(task.devices.ids[0]), local)
     frozen = frozen_patterns(config.partition, costs.model)
     others = replace(config.partition, shared="rest", frozen=frozen, untie=True)
     partitions = {
@@ -90,8 +98,21 @@ def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description
         start,
         partitions,
         server=_held_by_server(config, {"pretrain": partitions["none"], "personalize": own_costs}),
+        method={"name": method, **declarations},
         notes=notes,
     )
+
+
+def _declarations(costs: CostModel, own: Personalization, local: LocalFn) -> dict[str, Any]:
+    """Return what an update declares: the shapes of kept and sent tensors, and its further functions."""
+    with same_gradients(costs.model):
+        parts = own.partition.of(costs.prepare(own))
+        kept, sent = kept_by(local, own.partition, parts), sent_by(local, own.partition, parts.shared)
+    return {
+        "keeps": {name: list(tensor.shape) for name, tensor in kept.items()},
+        "sends": {name: list(each.tensor.shape) for name, each in sent.items()},
+        "declares": {name: SEAMS[name] for name in declared_seams(local)},
+    }
 
 
 def _held_by_server(config: Config, costs: Mapping[str, Costs]) -> dict[str, int]:

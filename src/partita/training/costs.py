@@ -49,28 +49,37 @@ class CostModel:
         kinds = personalization.kinds(self.task.devices.ids)
         with same_gradients(self.model):
             sizes = [self._costs_of_one(own, device, count, local) for own, device, count in kinds]
+            # What travels has the shapes of the whole shared part, also where a device has less of it.
+            whole = self._traffic(personalization, local)
+        sizes = [costs | whole for costs in sizes]
         if len(sizes) == 1:
             return {name: value for name, value in sizes[0].items() if name != "devices"}
-        largest = max(sizes, key=lambda costs: costs["personal"])
+        largest = max(sizes, key=lambda costs: costs["personal"] + costs["shared"])
         return {
             **{name: value for name, value in largest.items() if name != "devices"},
             "disk_bytes": sum(costs["disk_bytes"] for costs in sizes),
-            "sizes": sorted(sizes, key=lambda costs: costs["personal"]),
+            "sizes": sorted(sizes, key=lambda costs: costs["personal"] + costs["shared"]),
         }
+
+    def _traffic(self, own: Personalization, local: LocalFn) -> dict[str, int]:
+        """Return the bytes that one device receives and sends in a round."""
+        shared = own.partition.of(self.prepare(own)).shared
+        others = {name: each.tensor for name, each in sent_by(local, own.partition, shared).items()}
+        sent = {**shared, **others}
+        return {"up_bytes": change_in_bytes(sent), "down_bytes": size_in_bytes(sent)}
 
     def _costs_of_one(
         self, own: Personalization, device: DeviceId, devices: int, local: LocalFn
     ) -> dict[str, Any]:
         model = self.prepare(own)
         partition, parts = own.partition, own.partition.of(model)
-        others = {name: each.tensor for name, each in sent_by(local, partition, parts.shared).items()}
-        sent, kept = {**parts.shared, **others}, {**parts.personal, **kept_by(local, partition, parts)}
+        kept = {**parts.personal, **kept_by(local, partition, parts)}
         costs = {
             "devices": devices,
             **{part: partition.count(part) for part in ("personal", "shared", "frozen")},
             **({"untied": partition.untied} if partition.untied else {}),
-            "up_bytes": change_in_bytes(sent),
-            "down_bytes": size_in_bytes(sent),
+            "up_bytes": 0,
+            "down_bytes": 0,
             "disk_bytes": devices * sum(map(len, part_pieces(kept, device=device, label=""))) if kept else 0,
         }
         shared, personal, frozen = map(size_in_bytes, (parts.shared, parts.personal, parts.frozen))

@@ -7,6 +7,7 @@ from functools import cache
 from torch import Tensor
 
 from partita.methods.carried import sent_by
+from partita.methods.declared import has_own_model
 from partita.params import Params, digest_of
 from partita.partition import Parts, Personalization
 from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update, label_of
@@ -189,12 +190,14 @@ class ServerStage:
         """The devices whose own model of this stage failed, with reasons.
 
         There are none where devices evaluate a model of which they have kept no part of their own: the
-        pretrained one, or any other without personal tensors or without a state.
+        pretrained one, or any other without personal tensors or without a state, unless the method declares a
+        model of each device's own.
         """
         training = self.stages.plan.training(self.stage)
         is_kept = training is None or training.method.stateful
-        has_own = is_kept and self.stages.splits[self.stage].partition.names("personal")
-        return self.failures.reasons if has_own else {}
+        has_personal = bool(self.stages.splits[self.stage].partition.names("personal"))
+        has_own = has_personal or (training is not None and has_own_model(training.method.local))
+        return self.failures.reasons if is_kept and has_own else {}
 
     def add(self, turn: Turn, line: RoundRow) -> None:
         """Add a round to the failures and to the early stopping, in place."""

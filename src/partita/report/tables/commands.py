@@ -154,6 +154,29 @@ def server_notes(server: Mapping[str, int]) -> list[str]:
     return [f"In `{name}`, {held}: {bytes_text(size)}." for name, size in server.items()]
 
 
+def method_notes(method: Mapping[str, Any]) -> list[str]:
+    """Return sentences on what a method keeps, sends and declares, none where it declares nothing.
+
+    >>> own = {"keeps": {"age": []}, "sends": {}, "declares": {"weighs": "the weight"}}
+    >>> method_notes({"name": "mine", **own})
+    ['`mine` keeps on a device, besides v: `age` (1).', '`mine` declares: `weighs` (the weight).']
+    """
+    name, places = method["name"], {"keeps": "on a device, besides v", "sends": "besides the change of u"}
+    notes = []
+    for verb, place in places.items():
+        if method[verb]:
+            tensors = [f"`{tensor}` ({_shape(shape)})" for tensor, shape in method[verb].items()]
+            notes.append(f"`{name}` {verb} {place}: {', '.join(tensors)}.")
+    if method["declares"]:
+        seams = ", ".join(f"`{seam}` ({meaning})" for seam, meaning in method["declares"].items())
+        notes.append(f"`{name}` declares: {seams}.")
+    return notes
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "1"
+
+
 def costs_notes(partitions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the notes below a table of costs, the same reason only once."""
     notes = [
