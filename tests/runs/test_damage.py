@@ -152,6 +152,21 @@ def test_another_device_s_part_and_an_older_one_are_noticed(half: Path, tmp_path
     assert len(problems_of(RunFolder(folder))) == 1
 
 
+def test_a_part_of_a_device_that_was_not_counted_yet_is_noticed(
+    half: Path, finished: Path, tmp_path: Path
+) -> None:
+    # As after restoring `personal/` from a copy that is newer than the rest of the folder.
+    folder = shutil.copytree(half, tmp_path / "run")
+    later = next(
+        path for path in (finished / "personal").iterdir() if not (half / "personal" / path.name).exists()
+    )
+    shutil.copy(later, folder / "personal")
+
+    with pytest.raises(Damaged, match="in which no device of that name was counted"):
+        do_run(folder, resume=True)
+    assert len(problems_of(RunFolder(folder))) == 1
+
+
 def test_a_part_that_was_lost_between_the_commit_and_its_place_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

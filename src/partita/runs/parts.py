@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from partita.device.part_files import ROUND, SUFFIX, about_file
 from partita.device.store import DiskStore
 from partita.errors import Damaged
 from partita.protocol import DeviceId, Stage, label_of
+from partita.seals import damaged
 from partita.training.journal import RoundRow
 
 KEEPING, RESETS = "keeping", "resets"
@@ -47,7 +49,7 @@ def expected_parts(commit: Mapping[str, Any], lines: Lines) -> dict[DeviceId, st
 
 
 def part_problems(commit: Mapping[str, Any], lines: Lines, store: DiskStore) -> Iterator[Damaged]:
-    """Yield an error for each personal part that is missing, or is of another round than it must be.
+    """Yield an error for each personal part that is missing, is of another round, or must not exist yet.
 
     Only the headers of files are read.
     """
@@ -65,6 +67,27 @@ def part_problems(commit: Mapping[str, Any], lines: Lines, store: DiskStore) -> 
             continue
         if found not in (label, earlier.get(device)) and not store.has_saved(device, label):
             yield store.damaged(device, found and f"it is of the round `{found}`, and not of `{label}`")
+    yield from _unexpected(commit, {*labels, *earlier}, store)
+
+
+def _unexpected(commit: Mapping[str, Any], expected: set[DeviceId], store: DiskStore) -> Iterator[Damaged]:
+    """Yield an error for each personal part of a device that no committed round has counted.
+
+    Such a file comes from a copy of the folder that was made later, or from another run.
+    """
+    expected |= {reset.device for reset in resets_in(commit)}
+    paths = {store.path_of(device) for device in expected}
+    for path in sorted(store.folder.glob(f"*{SUFFIX}")):
+        if path in paths:
+            continue
+        try:
+            found = about_file(path) or {}
+        except ValueError as error:
+            yield damaged(path, str(error))
+            continue
+        label = found.get(ROUND, "").rstrip()
+        if commit.get(KEEPING, {}).get(label.rpartition("-")[0]) is not False:
+            yield damaged(path, f"it is of the round `{label}`, in which no device of that name was counted")
 
 
 def check_parts(commit: Mapping[str, Any], lines: Lines, store: DiskStore) -> None:

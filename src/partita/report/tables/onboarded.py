@@ -13,7 +13,7 @@ _COLUMNS = (
     *("have its personal part", "served a personal model", "served the global model"),
 )
 _NOTE = (
-    "Onboarding: the number of its folder in `onboarded/`; with again, known devices were personalized anew. "
+    "Onboarding: the number of its folder in `onboarded/`; again: known devices were trained further. "
     "Global and personal model: weighted means over its devices. Helped and hurt: devices whose personal "
     "model is strictly better or worse than the global one. The last columns count what its devices have now."
 )
