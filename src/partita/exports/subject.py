@@ -73,7 +73,7 @@ class Subject:
         return sample_inputs(self.task, self.model, self.device)
 
     @cached_property
-    def rows(self) -> list[DeviceRow]:
+    def rows(self) -> Sequence[DeviceRow]:
         """The measurements of the device."""
         return self.run.results_of(self.device).rows[self.device]
 
