@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from partita.cli import main
+from partita.runs.folder import RunFolder
 from tables import split_of, texts, write
 
 CONFIG = """
@@ -130,6 +131,25 @@ def test_a_file_that_may_not_be_written_is_no_failure_of_a_device_or_a_cell(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("partita: Permission denied: `x/")
     assert line.endswith(f"resume with `partita {command} --resume x`.")
+    assert main([command, "--resume", "x", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize("command", ["compare", "tune"])
+def test_a_fault_before_the_first_round_of_a_cell_or_trial_says_how_to_resume_the_study(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    def fail(config: object, beside: object, folder: RunFolder, *_: object) -> None:
+        folder.derived_file.write_text('{"kind": "synthetic"}')
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder.config_file))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("partita.studies.run.write_config", fail)
+        assert main([*STUDY[command], "out=x", "--quiet"]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("partita: No space left on device: `x/")
+    assert line.endswith(f"resume with `partita {command} --resume x`.")
+    assert list((here / "x").rglob("derived.json"))
     assert main([command, "--resume", "x", "--quiet"]) == 0
 
 

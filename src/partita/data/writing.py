@@ -138,7 +138,13 @@ def publish(whole: Path, out: Path, mode: int | None = None) -> None:
     check_new(out)
     if mode is not None:
         whole.chmod(mode)
-    move_file(whole, out)
+    try:
+        move_file(whole, out)
+    except OSError:
+        if not whole.exists():  # It has the new name, which is not certain to be on disk.
+            with contextlib.suppress(OSError):
+                out.replace(whole)
+        raise
 
 
 def schema_of(columns: Mapping[str, ColumnKind]) -> pa.Schema:

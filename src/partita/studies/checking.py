@@ -106,9 +106,13 @@ def _check_search(folder: Path) -> Iterator[str]:
 
 
 def _json_problems(folder: Path) -> Iterator[str]:
-    """Yield what is damaged of the results of searches: files beside the folders of runs."""
+    """Yield what is damaged of the results of searches: files beside the folders of runs.
+
+    The values that a run has derived are not among them, also where it was stopped before its config.
+    """
     for path in sorted(folder.rglob("*.json")):
-        if path.parent == folder or not _is_run(path.parent):
+        is_result = path.name != RunFolder(path.parent).derived_file.name
+        if is_result and (path.parent == folder or not _is_run(path.parent)):
             yield from _problem(read_json, path)
 
 

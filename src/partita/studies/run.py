@@ -72,12 +72,20 @@ def prepare(config: Config, beside: Path, command: str = "") -> Prepared:
 
 
 def prepare_or_resume(config: Config, beside: Path) -> Prepared:
-    """Resume the run in a config's `out`; start it there if it was killed before it wrote its config."""
+    """Resume the run in a config's `out`; start it there if it was killed before it wrote its config.
+
+    A fault of the system is raised as it is: the study that the run belongs to is resumed, not the run.
+    """
     folder = RunFolder(config.out)
     if folder.exists:
         return reopen(folder.path)
     shutil.rmtree(folder.path, ignore_errors=True)
-    return prepare(config, beside)
+    try:
+        return prepare(config, beside)
+    except RunFailed as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        raise
 
 
 def reopen(path: Path, overrides: Sequence[str] = (), reset: Sequence[DeviceId] = ()) -> Prepared:

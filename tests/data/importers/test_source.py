@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from partita import durable
 from partita.data.importers.source import Row, Survey, import_source
 from partita.data.sort import sort_table
 from partita.data.writing import SCRATCH, importing, publish
@@ -167,6 +168,25 @@ def test_a_table_is_whole_although_the_files_of_its_import_cannot_be_deleted(
 
     assert (tmp_path / "out.parquet").read_bytes() == b"x"
     assert "cannot be deleted: Read-only file system." in caplog.text
+
+
+def test_a_table_whose_name_cannot_be_written_to_disk_is_no_table_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, sync = tmp_path / "out.parquet", durable.sync_folder
+
+    def fail(folder: Path) -> None:
+        if folder == tmp_path and out.exists():
+            raise OSError(errno.EIO, "Input/output error", str(folder))
+        sync(folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("partita.durable.sync_folder", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            run_import(Source(), out)
+
+    assert not out.exists()
+    assert run_import(Source(), out) == ROWS
 
 
 def test_a_table_that_appears_during_an_import_is_not_replaced(tmp_path: Path) -> None:
