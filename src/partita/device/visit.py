@@ -243,10 +243,10 @@ class Visitor:
         if not carries(local):
             return Carried(kept={}, sent={})
         parts = bench.parts
-        declared = kept_by(local, bench.partition, parts)
+        first = kept_by(local, bench.partition, parts)
         sent = sent_by(local, bench.partition, parts.shared)
         return Carried(
-            kept=cloned(self._place.to({name: kept.get(name, tensor) for name, tensor in declared.items()})),
+            kept=cloned(self._place.to({name: kept.get(name, tensor) for name, tensor in first.items()})),
             sent=cloned(self._place.to(_sent(order, {name: each.tensor for name, each in sent.items()}))),
         )
 

@@ -105,7 +105,7 @@ SEAMS: Mapping[str, str] = {
     "weighs": "the weight of a reply",
     "fills": "values for coordinates that a device lacks",
 }
-"""What each function decides, besides `keeps` and `sends`."""
+"""The decision of each function, `keeps` and `sends` aside."""
 
 
 def declared(local: LocalFn, name: str) -> Callable[..., Any] | None:

@@ -32,7 +32,7 @@ def begin(
         model: the model, with both parts loaded.
         partition: how the model is split.
         kept: everything that the device has kept. Without the tensors that the update declares, it comes from
-            fine-tuning, which has begun from these values already.
+            fine-tuning, which has started from these values already.
         to: moves tensors to where the model is.
 
     Raises:

@@ -45,8 +45,8 @@ class Description:
     """Bytes of the changes that the server holds at once, by section of the config; a section in which each
     is added up as it arrives is left out."""
     method: Mapping[str, Any] = field(default_factory=dict)
-    """What the method declares: its `name`, the shapes of the tensors that it `keeps` on a device and `sends`
-    besides the change of the shared part, and `declares`, the further functions with what each decides."""
+    """Declarations of the method: its `name`, the shapes of the tensors that it `keeps` on a device and
+    `sends` besides the change of the shared part, and `declares`, the further functions and their decisions."""
     notes: Sequence[str] = ()
     """Missing files, and the placeholders used for them."""
 

@@ -48,10 +48,12 @@ class CostModel:
         """
         kinds = personalization.kinds(self.task.devices.ids)
         with same_gradients(self.model):
-            sizes = [self._costs_of_one(own, device, count, local) for own, device, count in kinds]
             # What travels has the shapes of the whole shared part, also where a device has less of it.
-            whole = self._traffic(personalization, local)
-        sizes = [costs | whole for costs in sizes]
+            traffic = self._traffic(personalization, local)
+            sizes = [
+                self._costs_of_one(own, device, local, {"devices": count, **traffic})
+                for own, device, count in kinds
+            ]
         if len(sizes) == 1:
             return {name: value for name, value in sizes[0].items() if name != "devices"}
         largest = max(sizes, key=lambda costs: costs["personal"] + costs["shared"])
@@ -69,18 +71,18 @@ class CostModel:
         return {"up_bytes": change_in_bytes(sent), "down_bytes": size_in_bytes(sent)}
 
     def _costs_of_one(
-        self, own: Personalization, device: DeviceId, devices: int, local: LocalFn
+        self, own: Personalization, device: DeviceId, local: LocalFn, known: Mapping[str, int]
     ) -> dict[str, Any]:
+        """Return the costs of devices with one model: those that are known, and all others."""
         model = self.prepare(own)
         partition, parts = own.partition, own.partition.of(model)
         kept = {**parts.personal, **kept_by(local, partition, parts)}
+        size = sum(map(len, part_pieces(kept, device=device, label=""))) if kept else 0
         costs = {
-            "devices": devices,
+            **known,
             **{part: partition.count(part) for part in ("personal", "shared", "frozen")},
             **({"untied": partition.untied} if partition.untied else {}),
-            "up_bytes": 0,
-            "down_bytes": 0,
-            "disk_bytes": devices * sum(map(len, part_pieces(kept, device=device, label=""))) if kept else 0,
+            "disk_bytes": known["devices"] * size,
         }
         shared, personal, frozen = map(size_in_bytes, (parts.shared, parts.personal, parts.frozen))
         try:
