@@ -8,9 +8,10 @@ import copy
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,9 @@ def quiet_transformers() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        # The progress bar of GGUF heeds none of these.
+        with redirect_stderr(StringIO()):
+            yield
     finally:
         logging.set_verbosity(level)
         if shows:
