@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := $(BIN)/$(if $(COVERAGE),coverage run -m pytest,pytest) -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow soak coverage check format docs reference numbers bench clean
+.PHONY: help run test test-slow soak coverage check format docs reference numbers bench pretrained clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,6 +56,9 @@ numbers: $(VENV)/.dev ## run the commands of README and docs, and write what the
 # PARTITA_DATA=FOLDER, BEFORE=CHECKOUT and LONG=1 add rows; MODULES names some of them. See docs/benchmarks.md.
 bench: $(VENV)/.package ## the benchmark: against a plain loop, other frameworks, an older version
 	$(BIN)/python benchmarks/run.py $(MODULES)
+
+pretrained: $(VENV)/.dev ## pretrained weights from three packages, into pretrained/ or $$PARTITA_PRETRAINED
+	$(BIN)/python experiments/pretrained/fetch.py $(or $(PARTITA_PRETRAINED),pretrained)
 
 clean: ## remove everything that make has created
 	rm -rf $(VENV) .bench .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache build dist site

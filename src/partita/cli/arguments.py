@@ -163,9 +163,14 @@ def _add_export(add_parser: _AddParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=("safetensors", "torch-export", "onnx"),
-        default="safetensors",
-        help="safetensors (default); torch-export, a program for torch.export.load; onnx",
+        choices=("safetensors", "torch-export", "onnx", "adapter"),
+        help="safetensors (default); torch-export, a program for torch.export.load; onnx; adapter (default "
+        "for pretrained Hugging Face models), a folder for peft",
+    )
+    parser.add_argument(
+        "--merged",
+        action="store_true",
+        help="of a pretrained Hugging Face model, write a folder with the whole model, for transformers",
     )
     _add_quiet(parser)
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")

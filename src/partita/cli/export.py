@@ -3,10 +3,14 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from partita.cli.given import split_settings
 from partita.cli.output import console, print_json
 from partita.errors import ConfigError
+
+if TYPE_CHECKING:
+    from partita.exports.subject import ServedRun
 
 
 def export(options: argparse.Namespace) -> int:
@@ -24,7 +28,8 @@ def _export_one(options: argparse.Namespace, given: Sequence[str], overrides: Se
             f"{len(given)} arguments after the folder."
         )
     device, out = given[0], Path(given[1])
-    exported = export_device(open_run(options.run, overrides), device, out, options.format)
+    run = open_run(options.run, overrides)
+    exported = export_device(run, device, out, _format(options, run))
     if options.json:
         print_json({"device": device, **exported.entry(), "file": str(exported.file)})
     else:
@@ -40,7 +45,8 @@ def _export_all(options: argparse.Namespace, given: Sequence[str], overrides: Se
     if given:
         raise ConfigError(f"With --all every device is exported: leave out {given[0]!r}.")
     with ProgressBar(console(options), "export") as progress:
-        found = export_all(open_run(options.run, overrides), options.all, options.format, progress.update)
+        run = open_run(options.run, overrides)
+        found = export_all(run, options.all, _format(options, run), progress.update)
     own = sum(exported.model == "personal" for exported in found.values())
     if options.json:
         print_json({"folder": str(options.all), "devices": len(found), "personal": own})
@@ -50,3 +56,14 @@ def _export_all(options: argparse.Namespace, given: Sequence[str], overrides: Se
             f"{options.all / INDEX} has the file of each device"
         )
     return 0
+
+
+def _format(options: argparse.Namespace, run: "ServedRun") -> str:
+    """Return the format that is asked for, or the default of the run."""
+    from partita.exports.export import default_format
+
+    if options.merged and options.format:
+        raise ConfigError(
+            f"--merged and --format {options.format} exclude each other: leave out one of them."
+        )
+    return "merged" if options.merged else options.format or default_format(run)

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from partita.config.loading import TASKS
-from partita.config.overrides import KEYS, START, TABLE
+from partita.config.overrides import KEYS, OF_MODEL, PATH, PRETRAINED, START, TABLE, TOKENIZER
 from partita.config.schema import Config
-from partita.data.digests import describe_file, describe_table, is_there, places_of
+from partita.data.digests import describe_file, describe_files, describe_table, is_there, places_of
 from partita.errors import ConfigError, shortened
+from partita.models.hub import FOLDER, files_of, find_model
 
 
 def named_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]]]:
@@ -22,12 +23,24 @@ def named_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]
     if options.get("data") == "":
         raise ConfigError("`task.data` must name a table, got ''.")
     given = {f"task.{name}": value for name, value in options.items()} | {START: config.model.start}
+    if given.get(TOKENIZER) == OF_MODEL:
+        del given[TOKENIZER]
+    if config.model.name == PRETRAINED:
+        given[PATH] = config.model.options.get("path")
     names = {key: given.get(key) for key in KEYS}
     return {
-        key: (name, places_of(name, folder, is_recorded=key in config.made_with))
+        key: (name, _places(key, name, folder, is_recorded=key in config.made_with))
         for key, name in names.items()
         if isinstance(name, str) and name
     }
+
+
+def _places(key: str, name: str, folder: Path, *, is_recorded: bool) -> list[Path]:
+    """Return the paths where a file may be; a pretrained model is also looked for in a folder of its own."""
+    places = places_of(name, folder, is_recorded=is_recorded)
+    models = os.environ.get(FOLDER)
+    names = dict.fromkeys([name, Path(name).name] if is_recorded else [name])
+    return [*places, *(Path(models) / each for each in names)] if key == PATH and models else places
 
 
 def find_files(config: Config, folder: Path) -> dict[str, Path]:
@@ -43,10 +56,12 @@ def find_files(config: Config, folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for key, (name, places) in named_files(config, folder).items():
         existing = [place for place in places if is_there(place)]
+        if not existing and key == PATH:
+            existing = [find_model(name)]
         if not existing:
             raise ConfigError(_not_found(key, name, places, is_recorded=key in config.made_with))
         recorded = config.made_with.get(key) if len(existing) > 1 else None
-        same = (place for place in existing if recorded == _describe(key, place))
+        same = (place for place in existing if recorded == _describe(config, key, place))
         found[key] = next(same, existing[0]) if recorded else existing[0]
     return found
 
@@ -64,13 +79,20 @@ def _not_found(key: str, name: str, places: Sequence[Path], *, is_recorded: bool
     return f"{looked}.{hint}"
 
 
-def _describe(key: str, file: Path) -> str:
+def _describe(config: Config, key: str, file: Path) -> str:
+    if key == PATH:
+        return describe_files(file, files_of(file, config.model.options.get("file", "")))
     return describe_table(file) if key == TABLE else describe_file(file)
+
+
+def is_local(config: Config, folder: Path, key: str) -> bool:
+    """Return whether a file that a config names is here, and not on a hub."""
+    return any(map(is_there, named_files(config, folder)[key][1]))
 
 
 def contents_of(config: Config, folder: Path) -> dict[str, str]:
     """Return a text for each file that a config names, by key, that identifies its content."""
-    return {key: _describe(key, file) for key, file in find_files(config, folder).items()}
+    return {key: _describe(config, key, file) for key, file in find_files(config, folder).items()}
 
 
 def changed_files(config: Config, folder: Path) -> dict[str, tuple[str, str]]:

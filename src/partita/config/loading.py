@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from partita.config.overrides import PRETRAINED
 from partita.config.reading import check_type, did_you_mean, unknown_key
 from partita.errors import ConfigError, InUse, RunFailed, described, is_fault
 
@@ -24,6 +25,7 @@ MODELS = {
     "resnet": "partita.models.resnet:ResNet",
     "transformer": "partita.models.transformer:NextWordTransformer",
     "speech": "partita.models.speech:SpeechTransformer",
+    PRETRAINED: "partita.models.pretrained:Pretrained",
 }
 _SECTION_KEYS = {"task": ("kind", "validation"), "model": ("name", "start", "start_names")}
 """Keys of a section that are not arguments of the function that it names."""

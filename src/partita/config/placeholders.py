@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.files import named_files
-from partita.config.overrides import DERIVED, START, TABLE, TEMPLATES
+from partita.config.overrides import DERIVED, OF_MODEL, START, TABLE, TEMPLATES
 from partita.config.schema import Config
 from partita.data.digests import is_there
 from partita.data.options import TableOptions
@@ -53,7 +53,8 @@ def _write_placeholder(kind: str, options: dict[str, Any], path: Path) -> dict[s
         path, kind, devices=devices or 1, size=max(size or 28, crop_from), words=words or 10_000
     )
     dropped = ({entry.name for entry in fields(TableOptions)} - {"devices"}) | _LEARNED | _CONTENT
-    return {**{name: value for name, value in options.items() if name not in dropped}, "data": str(path)}
+    kept = {name: value for name, value in options.items() if name not in dropped or value == OF_MODEL}
+    return {**kept, "data": str(path)}
 
 
 def _count(value: Any) -> int:

@@ -40,8 +40,8 @@ class ModelConfig:
     """The model."""
 
     name: str = ""
-    """convnet, resnet, transformer, speech, or "package.module:function" returning a module; empty: the
-    task's own model."""
+    """convnet, resnet, transformer, speech, hf (a pretrained Hugging Face model), or
+    "package.module:function" returning a module; empty: the task's own model."""
     start: str = ""
     """A safetensors file with initial weights: tensors with matching name and shape are loaded, and the
     run reports which ones."""
@@ -62,7 +62,8 @@ class PartitionConfig:
 
     personal: str | list[str] = "output"
     """Parameters that belong to each device: a name (none, full, norm, or a part that the model defines:
-    input, output, head, adapter), a pattern or a list of them, or "rest"."""
+    input, output, head, adapter; of a model with LoRA, lora and lora_b), a pattern or a list of them, or
+    "rest"."""
     shared: str | list[str] = "rest"
     """Parameters that all devices train together: a part that the model defines, a pattern or a list
     of them, or "rest" for everything that no other part selects. With "adapter" and `personal` = "none", only
@@ -77,7 +78,8 @@ class PartitionConfig:
     """Give each part its own copy of a tied tensor whose names fall into different parts."""
     adapter_width: int | str = 0
     """With `adapter`, the bottleneck width of adapters, or "package.module:function", which returns it for a
-    device id; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions."""
+    device id; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions. With
+    `lora`, its rank, with which it begins again; 0: the model's."""
     largest_width: int = 0
     """With `shared` = "adapter" and a function as `adapter_width`, the width of the shared adapters, of which
     each device has the first units."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from partita.config.files import find_files
 from partita.config.loading import MODELS, TASKS, call, check_call, load, own_code, taken, takes
-from partita.config.overrides import DERIVED, START
+from partita.config.overrides import DERIVED, OF_MODEL, PATH, PRETRAINED, START, TOKENIZER
 from partita.config.reading import check_type
 from partita.config.recording import PYTHON
 from partita.config.schema import Config, ModelConfig
@@ -28,6 +28,7 @@ from partita.tasks.derived import differing
 from partita.tasks.task import Task
 from partita.tasks.validation import hold_out_validation
 
+_TOKENIZER = TOKENIZER.removeprefix("task.")
 _GIVEN: ContextVar[Task | None] = ContextVar("given", default=None)
 """The task from Python that `given_task` provides."""
 
@@ -67,6 +68,7 @@ def build_task(config: Config, folder: Path) -> tuple[Task, LoadReport | None]:
     """
     files = find_files(config, folder)
     _check_unseen(files, config.evaluate.unseen)
+    config = _with_found_model(config, files)
     task = _with_model(_build_task(config, files), config.model)
     if START in files:
         _check_derived(task, files[START])
@@ -82,7 +84,7 @@ def build_task(config: Config, folder: Path) -> tuple[Task, LoadReport | None]:
 def _build_task(config: Config, files: Mapping[str, Path]) -> Task:
     """Return the task with its own model."""
     function = task_from_python if config.task.kind == PYTHON else load("task.kind", config.task.kind, TASKS)
-    found = {key.removeprefix("task."): str(path) for key, path in files.items() if key != START}
+    found = {key.removeprefix("task."): str(path) for key, path in files.items() if key.startswith("task.")}
     options = {**config.task.options, **found}
     if UNSEEN in options:
         raise ConfigError(f"Unknown key `task.{UNSEEN}`. Did you mean `evaluate.{UNSEEN}`?")
@@ -97,6 +99,21 @@ def _build_task(config: Config, files: Mapping[str, Path]) -> Task:
         return task
     with in_section("task"):
         return hold_out_validation(task, check_type(share, float, "task.validation"))
+
+
+def _with_found_model(config: Config, files: Mapping[str, Path]) -> Config:
+    """Return the config with the folder of its pretrained model, and with the file of its tokenizer."""
+    options, model = dict(config.task.options), config.model
+    if PATH in files:
+        model = replace(model, options={**model.options, "path": str(files[PATH])})
+    if config.task.kind in TASKS and options.get(_TOKENIZER) == OF_MODEL:
+        if PATH not in files:
+            raise ConfigError(
+                f"`{TOKENIZER}` = {OF_MODEL!r} is the tokenizer of a pretrained model: set `model.name` to "
+                f"{PRETRAINED!r}, and `model.path`."
+            )
+        options[_TOKENIZER] = str(files[PATH] / str(model.options.get("file", "")))
+    return replace(config, task=replace(config.task, options=options), model=model)
 
 
 def _with_model(task: Task, config: ModelConfig) -> Task:

@@ -28,6 +28,11 @@ def describe_table(path: Path) -> str:
     return f"{_SHA256}{_cached_digest(path, table.paths)}, {table.rows} rows"
 
 
+def describe_files(folder: Path, files: Sequence[Path]) -> str:
+    """Return a text that identifies the content of some files of a folder."""
+    return f"{_SHA256}{_cached_digest(folder, files)}"
+
+
 def places_of(name: str, folder: Path, *, is_recorded: bool) -> list[Path]:
     """Return the paths where a file may be, in the order in which they are tried.
 

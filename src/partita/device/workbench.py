@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from partita.params import Params, cloned, copy_into, digest_of
+from partita.params import Params, cloned, copy_into
 from partita.partition import Partition, Parts, Personalization
+from partita.partition.common import digest_of_frozen
 from partita.partition.tensors import scratch_of
 from partita.partition.ties import move
 from partita.protocol import Order
@@ -92,7 +93,7 @@ class Workbenches:
         model = build_model(self.task, own, seed=self.seed)
         parts, pretrained = own.partition.of(model), self._pretrained.get(order.start.frozen, {})
         copy_into({name: parts.frozen[name] for name in pretrained}, pretrained)
-        frozen = digest_of(parts.frozen)
+        frozen = digest_of_frozen(parts.frozen)
         if self.accelerator.type != "cpu":
             move(model, self.accelerator)
         return Workbench(model, own, cloned(scratch_of(model)), frozen)

@@ -6,18 +6,23 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from partita.config.overrides import PRETRAINED
 from partita.data.writing import ProgressFn, check_new, no_progress
 from partita.durable import locked, make_private_folder, new_file, sync_folder, write_file
 from partita.errors import CannotDo, ConfigError, InUse, RunFailed
+from partita.exports.adapters import write_adapter, write_merged
 from partita.exports.files import model_bytes, model_from
 from partita.exports.opening import finished_run, open_models
 from partita.exports.programs import onnx_bytes, program_bytes
 from partita.exports.recipes import NotNamed, recipe_of
 from partita.exports.samples import all_inputs, largest_difference, output_of
 from partita.exports.subject import ServedRun, Subject
+from partita.models.pretrained import Pretrained
 from partita.protocol import DeviceId, key_of
 
+Written = TypeVar("Written")
 INDEX = "index.json"
 """The file beside exported models that has the file of each device."""
 _FORMAT = 1
@@ -26,11 +31,15 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Format:
-    """A format in which a model leaves a run."""
+    """A format in which a model leaves a run, as one file."""
 
     suffix: str
     content: Callable[[Subject], bytes]
     """Returns the content of a file, checked to predict as the model does."""
+
+
+FOLDERS: Mapping[str, Callable[[Subject, Path], None]] = {"adapter": write_adapter, "merged": write_merged}
+"""The formats of pretrained models, each a folder, by name: functions that write it, checked as above."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +62,14 @@ def open_run(path: Path, overrides: Sequence[str] = ()) -> ServedRun:
     return ServedRun(finished_run(path), open_models(path, overrides))
 
 
+def default_format(run: ServedRun) -> str:
+    """Return the format of a run's models where none is asked for: pretrained ones leave as adapters."""
+    own = run.folder.values.get("model", {}).get("name") == PRETRAINED
+    return "adapter" if own else "safetensors"
+
+
 def export_device(run: ServedRun, device: DeviceId, out: Path, format: str) -> Exported:
-    """Write the served model of a device to a new file.
+    """Write the served model of a device to a new file, or to a new folder.
 
     Raises:
         ConfigError: the file exists, or the run has no such device.
@@ -62,9 +77,13 @@ def export_device(run: ServedRun, device: DeviceId, out: Path, format: str) -> E
     """
     check_new(out)
     subject = run.subject(device)
-    content = _content(subject, format)
-    check_new(out)
-    _write_private(out, content)
+    if format in FOLDERS:
+        with _new_folder(out) as folder:
+            _written(subject, format, lambda: FOLDERS[format](subject, folder))
+    else:
+        content = _content(subject, format)
+        check_new(out)
+        _write_private(out, content)
     return Exported(out, device, subject.which, str(subject.stage))
 
 
@@ -78,6 +97,8 @@ def export_all(
         InUse: another process is writing it.
         RunFailed: a model cannot leave in this format.
     """
+    if format in FOLDERS:
+        raise ConfigError("Pretrained models are exported one by one: `partita export RUN_DIR DEVICE OUT`.")
     suffix = FORMATS[format].suffix
     found: dict[DeviceId, Exported] = {}
     with _new_folder(out) as folder:
@@ -95,13 +116,18 @@ def export_all(
 
 
 def _content(subject: Subject, format: str) -> bytes:
+    return _written(subject, format, lambda: FORMATS[format].content(subject))
+
+
+def _written(subject: Subject, format: str, write: Callable[[], Written]) -> Written:
+    """Return what `write` returns."""
     try:
         if subject.needs_examples:
             raise CannotDo(
                 "Its method predicts with the device's training examples, which are not part of a model. "
                 "`partita predict` predicts rows with it."
             )
-        return FORMATS[format].content(subject)
+        return write()
     except CannotDo as error:
         raise RunFailed(
             f"The model of device {subject.device!r} cannot be exported as {format}: {error}"
@@ -110,6 +136,8 @@ def _content(subject: Subject, format: str) -> bytes:
 
 def _safetensors(subject: Subject) -> bytes:
     """Return the content of a safetensors file, which gives the same bits when it is loaded."""
+    if isinstance(subject.model, Pretrained):
+        raise ConfigError("A pretrained Hugging Face model is exported as an adapter, or with `--merged`.")
     try:
         recipe = recipe_of(subject.run.models.origin.task.model, subject.personalization)
     except NotNamed as error:

@@ -33,6 +33,16 @@ Width = int | Callable[[DeviceId], int]
 _BOTTLENECK = 16
 
 
+@dataclass(frozen=True)
+class Resizable:
+    """A part of a model that has adapters already, such as LoRA, whose size can be changed."""
+
+    patterns: Sequence[str]
+    """Patterns of its tensors."""
+    resize: Callable[..., nn.Module]
+    """`resize(model, width=...)` gives the adapters of a model another width, in place, and begins again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
     """Places of a model that take adapters."""
@@ -101,22 +111,48 @@ def adapters(
     >>> adapters(net, Adapters(after=["0"]), width=1).partition.names("personal")
     ('0.adapter.down.weight', '0.adapter.down.bias', '0.adapter.up.weight', '0.adapter.up.bias')
     """
-    if isinstance(width, bool) or not (isinstance(width, int) or callable(width)):
-        raise TypeError(f"`width` must be a whole number or a function of a device's id, got {width!r}.")
     if not isinstance(where, Adapters):
         raise TypeError(f"`where` must be Adapters(after=...), got {where!r}.")
     before = frozenset(tensors_of(model))
     personal = [lambda name, _: name not in before, *patterns(where.together_with)]
 
-    @cache
     def of_width(width: int) -> Personalization:
         prepare = partial(insert_adapters, where=where, width=width)
         partition = Partition(model, personal=personal, prepare=prepare, **others)
         return Personalization(partition, regularization=regularization or Regularization())
 
+    return _sized(width, of_width)
+
+
+def resized(
+    model: nn.Module,
+    part: Resizable,
+    *,
+    width: Width,
+    regularization: Regularization | None = None,
+    **others: Any,
+) -> Personalization:
+    """Make adapters that the model has already personal, in another width; `width` 0 leaves them as they are.
+
+    The other arguments are those of `adapters`.
+    """
+
+    def of_width(width: int) -> Personalization:
+        prepare = partial(part.resize, width=width) if width else None
+        partition = Partition(model, personal=part.patterns, prepare=prepare, **others)
+        return Personalization(partition, regularization=regularization or Regularization())
+
+    return _sized(width, of_width)
+
+
+def _sized(width: Width, of_width: Callable[[int], Personalization]) -> Personalization:
+    """Return the personalization with adapters of a width, or of one for each device."""
+    if isinstance(width, bool) or not (isinstance(width, int) or callable(width)):
+        raise TypeError(f"`width` must be a whole number or a function of a device's id, got {width!r}.")
     if isinstance(width, int):
         return of_width(width)
-    return replace(of_width(0), by_device=partial(_by_width, width=width, of_width=of_width))
+    known = cache(of_width)
+    return replace(known(0), by_device=partial(_by_width, width=width, of_width=known))
 
 
 def shared_adapters(

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from partita.models.adapters import Adapters, Width, adapters, patterns
+from partita.models.adapters import Adapters, Resizable, Width, adapters, patterns, resized
 from partita.models.full import full
 from partita.models.heads import second_head
 from partita.partition import REST, Partition, Personalization, Regularization
@@ -23,7 +23,7 @@ class NamesParts(Protocol):
     """A model that names its parts, by patterns of tensors or by places for adapters."""
 
     @property
-    def parts(self) -> Mapping[str, str | Sequence[str] | Adapters]:
+    def parts(self) -> Mapping[str, str | Sequence[str] | Adapters | Resizable]:
         """The parts by name, such as `input`, `output`, `head` and `adapter`."""
         ...
 
@@ -47,7 +47,7 @@ def named_partition(
         name: one of `partition_names(model)`, `norm`, `second_head`, or a pattern.
         proximal: with `full`, strength of the pull toward the shared model.
         follows: with `full`, whether a device that has kept no model starts from the current shared one.
-        width: with adapters, their bottleneck width.
+        width: with adapters, their bottleneck width; with LoRA, its rank, where it is not the model's.
         regularization: dropout and L2 penalty on the personal part.
         others: further arguments of `Partition`, such as `frozen`.
     """
@@ -61,6 +61,8 @@ def named_partition(
     part = [] if name == "none" else _part_of(model, name)
     if isinstance(part, Adapters):
         return adapters(model, part, width=width, regularization=regularization, **others)
+    if isinstance(part, Resizable):
+        return resized(model, part, width=width, regularization=regularization, **others)
     partition = Partition(model, personal=part, **others)
     return Personalization(partition, regularization=regularization or Regularization())
 
@@ -70,7 +72,7 @@ def named_patterns(model: nn.Module, name: str) -> list[str]:
     part = _part_of(model, name)
     if isinstance(part, Adapters):
         raise ValueError(f"The part {name!r} adds modules to the model: it can only be `personal`.")
-    return part
+    return list(part.patterns) if isinstance(part, Resizable) else part
 
 
 def partition_names(model: nn.Module) -> list[str]:
@@ -78,7 +80,7 @@ def partition_names(model: nn.Module) -> list[str]:
     return list(dict.fromkeys(["none", *parts_of(model), "full"]))
 
 
-def _part_of(model: nn.Module, name: str) -> list[str] | Adapters:
+def _part_of(model: nn.Module, name: str) -> list[str] | Adapters | Resizable:
     parts = parts_of(model)
     if name == "norm" and name not in parts:
         return _norms(model)
@@ -94,7 +96,7 @@ def _part_of(model: nn.Module, name: str) -> list[str] | Adapters:
             )
         raise ValueError(f"{missing}. {known}; or patterns, such as 'head.*'.")
     part = parts[name]
-    return part if isinstance(part, Adapters) else list(patterns(part))
+    return part if isinstance(part, Adapters | Resizable) else list(patterns(part))
 
 
 def _norms(model: nn.Module) -> list[str]:
@@ -109,6 +111,6 @@ def _norms(model: nn.Module) -> list[str]:
     return [f"{name}.*" for name in found]
 
 
-def parts_of(model: nn.Module) -> Mapping[str, str | Sequence[str] | Adapters]:
+def parts_of(model: nn.Module) -> Mapping[str, str | Sequence[str] | Adapters | Resizable]:
     """Return the parts that a model names, none where it names none."""
     return model.parts if isinstance(model, NamesParts) and isinstance(model.parts, Mapping) else {}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from partita.params import Params
 from partita.partition import Partition
+from partita.partition.common import is_common
 from partita.partition.tensors import tensors_of
 from partita.sums import largest_of
 
@@ -72,6 +73,9 @@ def load_start(model: nn.Module, tensors: Params, names: Mapping[str, str] | Non
             unused[given] = "no such name in the model"
             continue
         first = first_of[name]
+        if is_common(own[name]):
+            unused[given] = "the model has its own pretrained base"
+            continue
         mismatch = _mismatch(tensor, own[name])
         if mismatch:
             mismatches[first] = unused[given] = mismatch
@@ -79,7 +83,8 @@ def load_start(model: nn.Module, tensors: Params, names: Mapping[str, str] | Non
             raise ValueError(f"`{loaded[first]}` and `{given}` of the file both match `{first}`.")
         else:
             loaded.setdefault(first, given)
-    new = {name: mismatches.get(name, "not in the file") for name in own if first_of[name] == name}
+    drawn = [name for name, tensor in own.items() if first_of[name] == name and not is_common(tensor)]
+    new = {name: mismatches.get(name, "not in the file") for name in drawn}
     converted = [name for name, given in loaded.items() if tensors[given].dtype != own[name].dtype]
     report = LoadReport(loaded, {n: why for n, why in new.items() if n not in loaded}, unused, converted)
     if not loaded:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from partita.params import Params
+from partita.partition.common import is_common
 from partita.partition.selection import (
     PARTS,
     REST,
@@ -26,7 +27,7 @@ from partita.partition.selection import (
     select,
 )
 from partita.partition.tensors import look_inside, tensors_of
-from partita.partition.ties import find_ties, is_same_memory, untie
+from partita.partition.ties import find_ties, is_same_memory, own_common, untie
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Partition:
         heads: dict[tuple[str, Part], str] = {}
         self._untied = {name: heads.setdefault((first, part_of[name]), name) for name, first in torn.items()}
         first_of = {**ties, **self._untied}
+        self._own = {name for name, t in state.items() if part_of[name] != "frozen" and is_common(t)}
         self._entries = {
             name: _Entry(
                 part_of[name],
@@ -160,6 +162,7 @@ class Partition:
         if self._prepare is not None:
             model = self._prepare(model)
         untie(model, self._untied)
+        own_common(model, self._own)
         self._check_apart(model)
         return model
 

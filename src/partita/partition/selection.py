@@ -12,6 +12,7 @@ from typing import Final, Literal, get_args
 from torch import Tensor, nn
 
 from partita.params import Params
+from partita.partition.common import is_common
 from partita.partition.tensors import tensors_of
 
 Part = Literal["shared", "personal", "frozen"]
@@ -63,8 +64,8 @@ def exactly(names: Iterable[str]) -> Selection:
 
 
 def is_fixed(tensor: Tensor) -> bool:
-    """Return whether a tensor is a parameter that takes no gradient; a buffer is not a parameter."""
-    return isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+    """Return whether a tensor is a parameter that takes no gradient, or any tensor of a pretrained base."""
+    return is_common(tensor) or (isinstance(tensor, nn.Parameter) and not tensor.requires_grad)
 
 
 @dataclass(frozen=True)

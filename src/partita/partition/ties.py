@@ -1,13 +1,14 @@
 """Tied tensors: one tensor under several names, and how to give the names their own copies."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from partita.errors import ConfigError
 from partita.params import Params
+from partita.partition.common import common_names, is_common
 from partita.partition.tensors import tensors_of
 
 
@@ -47,6 +48,13 @@ def untie(model: nn.Module, heads: Mapping[str, str]) -> None:
         setattr(module, attribute, copy.deepcopy(tensor) if name == head else tensors_of(model)[head])
 
 
+def own_common(model: nn.Module, names: Collection[str]) -> None:
+    """Give a model its own copies of the common tensors among some names, in place; ties stay."""
+    state, first_of = tensors_of(model), dict[int, str]()
+    chosen = [name for name in state if name in names and is_common(state[name])]
+    untie(model, {name: first_of.setdefault(id(state[name]), name) for name in chosen})
+
+
 def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
     """Return the module that owns a tensor and the tensor's attribute; copies shared modules, in place.
 
@@ -73,6 +81,7 @@ def move(model: nn.Module, accelerator: torch.device) -> None:
     Raises:
         ConfigError: two tensors share memory, which they could not do there.
     """
+    own_common(model, common_names(model))
     before = tensors_of(model)
     ties = find_ties(before)
     model.to(accelerator)

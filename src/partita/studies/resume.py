@@ -8,7 +8,7 @@ from partita.config.building import build_execution
 from partita.config.changes import parse_overrides, value_at
 from partita.config.files import changed_files, find_files
 from partita.config.loading import TASKS
-from partita.config.overrides import KEYS, START, relative_to
+from partita.config.overrides import KEYS, PATH, PRETRAINED, START, relative_to
 from partita.config.reading import changed, config_of, read_config, to_values
 from partita.config.recording import is_from_python
 from partita.config.schema import Config
@@ -94,7 +94,9 @@ def _check_is_run(folder: RunFolder) -> None:
 
 def located_files(config: Config, folder: Path) -> Config:
     """Return a run's config with the files that the command line names as paths from the run's folder."""
-    keys = KEYS if config.task.kind in TASKS else (START,)  # The user's own task gets its arguments as given.
+    keys = KEYS if config.task.kind in TASKS else (START, PATH)
+    if config.model.name != PRETRAINED:  # The user's own task and model get their arguments as given.
+        keys = tuple(key for key in keys if key != PATH)
     names = {key: value_at(to_values(config), key) for key in keys}
     given = {key: Path(name) for key, name in names.items() if name and Path(name).is_absolute()}
     return changed(config, relative_to(folder, given)) if given else config

@@ -11,9 +11,9 @@ import tomli_w
 from torch import nn
 
 from partita.config.building import Built, build, check_machine
-from partita.config.files import changed_files, contents_of, find_files
+from partita.config.files import changed_files, contents_of, find_files, is_local
 from partita.config.loading import TASKS
-from partita.config.overrides import DERIVED, KEYS, START, TEMPLATES, relative_to
+from partita.config.overrides import DERIVED, KEYS, OF_MODEL, PATH, START, TEMPLATES, relative_to
 from partita.config.partitions import frozen_patterns
 from partita.config.provenance import COMMAND, changed_code, find_own_code, made_with, still_made_with
 from partita.config.reading import changed, read_config, to_values
@@ -263,15 +263,19 @@ def write_config(config: Config, beside: Path, folder: RunFolder, task: Task, co
         files = {key: name for key, name in files.items() if key not in TEMPLATES}
         files[DERIVED] = folder.derived_file.name
         contents[DERIVED] = describe_file(folder.derived_file)
-    named = {key.removeprefix("task."): name for key, name in files.items() if key != START}
+    if PATH in files and not is_local(config, beside, PATH):
+        files[PATH] = config.model.options["path"]
+    named = {key.removeprefix("task."): name for key, name in files.items() if key.startswith("task.")}
     # Of the user's own task, even `data` is an argument like any other.
     listed = KEYS if config.task.kind in TASKS else ()
-    options = {name: value for name, value in config.task.options.items() if f"task.{name}" not in listed}
+    given = config.task.options.items()
+    options = {name: value for name, value in given if f"task.{name}" not in listed or value == OF_MODEL}
+    path = {"path": files[PATH]} if PATH in files else {}
     versions = made_with(config, folder.path.resolve()) | contents | ({COMMAND: command} if command else {})
     recorded = replace(
         config,
         task=replace(config.task, options={**options, **named}),
-        model=replace(config.model, start=files.get(START, "")),
+        model=replace(config.model, start=files.get(START, ""), options={**config.model.options, **path}),
         made_with=versions,
     )
     _save(recorded, folder)

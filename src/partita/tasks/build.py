@@ -13,8 +13,10 @@ from torch import nn
 
 from partita.params import Params, copy_into
 from partita.partition import Partition, Personalization
+from partita.partition.common import common_names
 from partita.partition.selection import exactly
 from partita.partition.tensors import tensors_of
+from partita.partition.ties import own_common
 from partita.protocol import Stage, derive_seed
 from partita.tasks.process import prepare_process
 from partita.tasks.task import Task
@@ -43,6 +45,7 @@ def build_model(
     with one_thread():
         model = copy.deepcopy(initial_model(task, seed=seed))
         if state is not None:
+            own_common(model, state.keys())
             copy_into(_without_frozen(model, personalization, state), state)
         if personalization is not None:
             with seeded(derive_seed(seed, "prepare")):
@@ -52,7 +55,7 @@ def build_model(
 
 def _without_frozen(model: nn.Module, own: Personalization | None, state: Params) -> Params:
     """Return the tensors of a plain model, without frozen ones that `state` lacks: these are as they were."""
-    frozen = own.partition.frozen_before.always if own else frozenset[str]()
+    frozen = common_names(model) | (own.partition.frozen_before.always if own else frozenset[str]())
     tensors = Partition(model, shared="*").of(model).shared
     return {name: tensor for name, tensor in tensors.items() if name in state or name not in frozen}
 

@@ -1,4 +1,4 @@
-"""Next-word prediction, from a table of texts by device."""
+"""Next-word prediction, or classification in a model's own tokens, from a table of texts by device."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +17,7 @@ from partita.errors import ConfigError, raise_fault
 from partita.models.transformer import NextWordTransformer
 from partita.tasks.derived import read_derived
 from partita.tasks.metrics import Metric, NamedMetric, Undefined, select
+from partita.tasks.model_text import class_task, next_token_task, tokens_of
 from partita.tasks.predictor import Answer, Predictor
 from partita.tasks.task import Task
 
@@ -32,13 +33,16 @@ def text(
     vocabulary: str = "",
     max_length: int = 20,
     lowercase: bool = True,
+    tokenizer: str = "",
+    label: str = "",
+    classes: int = 0,
     text: str = "text",
     metrics: Sequence[str] = ("accuracy",),
     derived: str = "",
     unseen: float = 0.0,
     **table: Any,
 ) -> Task:
-    """Return a task of next-word prediction.
+    """Return a task of next-word prediction; in the tokens of a pretrained model, or of classes, if asked.
 
     Args:
         data: a Parquet table by device, with a column of texts; words are separated by spaces.
@@ -48,9 +52,15 @@ def text(
             space in a line, such as a count, is ignored.
         max_length: the maximum number of input tokens, the beginning-of-text token included; longer texts are
             truncated.
-        lowercase: whether texts are converted to lower case.
+        lowercase: whether texts are converted to lower case; with `tokenizer`, they are not.
+        tokenizer: "model" for the tokens of the pretrained model, `model.name` = "hf"; from Python, its
+            folder or GGUF file. Empty: words, in a vocabulary.
+        label: with `tokenizer`, the column of labels, whole numbers from 0 on; empty: the next token is
+            predicted.
+        classes: with `label`, the number of classes. 0: one more than the largest label.
         text: the column of texts.
-        metrics: the names of metrics, the first being the headline metric: accuracy, perplexity.
+        metrics: the names of metrics, the first being the headline metric: accuracy, perplexity; with
+            `label`, those of the task `image`.
         derived: the file `derived.json` of a run, to use its vocabulary.
         unseen: the share of devices that the vocabulary does not depend on; in a config, `evaluate.unseen`.
         table: how the table is read, see `TableOptions`.
@@ -59,7 +69,17 @@ def text(
         raise ValueError(
             f"`vocabulary_size` and `max_length` must be at least 1, got {vocabulary_size} and {max_length}."
         )
-    source = DeviceTable(Path(data), options_of(table, _KEYS), (text,), unseen=unseen)
+    columns = (text, label) if label else (text,)
+    source = DeviceTable(Path(data), options_of(table, _KEYS), columns, unseen=unseen)
+    if tokenizer:
+        if vocabulary:
+            raise ValueError("`tokenizer` and `vocabulary` exclude each other: leave out one of them.")
+        tokens = tokens_of(tokenizer, text, max_length)
+        if not label:
+            return next_token_task(source, tokens, tokenizer, metrics)
+        return class_task(source, tokens, tokenizer, metrics, label=label, derived=derived, classes=classes)
+    if label or classes:
+        raise ValueError("`label` and `classes` need `tokenizer`.")
     parse = partial(_words, column=text, lowercase=lowercase)
     if derived and vocabulary:
         raise ValueError("`derived` and `vocabulary` exclude each other: leave out one of them.")

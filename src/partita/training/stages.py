@@ -10,6 +10,7 @@ from partita.methods.carried import sent_by
 from partita.methods.declared import has_own_model
 from partita.params import Params, digest_of
 from partita.partition import Parts, Personalization
+from partita.partition.common import digest_of_frozen, is_common
 from partita.protocol import DeviceId, Evaluate, Finetune, Order, Stage, Start, Update, label_of
 from partita.server.aggregation import Aggregator
 from partita.server.optimizers import Averaging
@@ -154,14 +155,14 @@ class Stages:
         return Start(
             digest=digest_of(parts.personal),
             personal=parts.personal,
-            frozen=digest_of(parts.frozen),
+            frozen=digest_of_frozen(parts.frozen),
             pretrained={name: parts.frozen[name] for name in later},
         )
 
 
 def _detached(part: Params) -> dict[str, Tensor]:
-    """Return the tensors of a model that is not needed any more."""
-    return {name: tensor.detach() for name, tensor in part.items()}
+    """Return the tensors of a model that is not needed any more; common ones are known by identity."""
+    return {name: tensor if is_common(tensor) else tensor.detach() for name, tensor in part.items()}
 
 
 @dataclass(frozen=True)
@@ -256,8 +257,12 @@ class ServerStage:
         return {name: tensor for name, tensor in state.shared.items() if name not in self.server.sent}
 
     def result(self, state: State) -> dict[str, Tensor]:
-        """Return the tensors that the stage's training ends with: all of w_g after pretraining, u later."""
-        whole = self.frozen if self.stage is Stage.PRETRAINED else {}
+        """Return the tensors that the stage's training ends with: all of w_g after pretraining, u later.
+
+        A pretrained base, which every process reads from its own file, is left out.
+        """
+        frozen = self.frozen if self.stage is Stage.PRETRAINED else {}
+        whole = {name: tensor for name, tensor in frozen.items() if not is_common(tensor)}
         return {**self.shared_part(state), **whole}
 
     def _is_single(self, turn: Turn, number: int) -> bool:

@@ -1,0 +1,176 @@
+"""Adapter folders and merged models of runs with pretrained models, opened without Partita."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the extra `hf` is not installed")
+pytest.importorskip("peft", reason="the extra `hf` is not installed")
+
+import safetensors.torch
+
+import partita
+from partita.cli import main
+from tables import write
+from tiny_models import write_bert, write_llama
+
+CONFIG = """
+workers = 1
+[task]
+kind = "text"
+data = "texts.parquet"
+tokenizer = "model"
+max_length = 6
+[model]
+name = "hf"
+path = "llama"
+lora = { r = 2, alpha = 4, targets = ["q_proj", "v_proj"], layers = [1] }
+[partition]
+personal = "lora_b"
+[pretrain]
+rounds = 0
+[personalize]
+rounds = 2
+devices_per_round = 2
+personal_lr = 1.0
+shared_lr = 1.0
+[finetune]
+epochs = 0
+"""
+CLASSES = [
+    "task.label=label",
+    "model.path=bert",
+    "model.kind=sequence-classification",
+    "model.lora.targets=['query']",
+    "partition.personal=head",
+]
+OPEN = """
+import sys, torch, peft
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+assert not any("partita" in name for name in sys.modules)
+base, adapter, kind, out = sys.argv[1:]
+torch.set_num_threads(1)
+tokens = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9]])
+if kind == "lm":
+    model = AutoModelForCausalLM.from_pretrained(base)
+else:
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3, ignore_mismatched_sizes=True)
+if adapter:
+    model = peft.PeftModel.from_pretrained(model, adapter)
+options = {} if kind == "lm" else {"attention_mask": torch.ones_like(tokens)}
+torch.save(model.eval()(input_ids=tokens, **options).logits.detach(), out)
+"""
+TOKENS = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9]])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of language modeling and one of classification."""
+    folder = tmp_path_factory.mktemp("adapters")
+    write_llama(folder / "llama")
+    write_bert(folder / "bert")
+    words = ["the cat sat", "a dog ran far away", "the mat", "now the cat ran", "here a mat"]
+    rows = [
+        {"device": f"d{device}", "text": text, "label": row % 3, "split": "test" if row > 3 else "train"}
+        for device in range(2)
+        for row, text in enumerate(words)
+    ]
+    write(folder / "texts.parquet", rows)
+    (folder / "run.toml").write_text(CONFIG)
+    for name, changes in {"lm": [], "classes": CLASSES}.items():
+        assert main(["run", str(folder / "run.toml"), *changes, f"out={folder / name}", "--quiet"]) == 0
+    return folder
+
+
+def logits_elsewhere(base: Path, adapter: Path | str, kind: str, out: Path) -> torch.Tensor:
+    """Return what another process computes, which has peft and transformers and no Partita."""
+    given = [sys.executable, "-c", OPEN, str(base), str(adapter), kind, str(out)]
+    subprocess.run(
+        given, check=True, capture_output=True, env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    )
+    return torch.load(out, weights_only=True)
+
+
+def own_logits(run: Path, device: str) -> torch.Tensor:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        logits = partita.open(run).model(device)(TOKENS)
+    torch.set_num_threads(threads)
+    return logits
+
+
+def test_the_folder_has_lora_under_peft_names_and_nothing_of_the_base(runs: Path, tmp_path: Path) -> None:
+    assert main(["export", str(runs / "lm"), "d0", str(tmp_path / "adapter"), "--json"]) == 0
+
+    saved = safetensors.torch.load_file(tmp_path / "adapter/adapter_model.safetensors")
+    layer = "base_model.model.model.layers.1.self_attn"
+    assert saved.keys() == {f"{layer}.{p}_proj.lora_{f}.weight" for p in "qv" for f in "AB"}
+    own = partita.open(runs / "lm").personal("d0")
+    name = "network.model.layers.1.self_attn.q_proj.lora_B.default.weight"
+    assert torch.equal(saved[f"{layer}.q_proj.lora_B.weight"], own[name])
+    config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["layers_to_transform"]) == (2, 4, [1])
+    assert config["task_type"] == "CAUSAL_LM"
+    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "base"), [("lm", "llama"), ("classes", "bert")])
+def test_peft_alone_opens_it_with_the_same_bits(runs: Path, tmp_path: Path, name: str, base: str) -> None:
+    assert main(["export", str(runs / name), "d1", str(tmp_path / "adapter")]) == 0
+
+    found = logits_elsewhere(runs / base, tmp_path / "adapter", name, tmp_path / "logits")
+
+    assert torch.equal(found, own_logits(runs / name, "d1"))
+    plain = logits_elsewhere(runs / base, "", name, tmp_path / "plain")
+    assert not torch.equal(found, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lm", "classes"])
+def test_transformers_alone_opens_a_merged_model(runs: Path, tmp_path: Path, name: str) -> None:
+    assert main(["export", str(runs / name), "d1", str(tmp_path / "whole"), "--merged"]) == 0
+
+    found = logits_elsewhere(tmp_path / "whole", "", name, tmp_path / "logits")
+
+    torch.testing.assert_close(found, own_logits(runs / name, "d1"))
+
+
+def test_a_merged_model_has_no_lora_and_leaves_the_base_as_it_was(runs: Path, tmp_path: Path) -> None:
+    before = own_logits(runs / "lm", "d0")
+
+    assert main(["export", str(runs / "lm"), "d0", str(tmp_path / "whole"), "--merged"]) == 0
+
+    saved = safetensors.torch.load_file(tmp_path / "whole/model.safetensors")
+    base = safetensors.torch.load_file(runs / "llama/model.safetensors")
+    assert saved.keys() == base.keys()
+    changed = {name for name, tensor in saved.items() if not torch.equal(tensor, base[name])}
+    assert changed == {f"model.layers.1.self_attn.{p}_proj.weight" for p in "qv"}
+    assert torch.equal(own_logits(runs / "lm", "d0"), before)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["d0", "OUT", "--format", "safetensors"], "is exported as an adapter, or with `--merged`"),
+        (["--all", "OUT"], "are exported one by one"),
+        (["d0", "OUT", "--merged", "--format", "onnx"], "--merged and --format onnx exclude each other"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_exported_is_said(
+    runs: Path, tmp_path: Path, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(runs / "lm"), *(str(out) if text == "OUT" else text for text in given)]) == 2
+
+    assert message in capsys.readouterr().err
+    assert not out.exists()

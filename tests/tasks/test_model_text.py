@@ -1,0 +1,228 @@
+"""Texts in the tokens of a pretrained model: language modeling and classification, from a config."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("transformers", reason="the extra `hf` is not installed")
+pytest.importorskip("peft", reason="the extra `hf` is not installed")
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import partita
+from partita.cli import main
+from partita.data.examples import examples_of
+from partita.models.hub import FOLDER
+from partita.models.pretrained import PADDING
+from partita.runs.folder import RunFolder
+from partita.tasks.model_text import token_accuracy, token_perplexity
+from partita.tasks.text import text
+from tables import png, write
+from tiny_models import write_bert, write_llama, write_vit
+
+CONFIG = """
+workers = 1
+[task]
+kind = "text"
+data = "texts.parquet"
+tokenizer = "model"
+max_length = 6
+metrics = ["perplexity", "accuracy"]
+[model]
+name = "hf"
+path = "llama"
+lora = { r = 2, alpha = 4, targets = ["q_proj", "v_proj"], layers = [-1] }
+[partition]
+personal = "lora_b"
+[pretrain]
+rounds = 1
+devices_per_round = 2
+[personalize]
+rounds = 2
+devices_per_round = 2
+personal_lr = 0.1
+shared_lr = 0.1
+[finetune]
+epochs = 1
+"""
+IMAGES = """
+workers = 1
+[task]
+kind = "image"
+data = "images.parquet"
+size = 8
+channels = 3
+mean = "imagenet"
+std = "imagenet"
+[model]
+name = "hf"
+path = "vit"
+kind = "image-classification"
+lora = { r = 2, targets = ["q_proj", "v_proj"] }
+[partition]
+personal = "head"
+[pretrain]
+rounds = 1
+devices_per_round = 2
+[personalize]
+rounds = 1
+devices_per_round = 2
+[finetune]
+epochs = 1
+"""
+WORDS = [
+    "the cat sat on a mat",
+    "a dog ran far away",
+    "the dog sat here",
+    "now the cat ran",
+    "a mat",
+    "the mat here now",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two models and a table."""
+    folder = tmp_path_factory.mktemp("texts")
+    write_llama(folder / "llama")
+    write_bert(folder / "bert")
+    rows = [
+        {"device": f"d{device}", "text": content, "label": row % 3, "split": "test" if row > 3 else "train"}
+        for device in range(3)
+        for row, content in enumerate(WORDS)
+    ]
+    write(folder / "texts.parquet", rows)
+    (folder / "tokens.toml").write_text(CONFIG)
+    return folder
+
+
+def test_inputs_and_targets_are_the_tokens_of_the_models_tokenizer(folder: Path) -> None:
+    task = text(data=str(folder / "texts.parquet"), tokenizer=str(folder / "llama"), max_length=6)
+
+    inputs, targets = examples_of(task.devices["d0"]["train"]).batch_at(torch.tensor([0, 2]))
+
+    own = AutoTokenizer.from_pretrained(folder / "llama")
+    long, short = (own(words, add_special_tokens=False)["input_ids"] for words in (WORDS[0], WORDS[2]))
+    begin, end, pad = own.bos_token_id, own.eos_token_id, PADDING
+    assert inputs.tolist() == [[begin, *long[:5]], [begin, *short, pad]]
+    assert targets.tolist() == [long, [*short, end, pad]]
+    assert task.weight(targets) == 6 + 5
+
+
+def test_perplexity_and_accuracy_are_those_of_the_plain_model(folder: Path) -> None:
+    task = text(data=str(folder / "texts.parquet"), tokenizer=str(folder / "llama"), max_length=6)
+    batch = examples_of(task.devices["d0"]["train"]).batch_at(torch.arange(4))
+    model = task.model().eval()
+
+    with torch.no_grad():
+        predictions, targets = task.predict(model, batch)
+        loss = task.loss(model, batch)
+        plain = AutoModelForCausalLM.from_pretrained(folder / "llama").eval()
+        losses, correct = [], []
+        for row, row_targets in zip(batch[0], targets, strict=True):
+            length = int((row_targets != PADDING).sum())
+            scores = plain(input_ids=row[None, :length]).logits[0]
+            losses.append(nn.functional.cross_entropy(scores, row_targets[:length], reduction="none"))
+            correct.append(scores.argmax(dim=1) == row_targets[:length])
+
+    mean = torch.cat(losses).mean().item()
+    assert loss.item() == pytest.approx(mean, rel=1e-5)
+    assert token_perplexity(predictions, targets) == pytest.approx(math.exp(mean), rel=1e-5)
+    assert token_accuracy(predictions, targets) == pytest.approx(torch.cat(correct).double().mean().item())
+
+
+def test_a_config_trains_lora_and_the_run_is_known_by_the_content_of_its_model(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(["run", str(folder / "tokens.toml"), f"out={out}", "--quiet"]) == 0
+
+    values = RunFolder(out).values
+    assert values["task"]["tokenizer"] == "model"
+    assert values["made_with"]["model.path"].startswith("sha256 ")
+    assert (out / values["model"]["path"]).resolve() == folder / "llama"
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["metric"] == "perplexity"
+    assert summary["direction"] == "down"
+    assert sum(path.stat().st_size for path in out.rglob("*.safetensors")) < 60_000
+
+    config = folder / "llama/config.json"
+    before = config.read_text()
+    config.write_text(before + " ")
+    assert main(["run", "--resume", str(out)]) == 2
+    assert "has other content than when the run started" in capsys.readouterr().err
+    config.write_text(before)
+    monkeypatch.setenv(FOLDER, str(folder))
+    assert main(["describe", str(folder / "tokens.toml"), "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)["partitions"]["lora_b"]
+    assert (described["personal"], described["shared"]) == (2 * (8 + 4), 2 * (8 + 8))
+    assert described["frozen"] > 900
+
+
+def test_a_classifier_is_trained_by_a_column_of_labels(folder: Path, tmp_path: Path) -> None:
+    given = [
+        "task.label=label",
+        "task.metrics=accuracy",
+        "model.path=bert",
+        "model.kind=sequence-classification",
+    ]
+    given += ["model.lora.targets=['query']", "partition.personal=head", f"out={tmp_path / 'run'}", "--quiet"]
+
+    assert main(["run", str(folder / "tokens.toml"), *given]) == 0
+
+    result = partita.open(tmp_path / "run")
+    assert {name: tuple(tensor.shape) for name, tensor in result.personal("d0").items()} == {
+        "network.classifier.weight": (3, 8),
+        "network.classifier.bias": (3,),
+    }
+    assert json.loads((tmp_path / "run/derived.json").read_text()) == {"kind": "text", "classes": 3}
+
+
+def test_images_in_color_are_classified(folder: Path, tmp_path: Path) -> None:
+    rows = [
+        {
+            "device": f"d{d}",
+            "image": png(40 * n, mode="RGB"),
+            "label": n % 2,
+            "split": "test" if n > 3 else "train",
+        }
+        for d in range(3)
+        for n in range(6)
+    ]
+    write(tmp_path / "images.parquet", rows)
+    write_vit(tmp_path / "vit")
+    (tmp_path / "images.toml").write_text(IMAGES)
+
+    assert main(["run", str(tmp_path / "images.toml"), f"out={tmp_path / 'run'}", "--quiet"]) == 0
+
+    personal = partita.open(tmp_path / "run").personal("d1")
+    assert {tuple(tensor.shape) for tensor in personal.values()} == {(2, 8), (2,)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.name="], "set `model.name` to 'hf', and `model.path`"),
+        (["task.vocabulary=words.txt"], "`task.vocabulary`"),
+        (["task.tokenizer=", "task.label=label"], "`label` and `classes` need `tokenizer`"),
+        (["task.max_length=64"], "A text must have at most 32 tokens, got 64."),
+        (
+            ["partition.personal=output"],
+            "names no part 'output'. Known: none, lora, lora_b, head, full, norm",
+        ),
+    ],
+    ids=str,
+)
+def test_a_bad_setting_is_one_clear_line(
+    folder: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(folder / "tokens.toml"), *changes, "--quiet"]) == 2
+
+    error: Any = capsys.readouterr().err
+    assert message.lower() in error.lower()
+    assert error.count("\n") == 1
