@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from partita.cli import commands, export, onboard, predict
+from partita.cli import commands, deploy_arguments, export, onboard, predict
 from partita.errors import one_line
 
 _AddParser = Callable[..., argparse.ArgumentParser]
@@ -65,6 +65,10 @@ def _parser() -> argparse.ArgumentParser:
         _add_import,
         _add_config,
     ):
+        add(subparsers.add_parser)
+    for add in (deploy_arguments.add_serve, deploy_arguments.add_join):
+        add(subparsers.add_parser, _add_outputs)
+    for add in (deploy_arguments.add_keys, deploy_arguments.add_outbox):
         add(subparsers.add_parser)
     return parser
 

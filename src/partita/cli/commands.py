@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     from partita.studies import cluster
 
     if launch.rank:
-        return cluster.serve(launch, options.resume or _config_of(options.arguments)[0].parent)
+        return cluster.serve(launch, options.resume or config_of(options.arguments)[0].parent)
     with cluster.gathered(launch) as session:
         session.code = _run(options, session.executor, Interrupts(has_launcher=True))
     return session.code
@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory", interrup
             f"{explained(error)} Resume with `partita run --resume {run.folder.path}`, and with "
             "`on_error=skip` to count such devices as failed."
         ) from error
-    _print_run(options, run.folder)
+    print_run(options, run.folder)
     return 1 if run.folder.has_failed_stage else 0
 
 
@@ -88,11 +88,11 @@ def _prepare(options: argparse.Namespace) -> "Prepared":
         return runner.reopen(options.resume, options.arguments, options.reset_device)
     if options.reset_device:
         raise ConfigError("`--reset-device` needs `--resume RUN_DIR`, the run that the device is in.")
-    path, overrides = _config_of(options.arguments)
+    path, overrides = config_of(options.arguments)
     return runner.prepare(read_config(path, overrides), path.parent, options.command_line)
 
 
-def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
+def print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     """Print the result of a finished run, and write its report."""
     from partita.report.models import all_models
     from partita.report.tables.commands import models_table
@@ -130,7 +130,7 @@ def compare(options: argparse.Namespace) -> int:
         given = [*options.arguments, *(["--dry-run"] if options.dry_run else [])]
         comparison = resume(options.resume, workers=resumed_workers(given, "comparison"))
         return _finish_comparison(options, comparison)
-    path, overrides = _config_of(options.arguments)
+    path, overrides = config_of(options.arguments)
     values = read_values(path, in_full(overrides))
     if options.dry_run:
         _print_forecast(options, values, path.parent)
@@ -229,7 +229,7 @@ def _tuning(options: argparse.Namespace) -> "Tuning":
         tuning = reopen(options.resume, workers=resumed_workers(given, "search"))
         check_sound(options.resume)
         return tuning
-    path, arguments = _config_of(options.arguments)
+    path, arguments = config_of(options.arguments)
     overrides, space = split_arguments(arguments)
     space = {key: [located(key, choice) for choice in choices] for key, choices in space.items()}
     return begin(read_values(path, overrides), path.parent, space, options.trials)
@@ -308,7 +308,7 @@ def describe(options: argparse.Namespace) -> int:
     from partita.report.tables.commands import costs_notes, costs_table, server_notes
     from partita.studies.describe import describe
 
-    path, overrides = _config_of(options.arguments)
+    path, overrides = config_of(options.arguments)
     described = describe(read_config(path, overrides), path.parent)
     if options.json:
         print(json.dumps(described.to_values(), indent=1))
@@ -354,7 +354,7 @@ def _print_notes(table: "report_tables.Table") -> None:
         print(shown_lines(note))
 
 
-def _config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
+def config_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
     """Return the path of the config, by default the quickstart's, and the overrides."""
     quickstart = Path(str(resources.files("partita") / "quickstart.toml"))
     if arguments and "=" not in arguments[0]:

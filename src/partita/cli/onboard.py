@@ -28,7 +28,7 @@ def onboard(options: argparse.Namespace) -> int:
         raise ConfigError("`partita onboard` needs a run's folder and one table, or --resume.")
     log(options, f"Onboarding into {run.path}")
     with (
-        continued("onboard", run.path, by="--resume"),
+        continued("onboard", run.path, by=[str(run.path), "--resume"]),
         Interrupts() as interrupts,
         Display(console(options)) as display,
     ):
