@@ -258,6 +258,13 @@ def _add_describe(add_parser: _AddParser) -> None:
     )
     _add_arguments(describe)
     describe.add_argument("--json", action="store_true", help="print the costs as JSON")
+    describe.add_argument(
+        "--derived",
+        metavar="FILE",
+        type=Path,
+        help="write the values that the task derives from its data (vocabulary, classes, standardization) "
+        "instead, for `task.derived`",
+    )
     describe.set_defaults(command=commands.describe)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def serve(options: argparse.Namespace) -> int:
     """Run a config with devices on other machines, or resume such a run."""
     _need_extra("`partita serve`")
+    from partita.deploy.checking import digest_of_all
     from partita.progress.display import Display
 
     server = _server(options)
@@ -26,6 +27,7 @@ def serve(options: argparse.Namespace) -> int:
     again = ["--resume", "--home", str(listening.home), "--listen", options.listen]
     with continued("serve", listening.home, by=again), server.serving() as service:
         log(options, f"Listening on {listening.host}:{service.port}")
+        log(options, f"Devices must compute with {digest_of_all(server.hub.computes)}")
         if not options.resume:
             log(options, f"Waiting for {listening.devices} devices")
         run = server.resumed() if options.resume else server.begin(options.command_line)
@@ -73,8 +75,9 @@ def _listening(options: argparse.Namespace) -> "Listening":
 
 
 def join(options: argparse.Namespace) -> int:
-    """Take part in a run as one device."""
+    """Take part in a run as one device, or check whether it could."""
     _need_extra("`partita join`")
+    from partita.deploy.exporting import export_own
     from partita.deploy.home import owned
     from partita.deploy.joining import join
     from partita.deploy.link import Link, check_url
@@ -83,6 +86,8 @@ def join(options: argparse.Namespace) -> int:
     host = check_url(options.server, insecure=options.insecure)
     if options.insecure:
         check_loopback(host)
+    if options.check:
+        return _check(options)
     with owned(options.home):
         joined = _joined(options)
         context = None if options.insecure else device_context(options.home)
@@ -90,7 +95,31 @@ def join(options: argparse.Namespace) -> int:
             log(options, f"Device {options.device!r} asks {options.server}")
             part = join(joined, link)
     _print_results(options, part.home.results)
+    if options.export is not None:
+        export_own(joined, part.home, options.export)
+        log(options, f"The model of device {options.device!r} is {options.export}")
     return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    """Print whether a device could take part; nothing is sent."""
+    from partita.deploy import checking
+
+    findings = [] if options.insecure else [checking.check_keys(options.home, options.device)]
+    try:
+        joined = _joined(options)
+    except ConfigError as error:
+        findings.append(checking.Finding("config, data and policy", str(error), is_good=False))
+    else:
+        findings.append(checking.Finding("config, data and policy", "they can be used"))
+        findings.append(checking.check_digest(joined.computes, options.digest))
+        findings += checking.check_machine(joined.built, options.home, seed=joined.seed)
+    if options.json:
+        print_json({own.name: {"good": own.is_good, "text": own.text} for own in findings})
+    else:
+        for own in findings:
+            print(shown_lines(f"{'good' if own.is_good else 'BAD '}  {own.name}: {own.text}"))
+    return 0 if all(own.is_good for own in findings) else 1
 
 
 def _joined(options: argparse.Namespace) -> "Joined":

@@ -86,6 +86,17 @@ def add_join(add_parser: _AddParser, add_outputs: Callable[[argparse.ArgumentPar
     join.add_argument(
         "--insecure", action="store_true", help="without TLS, on this machine alone (127.0.0.1), for tests"
     )
+    join.add_argument(
+        "--check",
+        action="store_true",
+        help="check keys, clock, config, data, policy, disk and memory, and send nothing",
+    )
+    join.add_argument(
+        "--digest", metavar="SHA256", default="", help="with --check: the digest that `serve` has printed"
+    )
+    join.add_argument(
+        "--export", metavar="OUT.safetensors", type=Path, help="write the device's own model at the end"
+    )
     add_outputs(join)
     join.set_defaults(command=deploy.join)
 

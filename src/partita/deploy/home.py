@@ -6,11 +6,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from partita.device.store import DiskStore
 from partita.durable import PRIVATE, locked, make_private_folder, replace_file
 from partita.errors import InUse
 from partita.executors.replies import nonce_of
+from partita.params import Params, from_bytes, to_bytes
 from partita.protocol import DeviceId
+
+_MODEL = ".model.safetensors"
+"""The end of the names of files with parts of the device's own model."""
 
 
 @contextmanager
@@ -83,6 +89,16 @@ class RunHome:
         """Keep the device's own measures of a stage's model."""
         own = {split: dict(measures) for split, measures in metrics.items()}
         self._save(results={**self.state["results"], stage: own})
+
+    def keep_model(self, groups: Mapping[str, Params]) -> None:
+        """Keep what the device's own model consists of besides its personal part: u, and its start."""
+        for name, params in groups.items():
+            replace_file(self.folder / f"{name}{_MODEL}", to_bytes(params), mode=PRIVATE)
+
+    def model(self) -> dict[str, dict[str, Tensor]]:
+        """Return what `keep_model` has kept, by group; nothing where the device was not evaluated."""
+        files = self.folder.glob(f"*{_MODEL}")
+        return {file.name.removesuffix(_MODEL): from_bytes(file.read_bytes()) for file in files}
 
     @property
     def results(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:

@@ -64,11 +64,6 @@ class Participant:
         self._roles = self._visits.make_visitor().roles
         self._groups: dict[str, tuple[str, Params]] = {}
 
-    @property
-    def tensors(self) -> Mapping[str, Params]:
-        """The tensors that came with the last order, by group."""
-        return {name: tensors for name, (_, tensors) in self._groups.items()}
-
     def take(self, message: Message) -> None:
         """Do what a message says.
 
@@ -99,6 +94,8 @@ class Participant:
         answer = self._carry_out(order, message.cohort)
         if isinstance(answer, Reply) and isinstance(order.work, Evaluate):
             self.home.add_result(order.stage, answer.metrics)
+            if order.work.model == "personal":
+                self.home.keep_model({name: own for name, (_, own) in self._groups.items()})
         content = encoded_reply(message.nonce, answer)
         self.home.store_reply(content)
         self._outbox.write({"run": self.run, **about_reply(order, answer, content)})

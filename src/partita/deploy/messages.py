@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from partita.errors import ConfigError
 from partita.executors.codec import order_of
 from partita.params import Params
 from partita.protocol import DeviceId, Evaluate, Order, Pace, Stage, Start, Update
@@ -17,7 +18,7 @@ _MAX_ROUND = 10**9
 _MAX_BYTES = 2**40
 
 
-class BadMessage(ValueError):
+class BadMessage(ConfigError):
     """What the server says is no message that this version knows."""
 
 
