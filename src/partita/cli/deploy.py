@@ -27,6 +27,8 @@ def serve(options: argparse.Namespace) -> int:
     again = ["--resume", "--home", str(listening.home), "--listen", options.listen]
     with continued("serve", listening.home, by=again), server.serving() as service:
         log(options, f"Listening on {listening.host}:{service.port}")
+        if listening.status is not None:
+            log(options, f"The status is at http://127.0.0.1:{listening.status}")
         log(options, f"Devices must compute with {digest_of_all(server.hub.computes)}")
         if not options.resume:
             log(options, f"Waiting for {listening.devices} devices")
@@ -71,6 +73,7 @@ def _listening(options: argparse.Namespace) -> "Listening":
         devices=options.devices,
         linger=options.linger,
         patience=patience,
+        status=options.status,
     )
 
 
@@ -230,5 +233,5 @@ def _outbox_line(line: Mapping[str, Any]) -> str:
 
 
 def _need_extra(by: str) -> None:
-    for module in ("aiohttp", "cryptography"):
+    for module in ("aiohttp", "cryptography", "prometheus_client"):
         needed(module, by=by, extra="deploy")

@@ -49,6 +49,9 @@ def add_serve(add_parser: _AddParser, add_outputs: Callable[[argparse.ArgumentPa
         default=30.0,
         help="the time that devices have at the end to learn that the run is over (30)",
     )
+    serve.add_argument(
+        "--status", metavar="PORT", type=int, help="show a live page, and /metrics, at 127.0.0.1:PORT"
+    )
     serve.add_argument("--resume", action="store_true", help="resume the run in the home")
     serve.add_argument(
         "--insecure", action="store_true", help="without TLS, on this machine alone (127.0.0.1), for tests"

@@ -9,7 +9,8 @@ import json
 import logging
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote
@@ -17,6 +18,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from partita.deploy.hub import Hub
+from partita.deploy.status import StatusBoard
 from partita.deploy.tls import Revocations, device_of
 from partita.errors import ConfigError
 from partita.executors.replies import Refused
@@ -35,6 +37,9 @@ _UPLOAD = 600.0
 _BODIES = 16
 """Replies that are received at a time: each takes memory."""
 
+_OWN_NAMES = ("127.0.0.1", "localhost")
+"""The names of this machine under which the status is shown."""
+
 _Handler = Callable[[web.Request, DeviceId], Awaitable[web.StreamResponse]]
 
 
@@ -48,6 +53,9 @@ class Service:
         context: the server's side of TLS; None: plain HTTP, on this machine alone.
         revoked: the certificates that are revoked; None without TLS.
     """
+
+    status: tuple[StatusBoard, int] | None = None
+    """What the operator sees at a port on this machine alone, with that port; set before entering."""
 
     def __init__(
         self,
@@ -125,8 +133,11 @@ class Service:
             site = web.TCPSite(runner, self._host, self.port, ssl_context=self._context, backlog=1024)
             await site.start()
             self.port = runner.addresses[0][1]
-            self._started.set()
-            await self._end.wait()
+            async with AsyncExitStack() as stack:
+                if self.status is not None:
+                    await stack.enter_async_context(served_status(*self.status))
+                self._started.set()
+                await self._end.wait()
         finally:
             await runner.cleanup()
 
@@ -202,6 +213,31 @@ class Service:
         except Refused as error:
             return _problem(409, str(error))
         return web.json_response({"counts": counts})
+
+
+@asynccontextmanager
+async def served_status(board: StatusBoard, port: int) -> AsyncIterator[None]:
+    """Serve the operator's page and metrics on this machine in this block."""
+
+    def own(answer: Callable[[], web.Response]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            # A page of somebody else's in a browser here must not read it under another name of this machine.
+            if request.host.rpartition(":")[0] not in _OWN_NAMES:
+                return _problem(403, "The status is for this machine alone.")
+            return answer()
+
+        return handle
+
+    app = web.Application()
+    app.router.add_get("/", own(lambda: web.Response(text=board.page(), content_type="text/html")))
+    app.router.add_get("/metrics", own(lambda: web.Response(body=board.metrics(), content_type="text/plain")))
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield
+    finally:
+        await runner.cleanup()
 
 
 async def _read(request: web.Request, largest: int) -> bytes:

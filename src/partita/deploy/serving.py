@@ -19,6 +19,7 @@ from partita.config.schema import Config
 from partita.deploy.building import build_for_server, computes_with, for_server
 from partita.deploy.hub import Hub
 from partita.deploy.service import Service
+from partita.deploy.status import StatusBoard
 from partita.deploy.tls import Revocations, check_loopback, server_context
 from partita.device.store import Store
 from partita.durable import make_folder, make_private_folder, replace_file
@@ -32,6 +33,7 @@ from partita.studies import onboard
 from partita.studies import run as runner
 from partita.studies.claiming import claimed
 from partita.studies.resume import resumed_config
+from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,8 @@ class Listening:
     linger: float = 30.0
     """Seconds that devices have at the end to learn that the run is over."""
     patience: Patience = field(default_factory=Patience)
+    status: int | None = None
+    """The port on this machine of the operator's page; None: there is none."""
 
 
 class Server:
@@ -92,6 +96,7 @@ class Server:
         built = build_for_server(config, beside, self.served.devices)
         ledger = _ledger(self.folder, self.served) if served else Ledger()
         self.hub = Hub(self.served.run, computes_with(config, built, beside), Desk(ledger))
+        self.board = StatusBoard(config.name, self.hub)
         self._built = built
 
     @contextmanager
@@ -103,7 +108,10 @@ class Server:
             context, revoked = None, None
         else:
             context, revoked = server_context(own.home), Revocations(own.home)
-        with Service(self.hub, own.host, own.port, context, revoked) as service:
+        service = Service(self.hub, own.host, own.port, context, revoked)
+        if own.status is not None:
+            service.status = self.board, own.status
+        with service:
             yield service
 
     def begin(self, command: str) -> runner.Prepared:
@@ -129,6 +137,7 @@ class Server:
             watch: called after every round.
             service: what answers devices.
         """
+        watch = self._watched(watch)
         runner.finish(run, watch, self._executor)
         self._onboard(run, watch)
         with contextlib.suppress(OSError):
@@ -142,6 +151,15 @@ class Server:
                 len(missing),
                 missing[0],
             )
+
+    def _watched(self, watch: RoundCallback) -> RoundCallback:
+        """Return a callback that also fills in the operator's page."""
+
+        def both(line: RoundRow, done: int, total: int) -> None:
+            self.board.watch(line, done, total)
+            watch(line, done, total)
+
+        return both
 
     def _executor(self, run: runner.Prepared, store: Store) -> HttpsExecutor:
         task = run.built.task
