@@ -34,6 +34,10 @@ COMMANDS = (
     "describe",
     "import",
     "config",
+    "serve",
+    "join",
+    "keys",
+    "outbox",
 )
 
 

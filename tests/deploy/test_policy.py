@@ -124,3 +124,15 @@ def test_a_policy_with_a_mistake_is_one_clear_line(tmp_path: Path, text: str, re
 
     with pytest.raises(ConfigError, match=reason):
         read_policy(tmp_path)
+
+
+def test_the_policy_in_docs_how_to_deploy_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/deploy.md").read_text()
+    _, _, text = page.partition("```toml\nnames")
+    (tmp_path / FILE).write_text(f"names{text.partition('```')[0]}")
+
+    policy = read_policy(tmp_path)
+
+    assert policy.min_cohort == 10
+    assert policy.require_clipping
+    assert policy.stages == ("personalized", "finetuned")

@@ -1,4 +1,4 @@
-"""The server as devices see it: who may take part, and what each is told when it asks."""
+"""The server as devices see it: who may take part, and the answer to each."""
 
 import threading
 import time
@@ -60,7 +60,7 @@ class Hub:
         return reason
 
     def message(self, device: DeviceId) -> dict[str, Any]:
-        """Return what a device is told when it asks: an order, to wait, or that the run is over."""
+        """Return the answer to a device: an order, to wait, or that the run is over."""
         told = {"run": self.run, "computes": dict(self.computes), **self.desk.told(device)}
         if (post := self.desk.find(device)) is not None:
             return {"kind": "order", **told, **post_values(post, self.desk.tensors)}
@@ -97,8 +97,8 @@ class Hub:
             self._changed.wait_for(lambda: len(self._seen) >= count)
         return self.joined()
 
-    def wait_until_told(self, devices: Sequence[DeviceId], seconds: float) -> list[DeviceId]:
-        """Wait until devices have been told that the run is over, or time is; return those that were not."""
+    def wait_until_known(self, devices: Sequence[DeviceId], seconds: float) -> list[DeviceId]:
+        """Wait until devices know that the run is over, for some seconds; return those that do not."""
         with self._changed:
             self._changed.wait_for(lambda: self._dismissed.issuperset(devices), timeout=seconds)
             return [device for device in devices if device not in self._dismissed]

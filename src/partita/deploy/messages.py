@@ -19,7 +19,7 @@ _MAX_BYTES = 2**40
 
 
 class BadMessage(ConfigError):
-    """What the server says is no message that this version knows."""
+    """A message of the server that this version does not know."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Message:
-    """What the server tells a device that asks."""
+    """The server's answer to a device that asks."""
 
     kind: Literal["order", "wait", "done"]
     run: str

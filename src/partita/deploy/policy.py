@@ -23,7 +23,7 @@ class Forbidden(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a device allows; the defaults allow everything that an order can ask for."""
+    """The policy of a device; the defaults allow everything that an order can ask for."""
 
     names: tuple[str, ...] = ("*",)
     """Patterns of the tensors whose changes may leave."""

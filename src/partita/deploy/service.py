@@ -55,7 +55,7 @@ class Service:
     """
 
     status: tuple[StatusBoard, int] | None = None
-    """What the operator sees at a port on this machine alone, with that port; set before entering."""
+    """The operator's page and its port on this machine; set before entering."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ _FILE = "served.json"
 
 @dataclass
 class Served:
-    """What the server must remember of a run besides its folder."""
+    """The server's state of a run besides its folder."""
 
     run: str
     """The id of the run, by which devices keep runs apart."""
@@ -144,9 +144,9 @@ class Server:
             run.folder.personal_folder.rmdir()  # Personal parts are on the devices.
         self.hub.is_over = True
         service.wake()
-        if missing := self.hub.wait_until_told(self.hub.connected(), self.listening.linger):
+        if missing := self.hub.wait_until_known(self.hub.connected(), self.listening.linger):
             logger.warning(
-                "%d devices were not told that the run is over, %r for example: `partita serve --resume` "
+                "%d devices do not know that the run is over, %r for example: `partita serve --resume` "
                 "tells them.",
                 len(missing),
                 missing[0],

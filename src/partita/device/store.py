@@ -219,7 +219,7 @@ class DiskStore:
     def settle(self, device: DeviceId, counted: str | None) -> None:
         """Keep what a device has saved in the last round that counted; drop what it has saved in others.
 
-        For a device that is told so only now: rounds may have been lost since.
+        For a device that learns so only now: rounds may have been lost since.
         """
         if counted is not None:
             self.commit(counted, [device], [device])

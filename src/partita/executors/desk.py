@@ -39,7 +39,7 @@ class Post:
 
 @dataclass
 class Ledger:
-    """What devices must be told whenever they ask: it decides which of their personal parts stands."""
+    """Facts that every answer to a device has: they decide which of its personal parts stands."""
 
     counted: dict[DeviceId, str] = field(default_factory=dict)
     """The label of the last committed round in which each device was counted."""
