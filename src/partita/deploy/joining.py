@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from partita.config.building import Built
 from partita.deploy.building import differing
 from partita.deploy.home import RunHome
 from partita.deploy.link import Link, Rejected, persistently
-from partita.deploy.messages import Group, Message, message_of
+from partita.deploy.messages import BadMessage, Group, Message, message_of
 from partita.deploy.outbox import Outbox, about_reply
 from partita.deploy.policy import Forbidden, Policy
 from partita.errors import ConfigError
@@ -107,7 +109,10 @@ class Participant:
         for name, group in groups.items():
             if self._groups.get(name, ("", {}))[0] != group.digest:
                 content = persistently(lambda group=group: self._link.tensors(group.digest, group.bytes))
-                self._groups[name] = group.digest, from_bytes(content)
+                try:
+                    self._groups[name] = group.digest, from_bytes(content)
+                except SafetensorError as error:
+                    raise BadMessage(f"The server has sent no tensors: {error}.") from None
         return {name: self._groups[name][1] for name in groups}
 
     def _carry_out(self, order: Order, cohort: int) -> Reply | Failure:

@@ -34,6 +34,8 @@ _MAX_REQUEST = 2**16
 """The largest request for an order, in bytes."""
 _UPLOAD = 600.0
 """Seconds in which a reply must have arrived."""
+_FAREWELL = 1.0
+"""Seconds that requests have to end when the service stops."""
 _BODIES = 16
 """Replies that are received at a time: each takes memory."""
 
@@ -127,7 +129,7 @@ class Service:
         app.router.add_post("/v1/poll", self._identified(self._poll))
         app.router.add_get("/v1/tensors/{digest}", self._identified(self._tensors))
         app.router.add_post("/v1/replies/{nonce}", self._identified(self._reply))
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_FAREWELL)
         await runner.setup()
         try:
             site = web.TCPSite(runner, self._host, self.port, ssl_context=self._context, backlog=1024)
@@ -231,7 +233,7 @@ async def served_status(board: StatusBoard, port: int) -> AsyncIterator[None]:
     app = web.Application()
     app.router.add_get("/", own(lambda: web.Response(text=board.page(), content_type="text/html")))
     app.router.add_get("/metrics", own(lambda: web.Response(body=board.metrics(), content_type="text/plain")))
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_FAREWELL)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port).start()

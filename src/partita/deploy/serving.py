@@ -144,7 +144,7 @@ class Server:
             run.folder.personal_folder.rmdir()  # Personal parts are on the devices.
         self.hub.is_over = True
         service.wake()
-        if missing := self.hub.wait_until_known(self.hub.connected(), self.listening.linger):
+        if missing := self.hub.wait_until_known(self._known(), self.listening.linger):
             logger.warning(
                 "%d devices do not know that the run is over, %r for example: `partita serve --resume` "
                 "tells them.",
@@ -179,11 +179,15 @@ class Server:
             devices = self.served.late[left.path.name]
             config = resumed_config(left, [])
             self._carry_out(known, left, config, devices, watch)
-        before = {*self.served.devices, *(each for some in self.served.late.values() for each in some)}
+        before = self._known()
         late = [device for device in self.hub.connected() if device not in before]
         if late:
             logger.warning("%d devices have joined late and are onboarded.", len(late))
             self._begin_onboarding(known, run, late, watch)
+
+    def _known(self) -> list[DeviceId]:
+        """Return all devices of the run, with those that have joined late."""
+        return [*self.served.devices, *(device for some in self.served.late.values() for device in some)]
 
     def _begin_onboarding(
         self, known: OnboardedRun, run: runner.Prepared, late: Sequence[DeviceId], watch: RoundCallback
