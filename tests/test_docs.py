@@ -33,6 +33,10 @@ COMMANDS = (
     "describe",
     "import",
     "config",
+    "serve",
+    "join",
+    "keys",
+    "outbox",
 )
 
 

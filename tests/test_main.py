@@ -54,7 +54,7 @@ partita.cli.run.run = lambda _: interrupt() or 0
 
 
 def test_no_file_takes_the_place_of_a_closed_stream() -> None:
-    opened = "partita.cli.commands.run = lambda _: print('x') or int(os.open(os.devnull, os.O_RDONLY) < 3)"
+    opened = "partita.cli.run.run = lambda _: print('x') or int(os.open(os.devnull, os.O_RDONLY) < 3)"
 
     ended = run(f"partita.cli.import_module = lambda _: None\n{opened}", closed=">&- <&-")
 

@@ -68,7 +68,7 @@ def test_a_broken_pipe_of_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
 def printing(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Let the command `config` print a text."""
-    monkeypatch.setattr("partita.cli.commands.config", lambda _: sys.stdout.write(text) * 0)
+    monkeypatch.setattr("partita.cli.describe.config", lambda _: sys.stdout.write(text) * 0)
 
 
 @pytest.mark.parametrize("length", [10, 100_000])  # It is written at the end, or at once.

@@ -176,3 +176,30 @@ def test_all_that_belongs_to_a_temporary_store_is_removed_with_it(
     del store
     gc.collect()
     assert not list(tmp_path.iterdir())
+
+
+def test_settling_keeps_the_counted_round_and_drops_rounds_that_were_lost(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "personal")
+    for number, label in enumerate(("personalized-1", "personalized-2", "finetuned-0")):
+        store.save("ann", label, {"v": torch.tensor([float(number)])})
+    store.save("bob", "personalized-2", {"v": torch.tensor([7.0])})
+
+    store.settle("ann", "personalized-2")
+
+    kept = store.load("ann")
+    assert kept is not None
+    assert kept["v"].item() == 1.0
+    assert [store.has_saved("ann", label) for label in ("personalized-1", "finetuned-0")] == [False, False]
+    assert store.has_saved("bob", "personalized-2")
+    store.save("ann", "finetuned-0", {"v": torch.tensor([9.0])})
+    store.settle("ann", "personalized-2")  # The round was lost: what it had saved does not stand.
+    assert store.load("ann") == {"v": torch.tensor([1.0])}
+
+
+def test_settling_a_device_that_has_saved_nothing_does_nothing(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "personal")
+
+    store.settle("ann", None)
+    store.settle("ann", "personalized-2")
+
+    assert store.load("ann") is None

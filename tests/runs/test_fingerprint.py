@@ -2,7 +2,7 @@
 
 from dataclasses import field, make_dataclass
 
-from partita.runs.fingerprint import _text
+from partita.runs.fingerprint import text_of
 
 
 def test_a_further_setting_at_its_default_leaves_the_fingerprint_as_it_was() -> None:
@@ -10,7 +10,7 @@ def test_a_further_setting_at_its_default_leaves_the_fingerprint_as_it_was() -> 
     further = [("patience", int, field(default=0)), ("server", list, field(default_factory=lambda: [1]))]
     older, newer = (make_dataclass("Settings", [known, *more]) for more in ([], further))
 
-    assert _text(newer(0.1)) == _text(older(0.1))
-    assert _text(older(0.1)).endswith("Settings(rate=0.1)")
-    assert _text(newer(0.1, patience=3)).endswith("Settings(rate=0.1, patience=3)")
-    assert _text(newer(0.1, server=[2])).endswith("Settings(rate=0.1, server=[2])")
+    assert text_of(newer(0.1)) == text_of(older(0.1))
+    assert text_of(older(0.1)).endswith("Settings(rate=0.1)")
+    assert text_of(newer(0.1, patience=3)).endswith("Settings(rate=0.1, patience=3)")
+    assert text_of(newer(0.1, server=[2])).endswith("Settings(rate=0.1, server=[2])")

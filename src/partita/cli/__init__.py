@@ -32,7 +32,18 @@ _NO_READER = 141
 """The exit code of a command whose output nobody reads on, as a shell gives it: 128 + SIGPIPE."""
 
 
-_COMPUTING = ("run", "compare", "tune", "report", "export", "predict", "onboard", "describe", "import")
+_COMPUTING = (
+    "run",
+    "compare",
+    "tune",
+    "report",
+    "export",
+    "predict",
+    "onboard",
+    "describe",
+    "import",
+    "serve",
+)
 """The commands that import torch: before Ctrl-C raises an exception, which its C code would swallow."""
 
 

@@ -8,7 +8,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from partita.cli import check, compare, describe, export, importing, onboard, predict, report, run, tune
+from partita.cli import (
+    check,
+    compare,
+    deploy_arguments,
+    describe,
+    export,
+    importing,
+    onboard,
+    predict,
+    report,
+    run,
+    tune,
+)
 from partita.errors import one_line
 
 _AddParser = Callable[..., argparse.ArgumentParser]
@@ -65,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
         _add_import,
         _add_config,
     ):
+        add(subparsers.add_parser)
+    for add in (deploy_arguments.add_serve, deploy_arguments.add_join):
+        add(subparsers.add_parser, _add_outputs)
+    for add in (deploy_arguments.add_keys, deploy_arguments.add_outbox):
         add(subparsers.add_parser)
     return parser
 
@@ -262,6 +278,13 @@ def _add_describe(add_parser: _AddParser) -> None:
     )
     _add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the costs as JSON")
+    parser.add_argument(
+        "--derived",
+        metavar="FILE",
+        type=Path,
+        help="write the values that the task derives from its data (vocabulary, classes, standardization) "
+        "instead, for `task.derived`",
+    )
     parser.set_defaults(command=describe.describe)
 
 

@@ -1,7 +1,7 @@
 """Commands that end before their work is done say what is safe, and how to continue."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from partita.errors import RankLost, RunFailed, TooManyFailed, fault_text, is_fa
 
 
 @contextmanager
-def continued(command: str, folder: Path, *, by: str = "") -> Iterator[None]:
+def continued(command: str, folder: Path, *, by: Sequence[str] = ()) -> Iterator[None]:
     """Add the command to continue with to signals, faults of the system and lost devices in this block.
 
     Args:
@@ -17,7 +17,7 @@ def continued(command: str, folder: Path, *, by: str = "") -> Iterator[None]:
         folder: the folder that it writes.
         by: its arguments, where they are not `--resume FOLDER`.
     """
-    arguments = ["--resume", str(folder)] if not by else [str(folder), by]
+    arguments = by or ["--resume", str(folder)]
     how = f"esume with `{shlex.join(['partita', command, *arguments])}`."
     try:
         yield

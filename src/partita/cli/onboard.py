@@ -35,7 +35,7 @@ def onboard(options: argparse.Namespace) -> int:
     log(options, f"Onboarding into {run.path}")
     with (
         _skipping(run, [*given, *(["--again"] if options.again else [])]),
-        continued("onboard", run.path, by="--resume"),
+        continued("onboard", run.path, by=[str(run.path), "--resume"]),
         Interrupts() as interrupts,
         Display(console(options)) as display,
     ):

@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace, make_executor: "ExecutorFactory", interrup
             "failed."
         ) from error
     with missing_report(run.folder.path):
-        _print_run(options, run.folder)
+        print_run(options, run.folder)
         return 1 if has_failed_stage(run.folder) else 0
 
 
@@ -82,7 +82,7 @@ def _prepare(options: argparse.Namespace) -> "Prepared":
     return runner.prepare(read_config(path, overrides), path.parent, options.command_line)
 
 
-def _print_run(options: argparse.Namespace, run: "RunFolder") -> None:
+def print_run(options: argparse.Namespace, run: "RunFolder") -> None:
     """Print the result of a finished run, and write its report."""
     from partita.report.models import all_models
     from partita.report.tables.commands import models_table

@@ -77,6 +77,18 @@ def build(config: Config, folder: Path) -> Built:
     Raises:
         ConfigError: a value cannot be used.
     """
+    built = assemble(config, folder)
+    check_plan(built, seed=config.seed)
+    check_data(built, seed=config.seed)
+    return built
+
+
+def assemble(config: Config, folder: Path) -> Built:
+    """Return the objects of a run, before the checks that need all of its devices.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
     watchers = build_watchers(config.report)
     execution = build_execution(config)
     task, start = build_task(config, folder)
@@ -90,16 +102,27 @@ def build(config: Config, folder: Path) -> Built:
         build_partition(PartitionConfig(personal="full", frozen=frozen), model)
     if not own.partition.names("personal"):
         plan = replace(plan, finetune=None)
+    return Built(task, own, plan, start, execution, watchers)
+
+
+def check_plan(built: Built, *, seed: int) -> None:
+    """Raise if the plan, the partition or the method cannot be used with these devices and this model."""
+    task, own, plan = built.task, built.personalization, built.plan
     with own_code("`partition.adapter_width`"):
         own.kinds(task.devices.ids)
     with own_code("The task"):
         plan.check(task.devices.ids)
-        split_by_stage(task, own, seed=config.seed, pretrains=plan.training(Stage.PRETRAINED) is not None)
-        check_task(task, own, seed=config.seed, skips=execution.on_error == "skip")
-        check_validation(plan, task, seed=config.seed)
+        split_by_stage(task, own, seed=seed, pretrains=plan.training(Stage.PRETRAINED) is not None)
     with own_code("`personalize.method`"):
-        _check_declared(plan, own, task, seed=config.seed)
-    return Built(task, own, plan, start, execution, watchers)
+        _check_declared(plan, own, task, seed=seed)
+
+
+def check_data(built: Built, *, seed: int) -> None:
+    """Raise if the loss, the predictions or the metrics do not work on the data of the first device."""
+    with own_code("The task"):
+        skips = built.execution.on_error == "skip"
+        check_task(built.task, built.personalization, seed=seed, skips=skips)
+        check_validation(built.plan, built.task, seed=seed)
 
 
 def build_execution(config: Config) -> Execution:

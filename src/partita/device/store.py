@@ -216,6 +216,18 @@ class DiskStore:
         if self._temporary is None:
             sync_folder(self.folder)
 
+    def settle(self, device: DeviceId, counted: str | None) -> None:
+        """Keep what a device has saved in the last round that counted; drop what it has saved in others.
+
+        For a device that learns so only now: rounds may have been lost since.
+        """
+        if counted is not None:
+            self.commit(counted, [device], [device])
+        if dropped := self._all_next(device):
+            for path in dropped:
+                path.unlink()
+            sync_folder(self.folder)
+
     def has_saved(self, device: DeviceId, label: str) -> bool:
         """Return whether a device has saved something under a label that is not committed yet."""
         return self.next_of(device, label).exists()

@@ -28,13 +28,13 @@ def fingerprint_of(
         "partition": _digest(
             *(f"{part}: {dict(own.partition.shapes(part))}" for part in PARTS),
             *_sizes(own, task),
-            *(_text(value) for value in (own.penalty, regularization.dropout)),
+            *(text_of(value) for value in (own.penalty, regularization.dropout)),
             *([f"l2 {regularization.l2} to {regularization.l2_to}"] if regularization.l2 else []),
         ),
-        "pretrain": _text(plan.training(Stage.PRETRAINED)),
-        "personalize": _text(plan.training(Stage.PERSONALIZED)),
-        "finetune": _text(plan.finetune),
-        "evaluate": _text(plan.evaluate),
+        "pretrain": text_of(plan.training(Stage.PRETRAINED)),
+        "personalize": text_of(plan.training(Stage.PERSONALIZED)),
+        "finetune": text_of(plan.finetune),
+        "evaluate": text_of(plan.evaluate),
         # Defaults do not count, so that older runs can be resumed.
         **({"precision": computing.precision} if computing.precision != SERIAL.precision else {}),
         **({} if computing.reuse else {"reuse": "false"}),
@@ -67,7 +67,7 @@ def _sizes(own: Personalization, task: Task) -> Iterator[str]:
         )
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """Return a string that is the same in every process: functions by name, dataclasses by their fields.
 
     Fields at their defaults do not count, so that a version with more of them can resume a run.
@@ -75,11 +75,14 @@ def _text(value: Any) -> str:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         defaults = {field.name: _default(field) for field in dataclasses.fields(value)}
-        given = {name: own for name, own in fields.items() if _text(own) != _text(defaults[name])}
-        return _text(partial(type(value), **given))
+        given = {name: own for name, own in fields.items() if text_of(own) != text_of(defaults[name])}
+        return text_of(partial(type(value), **given))
     if isinstance(value, partial):
-        settings = [*map(_text, value.args), *(f"{name}={_text(v)}" for name, v in value.keywords.items())]
-        return f"{_text(value.func)}({', '.join(settings)})"
+        settings = [
+            *map(text_of, value.args),
+            *(f"{name}={text_of(v)}" for name, v in value.keywords.items()),
+        ]
+        return f"{text_of(value.func)}({', '.join(settings)})"
     if callable(value) or type(value).__repr__ is object.__repr__:
         named = value if hasattr(value, "__qualname__") else type(value)
         return f"{named.__module__}.{named.__qualname__}"

@@ -24,6 +24,7 @@ from partita.models.start import LoadReport
 from partita.partition import Personalization
 from partita.server.aggregation import Aggregating
 from partita.tasks.build import initial_model
+from partita.tasks.derived import derived_bytes
 from partita.training.costs import CostModel, Costs, cost_model_of, same_gradients
 from partita.training.visit_memory import visit_of_one_example
 
@@ -46,7 +47,7 @@ class Description:
     is added up as it arrives is left out."""
     method: Mapping[str, Any] = field(default_factory=dict)
     """Declarations of the method: its `name`, the shapes of the tensors that it `keeps` on a device and
-    `sends` besides the change of the shared part, and `declares`, its further functions and their decisions."""
+    `sends` besides the change of the shared part, and `declares`, what its further functions decide."""
     notes: Sequence[str] = ()
     """Missing files, and the placeholders used for them."""
 
@@ -64,6 +65,19 @@ def describe(config: Config, beside: Path) -> Description:
     with TemporaryDirectory() as folder:
         config, notes = with_placeholders(config, beside, Path(folder))
         return _describe(config, beside, notes)
+
+
+def derived_values(config: Config, beside: Path) -> bytes:
+    """Return the content of a file with the values that a config's task derives from the data of all devices.
+
+    Raises:
+        ConfigError: the task derives none, or its data are missing.
+    """
+    find_own_code(to_values(config), beside)
+    task, _ = build_task(config, beside)
+    if not task.derived:
+        raise ConfigError(f"The task {config.task.kind!r} derives no values from data.")
+    return derived_bytes(task.derived)
 
 
 def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description:

@@ -30,7 +30,7 @@ from partita.training.onboarding import RoundCallback
 from partita.training.plan import Plan
 from partita.training.stages import Stages
 
-_FOR_A_FEW: Mapping[str, Any] = {
+FOR_A_FEW: Mapping[str, Any] = {
     "evaluate.devices": "all",
     "evaluate.sample": "all",
     "evaluate.unseen": 0.0,
@@ -87,7 +87,7 @@ def onboard(
             return known.onboardings[-1]
         else:
             raise ConfigError(f"No onboarding into the run in `{run.path}` has begun: give a table.")
-        _carry_out(known, prepared, watch)
+        carry_out(known, prepared, watch)
     return Onboarding(prepared.folder)
 
 
@@ -220,7 +220,7 @@ def _config_for(run: RunFolder, data: Path, overrides: Sequence[str], *, again: 
     options["data"] = str(data.resolve())
     if again and not options.get("validation"):
         options["validation"] = _VALIDATION
-    return replace(changed(config, _FOR_A_FEW), task=replace(config.task, options=options), made_with={})
+    return replace(changed(config, FOR_A_FEW), task=replace(config.task, options=options), made_with={})
 
 
 def _check_devices(known: OnboardedRun, ids: Sequence[DeviceId], data: Path, *, again: bool) -> None:
@@ -241,15 +241,27 @@ def _check_devices(known: OnboardedRun, ids: Sequence[DeviceId], data: Path, *, 
     )
 
 
-def _carry_out(known: OnboardedRun, prepared: runner.Prepared, watch: RoundCallback | None) -> None:
-    """Run what is left of an onboarding, commit by commit."""
+def carry_out(
+    known: OnboardedRun,
+    prepared: runner.Prepared,
+    watch: RoundCallback | None,
+    make_executor: runner.ExecutorFactory = runner.on_this_machine,
+) -> None:
+    """Run what is left of an onboarding, commit by commit.
+
+    Args:
+        known: the finished run, and who has joined it.
+        prepared: the onboarding.
+        watch: called after every round.
+        make_executor: makes the executor that visits the devices.
+    """
     built, folder, run = prepared.built, prepared.folder, known.run
     is_again = Onboarding(folder).is_again
     built = replace(built, plan=_again(built.plan)) if is_again else built
     prepared = replace(prepared, built=built)
     store = DiskStore(folder.personal_folder, before=known.kept if is_again else lambda _: None)
     built.task.skipped.log_to(folder.skipped_file)
-    with _journal(prepared, run) as journal, runner.on_this_machine(prepared, store) as executor:
+    with _journal(prepared, run) as journal, make_executor(prepared, store) as executor:
         stages = Stages(
             built.task,
             built.personalization,

@@ -1,0 +1,110 @@
+"""A device's home: its personal parts, the last reply of each run, and its own results."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from partita.device.store import DiskStore
+from partita.durable import PRIVATE, locked, make_private_folder, replace_file
+from partita.errors import InUse
+from partita.executors.replies import nonce_of
+from partita.params import Params, from_bytes, to_bytes
+from partita.protocol import DeviceId
+
+_MODEL = ".model.safetensors"
+"""The end of the names of files with parts of the device's own model."""
+
+
+@contextmanager
+def owned(home: Path) -> Iterator[None]:
+    """Hold a device's home in this block: only one process at a time may.
+
+    Raises:
+        InUse: another process holds it.
+    """
+    make_private_folder(home)
+    with locked(home) as is_ours:
+        if not is_ours:
+            raise InUse(f"Another process is using the home `{home}`.")
+        yield
+
+
+class RunHome:
+    """One run in a device's home.
+
+    Args:
+        home: the home.
+        run: the id of the run.
+        device: the device.
+    """
+
+    def __init__(self, home: Path, run: str, device: DeviceId) -> None:
+        self.run = run
+        self.folder = home / "runs" / run
+        make_private_folder(self.folder.parent)
+        make_private_folder(self.folder)
+        self.store = DiskStore(self.folder / "personal", can_reset=False)
+        self._device = device
+        self._reply = self.folder / "reply.bin"
+        self._state = self.folder / "state.json"
+        self.state: dict[str, Any] = {"restored": [], "results": {}}
+        if self._state.exists():
+            self.state = json.loads(self._state.read_bytes())
+
+    def settle(self, counted: str | None, *, keeps: bool) -> None:
+        """Keep the personal part of the last round that counted; a round that was lost is rolled back.
+
+        Args:
+            counted: the label of that round, None if there was none.
+            keeps: whether a newer one may still be counted, because its round is not over.
+        """
+        if keeps and counted is not None:
+            self.store.commit(counted, [self._device], [self._device])
+        elif not keeps:
+            self.store.settle(self._device, counted)
+
+    def restore(self, labels: Sequence[str]) -> None:
+        """Go back to the best round of a stage that has stopped early; each time once."""
+        for label in labels:
+            if label not in self.state["restored"]:
+                self.store.restore(label)
+                self._save(restored=[*self.state["restored"], label])
+
+    def stored_reply(self, nonce: str) -> bytes | None:
+        """Return the reply to the order with a nonce, None if that was not the last one."""
+        if not self._reply.exists():
+            return None
+        content = self._reply.read_bytes()
+        return content if nonce_of(content) == nonce else None
+
+    def store_reply(self, content: bytes) -> None:
+        """Store a reply before it is sent, so that a repeated order gets the same one."""
+        replace_file(self._reply, content, mode=PRIVATE)
+
+    def add_result(self, stage: str, metrics: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep the device's own measures of a stage's model."""
+        own = {split: dict(measures) for split, measures in metrics.items()}
+        self._save(results={**self.state["results"], stage: own})
+
+    def keep_model(self, groups: Mapping[str, Params]) -> None:
+        """Keep what the device's own model consists of besides its personal part: u, and its start."""
+        for name, params in groups.items():
+            replace_file(self.folder / f"{name}{_MODEL}", to_bytes(params), mode=PRIVATE)
+
+    def model(self) -> dict[str, dict[str, Tensor]]:
+        """Return what `keep_model` has kept, by group; nothing where the device was not evaluated."""
+        files = self.folder.glob(f"*{_MODEL}")
+        return {file.name.removesuffix(_MODEL): from_bytes(file.read_bytes()) for file in files}
+
+    @property
+    def results(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        """The device's own measures, by stage and split."""
+        return self.state["results"]
+
+    def _save(self, **changes: Any) -> None:
+        self.state = {**self.state, **changes}
+        replace_file(self._state, json.dumps(self.state).encode(), mode=PRIVATE)
