@@ -139,13 +139,11 @@ def _begun(known: OnboardedRun, data: Path, overrides: Sequence[str], *, again: 
     """Return a new onboarding after checking its devices.
 
     Raises:
-        RunFailed: a fault of the system, before there is anything to resume.
+        RunFailed: a fault of the system, before anything was trained; the same command begins or resumes it.
     """
     try:
         return _new(known, data, overrides, again=again)
     except OSError as error:
-        if known.unfinished is not None and known.unfinished.exists:
-            raise
         raise RunFailed(
             f"{fault_text(error)} Nothing was trained yet: when the cause is mended, give the same command "
             "again."
