@@ -22,6 +22,7 @@ def serve(options: argparse.Namespace) -> int:
     _need_extra("`partita serve`")
     from partita.deploy.checking import digest_of_all
     from partita.progress.display import Display
+    from partita.runs.warnings import has_failed_stage
 
     server = _server(options)
     listening = server.listening
@@ -39,7 +40,7 @@ def serve(options: argparse.Namespace) -> int:
             watch = interrupts.after(json_printer(options) or display.watch)
             server.finish(run, watch, service)
     print_run(options, run.folder)
-    return 1 if run.folder.has_failed_stage else 0
+    return 1 if has_failed_stage(run.folder) else 0
 
 
 def _server(options: argparse.Namespace) -> "Server":

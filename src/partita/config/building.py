@@ -30,8 +30,8 @@ from partita.device.accelerators import check_available
 from partita.errors import ConfigError
 from partita.executors.settings import Execution
 from partita.methods import registry
-from partita.methods.carried import Carried, LocalFn, carries, kept_by, make_update, sent_by
-from partita.methods.declared import LACKS, declared
+from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
+from partita.methods.declared import LACKS, LocalFn, declared
 from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.method import Finetuning, Method
 from partita.methods.own_model import check_predictor

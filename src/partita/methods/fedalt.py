@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from partita.methods.carried import LocalFn
+from partita.methods.declared import LocalFn
 from partita.methods.descent import Batch, LossFn, Phases, Steps, descend
 from partita.methods.method import Method
 from partita.methods.named import Citation, NamedMethod

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from partita.methods.carried import LocalFn
+from partita.methods.declared import LocalFn
 from partita.methods.descent import Batch, LossFn, Steps, descend
 from partita.methods.fedalt import PAPER
 from partita.methods.method import Method

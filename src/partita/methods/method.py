@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from partita.methods.carried import Carried, LocalFn, make_update
+from partita.methods.carried import Carried, make_update
+from partita.methods.declared import LocalFn
 from partita.methods.descent import OptimizerFn, Steps
 from partita.methods.sgd import SGD
 from partita.protocol import Finetune, Pace, Update, check_number

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from partita.methods.carried import LocalFn
+    from partita.methods.declared import LocalFn
 
 SHARED_RATE, PERSONAL_RATE = "personalize.shared_lr", "personalize.personal_lr"
 """The learning rates of training rounds, for `NamedMethod.rates`."""

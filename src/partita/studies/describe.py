@@ -47,7 +47,7 @@ class Description:
     is added up as it arrives is left out."""
     method: Mapping[str, Any] = field(default_factory=dict)
     """Declarations of the method: its `name`, the shapes of the tensors that it `keeps` on a device and
-    `sends` besides the change of the shared part, and `declares`, what its further functions decide."""
+    `sends` besides the change of the shared part, and its further functions, with the decision of each."""
     notes: Sequence[str] = ()
     """Missing files, and the placeholders used for them."""
 

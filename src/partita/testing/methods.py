@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import TracebackType
 from typing import Any
 
 from partita.api.runs import pipeline
@@ -130,7 +131,12 @@ class _Listening:
     def __enter__(self) -> "_Listening":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Do nothing."""
 
     def devices(self) -> Sequence[str]:

@@ -16,7 +16,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from partita.data.examples import Batch, Examples, examples_of
 from partita.errors import CannotDo
-from partita.methods.carried import LocalFn, kept_by, sent_by
+from partita.methods.carried import kept_by, sent_by
+from partita.methods.declared import LocalFn
 from partita.params import change_in_bytes, part_pieces, size_in_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import DeviceId, derive_seed

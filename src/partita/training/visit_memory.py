@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from partita.data.examples import Batch
 from partita.errors import CannotDo
-from partita.methods.carried import LocalFn, kept_by, phases_of, sent_by
+from partita.methods.carried import kept_by, phases_of, sent_by
+from partita.methods.declared import LocalFn
 from partita.methods.descent import OptimizerFn
 from partita.methods.method import Finetuning, Method
 from partita.params import change_in_bytes, size_in_bytes
