@@ -9,8 +9,8 @@ import json
 import logging
 import ssl
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote
@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from partita.deploy.hub import Hub
-from partita.deploy.status import StatusBoard
+from partita.deploy.status import FAREWELL, StatusBoard, served_status
 from partita.deploy.tls import Revocations, device_of
 from partita.errors import ConfigError
 from partita.executors.replies import Refused
@@ -34,13 +34,8 @@ _MAX_REQUEST = 2**16
 """The largest request for an order, in bytes."""
 _UPLOAD = 600.0
 """Seconds in which a reply must have arrived."""
-_FAREWELL = 1.0
-"""Seconds that requests have to end when the service stops."""
 _BODIES = 16
 """Replies that are received at a time: each takes memory."""
-
-_OWN_NAMES = ("127.0.0.1", "localhost")
-"""The names of this machine under which the status is shown."""
 
 _Handler = Callable[[web.Request, DeviceId], Awaitable[web.StreamResponse]]
 
@@ -129,7 +124,7 @@ class Service:
         app.router.add_post("/v1/poll", self._identified(self._poll))
         app.router.add_get("/v1/tensors/{digest}", self._identified(self._tensors))
         app.router.add_post("/v1/replies/{nonce}", self._identified(self._reply))
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_FAREWELL)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=FAREWELL)
         await runner.setup()
         try:
             site = web.TCPSite(runner, self._host, self.port, ssl_context=self._context, backlog=1024)
@@ -215,31 +210,6 @@ class Service:
         except Refused as error:
             return _problem(409, str(error))
         return web.json_response({"counts": counts})
-
-
-@asynccontextmanager
-async def served_status(board: StatusBoard, port: int) -> AsyncIterator[None]:
-    """Serve the operator's page and metrics on this machine in this block."""
-
-    def own(answer: Callable[[], web.Response]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            # A page of somebody else's in a browser here must not read it under another name of this machine.
-            if request.host.rpartition(":")[0] not in _OWN_NAMES:
-                return _problem(403, "The status is for this machine alone.")
-            return answer()
-
-        return handle
-
-    app = web.Application()
-    app.router.add_get("/", own(lambda: web.Response(text=board.page(), content_type="text/html")))
-    app.router.add_get("/metrics", own(lambda: web.Response(body=board.metrics(), content_type="text/plain")))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_FAREWELL)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        yield
-    finally:
-        await runner.cleanup()
 
 
 async def _read(request: web.Request, largest: int) -> bytes:

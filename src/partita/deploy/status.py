@@ -3,11 +3,13 @@
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib import resources
 from typing import Any
 
+from aiohttp import web
 from jinja2 import Environment
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,6 +21,10 @@ _LINES = 20
 """Rounds on the page."""
 _DEVICES = 500
 """Devices on the page."""
+FAREWELL = 1.0
+"""Seconds that requests have to end when the server stops."""
+_OWN_NAMES = ("127.0.0.1", "localhost")
+"""The names of this machine under which the status is shown."""
 
 
 class StatusBoard:
@@ -146,3 +152,28 @@ def _shown_line(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _file(package: str, name: str) -> str:
     return (resources.files(package) / name).read_text(encoding="utf-8")
+
+
+@asynccontextmanager
+async def served_status(board: StatusBoard, port: int) -> AsyncIterator[None]:
+    """Serve the operator's page and metrics on this machine in this block."""
+
+    def own(answer: Callable[[], web.Response]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            # A page of somebody else's in a browser here must not read it under another name of this machine.
+            if request.host.rpartition(":")[0] not in _OWN_NAMES:
+                return web.Response(status=403, text="The status is for this machine alone.")
+            return answer()
+
+        return handle
+
+    app = web.Application()
+    app.router.add_get("/", own(lambda: web.Response(text=board.page(), content_type="text/html")))
+    app.router.add_get("/metrics", own(lambda: web.Response(body=board.metrics(), content_type="text/plain")))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=FAREWELL)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield
+    finally:
+        await runner.cleanup()
