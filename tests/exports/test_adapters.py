@@ -1,4 +1,4 @@
-"""Adapter folders and merged models of runs with pretrained models, opened without Partita."""
+"""Adapter folders and merged models of pretrained models, as docs/how-to/pretrained.md has them, without Partita."""
 
 import json
 import subprocess
