@@ -229,6 +229,11 @@ def class_task(**changes: Any) -> Task:
     return Task(**(settings | changes))
 
 
+def task_of(method: str) -> str:
+    """The small task with normalization, or one of classes and adapters for a method that needs those."""
+    return f"small:{'class' if method in ('fedrod', 'knn_per', 'hetlora') else 'normed'}_task"
+
+
 def built(method: str, task: str = "small:affine_task", **sections: Mapping[str, Any]) -> Built:
     """A method by its name on a small task, two rounds of two devices a stage, and changes by section."""
     rounds = {"rounds": 2, "devices_per_round": 2, "batch_size": 3}

@@ -17,7 +17,7 @@ from partita.config.reference import reference
 from partita.errors import ConfigError
 from partita.methods import registry
 from partita.tasks.build import build_model
-from small import Normed, built, normed_task, same_bits
+from small import Normed, built, normed_task, same_bits, task_of
 
 NORMED = "small:normed_task"
 HEAD = tuple(name for name in Normed().state_dict() if name.startswith("head."))
@@ -181,13 +181,10 @@ STAGES = {
     ),
 }
 
-CLASSES = dict.fromkeys(("fedrod", "knn_per", "hetlora"), "small:class_task")
-"""Methods that need a task of classes, or a model that names places for adapters."""
-
 
 @pytest.mark.parametrize("method", STAGES)
 def test_every_name_runs_and_has_its_stages(method: str) -> None:
-    result = run_built(method, CLASSES.get(method, NORMED))
+    result = run_built(method, task_of(method))
 
     assert " ".join(result.summary["stages"]) == STAGES[method]
 

@@ -38,7 +38,7 @@ from partita.tasks.synthetic import synthetic
 from partita.tasks.tabular import tabular
 from partita.tasks.text import text
 from second_device import DEVICE, SecondDevice
-from small import Affine, affine_task, built, same_bits, square_error, word_task
+from small import Affine, affine_task, built, same_bits, square_error, task_of, word_task
 from tables import png, split_of, texts, write
 
 
@@ -69,7 +69,7 @@ def assert_close(there: Result, here: Result) -> None:
 
 @pytest.mark.parametrize("name", slow_but(registry.names(), "fedalt", "scaffold"))
 def test_every_method_gives_the_same_bits_on_another_device(name: str) -> None:
-    made = built(name, "small:normed_task", pretrain={"rounds": 1})
+    made = built(name, task_of(name), pretrain={"rounds": 1})
 
     there, here = both(partial(pipeline, made.task, made.personalization, made.plan))
 

@@ -13,7 +13,8 @@ from partita.params import cloned
 from small import Affine, square_error
 
 
-@pytest.mark.parametrize("name", registry.names())
+# FedRoD needs a second head, and has a test of its own.
+@pytest.mark.parametrize("name", [name for name in registry.names() if name != "fedrod"])
 def test_an_update_moves_the_parts_of_its_phases_and_no_others(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,7 +177,7 @@ def test_a_section_may_be_given_as_a_whole() -> None:
     [
         (["fedalt"], {"seeds": 0}, "`seeds` must be at least 1, got 0."),
         (["fedalt"], {"tune": -1}, "`tune` must be 0 (no tuning) or above, got -1."),
-        (["fedatl"], {}, "There is no method 'fedatl'. Known: ditto, fedadam, "),
+        (["fedatl"], {}, "There is no method 'fedatl'. Known: apfl, ditto, fedadam, "),
         (["fedatl"], {}, "Did you mean `fedalt`?"),
         (["fedalt"], {"settings": {"dito": {}}}, "There is no method 'dito'."),
         (["fedalt"], {"settings": {"ditto": 3}}, "`compare.settings.ditto` must be a section, got 3."),
@@ -206,7 +206,7 @@ def test_an_invalid_comparison_is_refused(methods: list[str], compare: Any, word
 def test_stateless_is_for_methods_that_keep_a_personal_part_between_rounds() -> None:
     keep = {name for name, method in registry.every().items() if method.is_stateful}
 
-    assert keep == {"fedalt", "fedsim", "fedper", "fedrep", "lg_fedavg", "fedbn"}
+    assert keep == {"fedalt", "fedsim", "fedper", "fedrep", "lg_fedavg", "fedbn", "apfl", "fedrod"}
 
 
 def test_the_values_of_every_cell_are_a_config() -> None:

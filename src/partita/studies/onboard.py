@@ -86,7 +86,7 @@ def onboard(
         elif known.onboardings:
             return known.onboardings[-1]
         else:
-            raise ConfigError(f"No onboarding into the run in `{run.path}` has begun: give a table.")
+            raise ConfigError(f"No onboarding into the run in `{run.path}` was started: give a table.")
         carry_out(known, prepared, watch)
     return Onboarding(prepared.folder)
 
