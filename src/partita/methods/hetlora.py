@@ -79,7 +79,7 @@ def _pairs(shared: Params) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _squared_norm(first: Tensor, second: Tensor) -> float:
     """Return ||B A||^2, the sum of (A A^T) * (B^T B), without the product itself."""
-    a, b = first.double().cpu(), second.double().cpu()
+    a, b = first.cpu().double(), second.cpu().double()
     return ((a @ a.T) * (b.T @ b)).sum().clamp_min(0).item()
 
 
