@@ -23,7 +23,7 @@ test: $(VENV)/.dev ## the tests, under 3 minutes
 	$(PYTEST)
 
 test-slow: $(VENV)/.dev ## the marked tests: real processes, kills, the browser, under 30 minutes
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow --timeout 600   # some take a minute on an idle machine
 
 # Linux, with a C compiler. SOAK names parts and numbers, such as SOAK="kills --kills 20"; see docs/reliability.md.
 soak: $(VENV)/.dev ## hundreds of kills, full disks and failing calls, each followed by a resumption

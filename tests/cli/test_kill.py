@@ -71,8 +71,8 @@ def test_whatever_ends_a_run_ends_its_workers(number: signal.Signals, tmp_path: 
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     _, errors = process.communicate()
 
-    assert process.returncode == (130 if number == signal.SIGINT else -number)
-    if number == signal.SIGINT:
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    if number != signal.SIGKILL:
         assert errors.endswith(f"partita: Interrupted. Resume with `partita run --resume {out}`.\n")
     assert "Traceback" not in errors
     deadline = time.monotonic() + 30
