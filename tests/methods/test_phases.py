@@ -13,7 +13,7 @@ from partita.params import cloned
 from small import Affine, square_error
 
 
-# FedRoD needs a second head, and has a test of its own.
+# Not FedRoD, which needs a second head: its phases are only covered by the loop in tests/laws/test_fedrod.py.
 @pytest.mark.parametrize("name", [name for name in registry.names() if name != "fedrod"])
 def test_an_update_moves_the_parts_of_its_phases_and_no_others(
     name: str, monkeypatch: pytest.MonkeyPatch
