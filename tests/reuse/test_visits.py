@@ -219,11 +219,9 @@ def test_damaged_rows_on_disk_are_computed_anew(tmp_path: Path) -> None:
 
 def test_a_device_with_other_examples_than_before_is_computed_anew() -> None:
     stand, other = Stand(FROZEN), Stand(FROZEN, reuse=False)
-    stand.visit(UPDATE)
-    stand.visitor.task.devices["a"]["train"][0].neg_()
-    other.visitor.task.devices["a"]["train"][0].neg_()
-    stand.store, other.store = MemoryStore(), MemoryStore()
-    stand.visitor.store, other.visitor.store = stand.store, other.store
+    for each in (stand, other):
+        each.visit(UPDATE)
+        each.visitor.task.devices["a"]["train"][0].neg_()
 
     assert same(stand.visit(UPDATE), other.visit(UPDATE))
 

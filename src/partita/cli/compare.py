@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.cli.continuing import continued
 from partita.cli.given import config_of
+from partita.cli.options import AddParser, add_arguments, add_outputs
 from partita.cli.output import console, json_printer, log, print_json, print_notes, print_table
 from partita.cli.report import missing_report, reported, write_page
 from partita.cli.signals import Interrupts
@@ -14,6 +15,25 @@ from partita.shown import shown_lines
 
 if TYPE_CHECKING:
     from partita.studies.comparison import Comparison
+
+
+def add(add_parser: AddParser) -> None:
+    """Add the command `compare`."""
+    parser = add_parser(
+        "compare",
+        help="compare methods, personal parts and seeds; --dry-run prints the expected time",
+        description="Compare methods and personal parts. For each seed, all methods start from the same "
+        "pretrained model, except those that train from scratch.",
+    )
+    add_arguments(parser)
+    parser.add_argument("--resume", metavar="DIR", type=Path, help="resume the comparison in this folder")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="list the runs and the expected time of each, estimated on a few devices; start none",
+    )
+    add_outputs(parser)
+    parser.set_defaults(command=compare)
 
 
 def compare(options: argparse.Namespace) -> int:

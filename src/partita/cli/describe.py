@@ -2,10 +2,32 @@
 
 import argparse
 import json
+from pathlib import Path
 
 from partita.cli.given import config_of
+from partita.cli.options import AddParser, add_arguments
 from partita.cli.output import print_table
 from partita.shown import shown_lines
+
+
+def add(add_parser: AddParser) -> None:
+    """Add the command `describe`."""
+    parser = add_parser(
+        "describe",
+        help="print the costs of each partition of a model: parameters, traffic, disk, memory",
+        description="Print the costs of each partition of a config's model: parameters, traffic, disk space "
+        "and training memory.",
+    )
+    add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the costs as JSON")
+    parser.add_argument(
+        "--derived",
+        metavar="FILE",
+        type=Path,
+        help="write the values that the task derives from its data (vocabulary, classes, standardization) "
+        "instead, for `task.derived`",
+    )
+    parser.set_defaults(command=describe)
 
 
 def describe(options: argparse.Namespace) -> int:
@@ -33,6 +55,16 @@ def describe(options: argparse.Namespace) -> int:
         tensors = "\n  ".join(["Tensors of the initial model's file:", *described.start.lines()])
         print(shown_lines(tensors))
     return 0
+
+
+def add_config(add_parser: AddParser) -> None:
+    """Add the command `config`."""
+    parser = add_parser(
+        "config",
+        help="print every config key with its default and its meaning",
+        description="Print a complete config: every key with its meaning and its default.",
+    )
+    parser.set_defaults(command=config)
 
 
 def config(_: argparse.Namespace) -> int:

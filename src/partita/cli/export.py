@@ -6,11 +6,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.cli.given import split_settings
+from partita.cli.options import AddParser, add_quiet
 from partita.cli.output import console, print_json
 from partita.errors import ConfigError
 
 if TYPE_CHECKING:
     from partita.exports.subject import ServedRun
+
+
+def add(add_parser: AddParser) -> None:
+    """Add the command `export`."""
+    parser = add_parser(
+        "export",
+        help="write the model that a device is served, or those of all devices, as files",
+        description="Write the whole model that a device is served, its own or the global one. "
+        "`partita.load` reads a safetensors file; the other formats need no Partita. A file is checked to "
+        "predict as the model does before it is written.",
+    )
+    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="DEVICE OUT | key=value",
+        help="the device and the file to write, without --all; then, for files of the run that are elsewhere "
+        "now, task.data=FILE and the like",
+    )
+    parser.add_argument(
+        "--all", metavar="DIR", type=Path, help="write the models of all devices to this new folder"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("safetensors", "torch-export", "onnx", "adapter"),
+        help="safetensors (default); torch-export, a program for torch.export.load; onnx; adapter (default "
+        "for pretrained Hugging Face models), a folder for peft",
+    )
+    parser.add_argument(
+        "--merged",
+        action="store_true",
+        help="of a pretrained Hugging Face model, write a folder with the whole model, for transformers",
+    )
+    add_quiet(parser)
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.set_defaults(command=export)
 
 
 def export(options: argparse.Namespace) -> int:

@@ -1,10 +1,36 @@
 """The command `import`."""
 
 import argparse
+from pathlib import Path
 
+from partita.cli.options import AddParser, add_quiet
 from partita.cli.output import console
 from partita.errors import RunFailed, fault_text
 from partita.shown import shown_lines
+
+
+def add(add_parser: AddParser) -> None:
+    """Add the command `import`."""
+    parser = add_parser(
+        "import",
+        help="convert a public dataset or a table to a per-device table",
+        description="Convert the files of a public dataset, or another table, to a per-device table.",
+    )
+    parser.add_argument(
+        "kind",
+        metavar="KIND",
+        help="a public dataset (emnist, stackoverflow, gldv2, librispeech, qmnist, audiomnist), hf (any "
+        "dataset of the `datasets` library), or an operation on a table (sort, dirichlet, shards)",
+    )
+    parser.add_argument(
+        "source", metavar="SOURCE", help="the file or folder to read; for hf, the name of the dataset"
+    )
+    parser.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
+    parser.add_argument(
+        "settings", nargs="*", metavar="key=value", help="options, see docs/how-to/own-data.md"
+    )
+    add_quiet(parser)
+    parser.set_defaults(command=import_, json=False)
 
 
 def import_(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from partita.cli.continuing import continued, missing
 from partita.cli.given import split_settings
+from partita.cli.options import AddParser, add_outputs
 from partita.cli.output import console, json_printer, log, print_json, print_notes, print_table
 from partita.cli.signals import Interrupts
 from partita.errors import ConfigError
@@ -17,6 +18,43 @@ from partita.shown import shown_lines
 if TYPE_CHECKING:
     from partita.runs.folder import RunFolder
     from partita.runs.onboarded import Onboarding
+
+
+def add(add_parser: AddParser) -> None:
+    """Add the command `onboard`."""
+    parser = add_parser(
+        "onboard",
+        help="personalize devices that training never saw, and add them to a finished run",
+        description="Personalize devices of a table from the model of a finished run: each trains its "
+        "personal part alone. They are compared with the global model and added to the run's folder. An "
+        "interrupted onboarding is resumed by the same command.",
+    )
+    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="DATA.parquet | key=value",
+        help="a table by device, as the run's task reads it; then task.skip_bad=true to skip its bad rows, "
+        "task.min_train_examples=N and task.min_test_examples=N to leave out devices with fewer rows, and "
+        "model.start=FILE and the like, for files of the run that are elsewhere now",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="the table has new rows of known devices: train the personal part that each has further, and "
+        "serve the better of the two on rows that are held out",
+    )
+    parser.add_argument(
+        "--back",
+        nargs="*",
+        metavar="ID",
+        help="serve these devices, or all, the model from before they were last personalized again",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="resume the interrupted onboarding; without one, show the last"
+    )
+    add_outputs(parser)
+    parser.set_defaults(command=onboard)
 
 
 def onboard(options: argparse.Namespace) -> int:

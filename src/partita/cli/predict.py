@@ -1,8 +1,38 @@
 """The command `predict`."""
 
 import argparse
+from pathlib import Path
 
+from partita.cli.options import AddParser, add_quiet
 from partita.cli.output import console, log, print_json
+
+
+def add(add_parser: AddParser) -> None:
+    """Add the command `predict`."""
+    parser = add_parser(
+        "predict",
+        help="write the predictions of each device's served model for its rows of a table",
+        description="Write the predictions of each device's served model for its rows of a table. Rows need "
+        "no label.",
+    )
+    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    parser.add_argument("data", metavar="DATA.parquet", type=Path, help="a table by device")
+    parser.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="key=value",
+        help="task.skip_bad=true leaves predictions of bad rows empty; task.data=FILE and the like, for "
+        "files of the run that are elsewhere now",
+    )
+    parser.add_argument(
+        "--device",
+        metavar="ID",
+        help="predict only rows of this device; without a column of devices, all rows are its rows",
+    )
+    add_quiet(parser)
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.set_defaults(command=predict)
 
 
 def predict(options: argparse.Namespace) -> int:

@@ -9,9 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from partita.cli.continuing import missing
+from partita.cli.options import AddParser, add_quiet
 from partita.cli.output import print_json
 from partita.errors import ConfigError
 from partita.shown import shown_lines
+
+
+def add(add_parser: AddParser) -> None:
+    """Add the command `report`."""
+    parser = add_parser(
+        "report",
+        help="write the report of a finished run or comparison, or of several: HTML page, figures, tables",
+        description="Write report.html, figures/ and tables/ to the folder of a finished run or comparison. "
+        "Another baseline, or other columns, of a comparison need no training. With several folders, put "
+        "their models side by side on one page in a new folder.",
+    )
+    parser.add_argument(
+        "arguments",
+        nargs="+",
+        metavar="DIR | key=value",
+        help="the folder of a run or comparison, or several; then, for one comparison, baseline=METHOD, "
+        "columns=NAME,NAME,... as in `compare`; for several folders, out=DIR: the new folder, by default the "
+        "next free runs/report-N",
+    )
+    add_quiet(parser)
+    parser.add_argument("--json", action="store_true", help="print the path of the page as JSON")
+    parser.set_defaults(command=report)
 
 
 def report(options: argparse.Namespace) -> int:

@@ -3,10 +3,12 @@
 import argparse
 import shlex
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.cli.continuing import continued
 from partita.cli.given import config_of
+from partita.cli.options import AddParser, add_arguments, add_outputs
 from partita.cli.output import console, json_printer, log, print_json, print_notes, print_table
 from partita.cli.report import missing_report, reported, write_page
 from partita.cli.signals import Interrupts
@@ -16,6 +18,26 @@ from partita.shown import shown_lines
 if TYPE_CHECKING:
     from partita.runs.folder import RunFolder
     from partita.studies.run import ExecutorFactory, Prepared
+
+
+def add(add_parser: AddParser) -> None:
+    """Add the command `run`."""
+    parser = add_parser(
+        "run",
+        help="pretrain, personalize, fine-tune and evaluate; without a config, run the quickstart",
+        description="Pretrain, personalize, fine-tune and evaluate. Without a config, run the quickstart.",
+    )
+    add_arguments(parser)
+    parser.add_argument("--resume", metavar="RUN_DIR", type=Path, help="resume the run in this folder")
+    parser.add_argument(
+        "--reset-device",
+        metavar="ID",
+        action="append",
+        default=[],
+        help="with --resume: let a device start again whose personal part is damaged; may be repeated",
+    )
+    add_outputs(parser)
+    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

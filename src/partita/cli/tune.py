@@ -3,16 +3,34 @@
 import argparse
 import dataclasses
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.cli.continuing import continued, missing
 from partita.cli.given import config_of
+from partita.cli.options import AddParser, add_arguments, add_outputs
 from partita.cli.output import console, json_printer, log, print_json, print_table
 from partita.cli.signals import Interrupts
 from partita.shown import shown_lines
 
 if TYPE_CHECKING:
     from partita.studies.tuning import Tuning
+
+
+def add(add_parser: AddParser) -> None:
+    """Add the command `tune`."""
+    parser = add_parser(
+        "tune",
+        help="search for settings on validation data; writes the config for the final run",
+        description="Try every combination of `key=v1,v2,...` on validation data. Test data is never read.",
+    )
+    add_arguments(parser)
+    parser.add_argument("--resume", metavar="DIR", type=Path, help="resume the search in this folder")
+    parser.add_argument(
+        "--trials", type=int, default=0, metavar="N", help="number of trials; 0 (default): all combinations"
+    )
+    add_outputs(parser)
+    parser.set_defaults(command=tune)
 
 
 def tune(options: argparse.Namespace) -> int:

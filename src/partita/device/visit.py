@@ -5,39 +5,35 @@ the shared part, a weight and metrics; it has no field in which v could leave.
 """
 
 import logging
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from statistics import fmean
-
-import torch
 
 from partita.data.examples import Examples, Shuffled
 from partita.data.rows import BadData
 from partita.device.accelerators import accelerator_of
+from partita.device.answers import trained, training_measures, with_change
 from partita.device.batches import LEFT_OUT, Warn, Warnings, count_steps, draw_batches
+from partita.device.loading import Loader, sent_of
 from partita.device.penalties import with_penalties
 from partita.device.placement import Placement, in_precision
 from partita.device.roles import Role
 from partita.device.settings import Computing
-from partita.device.store import DiskStore, Store, check_shapes
+from partita.device.store import DiskStore, Store
 from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError, described, is_of_device, place_of
-from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
+from partita.methods.carried import Carried, make_update
 from partita.methods.declared import LACKS, LocalFn, OwnExamples, declared
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
-from partita.methods.own_model import begin, predictor
-from partita.params import Params, WeightedMean, change_of, cloned, copy_into, is_finite, shapes_of
-from partita.partition import Part, Partition, Personalization
-from partita.partition.padding import Fill, narrowed, padded
+from partita.methods.own_model import predictor
+from partita.params import WeightedMean, shapes_of
+from partita.partition import Part
+from partita.partition.padding import Fill, padded
 from partita.protocol import (
     DeviceId,
     Evaluate,
     Failure,
     Finetune,
-    Measures,
     Order,
     Reply,
     Stage,
@@ -87,6 +83,7 @@ class Visitor:
         self.store = store
         self.seed = seed
         self._place = Placement(self.accelerator)
+        self._loader = Loader(roles, store, self._place)
         self._workbenches = Workbenches(task, seed=seed, accelerator=self.accelerator)
         folder = store.rows_folder if computing.reuse == "disk" and isinstance(store, DiskStore) else None
         self._reuses = Reuses(
@@ -96,7 +93,6 @@ class Visitor:
             is_off=not computing.reuse,
             folder=folder,
         )
-        self._starts: dict[str, Params] = {}
         self._skips_errors = computing.on_error == "skip"
         self.warn: Warn = Warnings()
 
@@ -134,16 +130,16 @@ class Visitor:
 
     def _work(self, bench: Workbench, order: Order, mean: WeightedMean | None) -> Reply:
         seed_everything(self._seed(order), self.accelerator)
-        kept = self._load(bench, order)
+        kept = self._loader.load(bench, order)
         match order.work:
             case Update():
-                return self._update(bench, order, order.work, self._carried(bench, order, kept), mean)
+                return self._update(bench, order, order.work, self._loader.carried(bench, order, kept), mean)
             case Finetune():
-                self._begin(bench, order, kept)
+                self._loader.begin(bench, order, kept)
                 return self._finetune(bench, order, order.work)
             case Evaluate():
                 if order.work.model == "personal" and order.stage is not Stage.FINETUNED:
-                    self._begin(bench, order, kept)
+                    self._loader.begin(bench, order, kept)
                 return self._evaluate(bench, order, order.work)
 
     def _update(
@@ -169,15 +165,15 @@ class Visitor:
         parts = bench.parts
         # Writing v takes twice its memory, so it comes before the change of u is made.
         if method.stateful:
-            self._save({**parts.personal, **carried.kept}, order, expected)
+            self._loader.save({**parts.personal, **carried.kept}, order, expected)
         weight = len(examples) if method.weights == "examples" else 1
         if (weighs := declared(method.local, "weighs")) is not None:
             weight = weighs(parts.shared, len(examples))
-        reply = _reply(order, weight, _training_measures(examples, losses))
+        reply = trained(order, weight, training_measures(examples, losses))
         after = self._place.back({**parts.shared, **carried.sent})
         if not self.roles[order.stage].personalization.has_whole_shared(bench.personalization):
             after = padded(after, order.shared, _fill(method.local))
-        return _with_change(reply, after, order.shared, mean)
+        return with_change(reply, after, order.shared, mean)
 
     def _finetune(self, bench: Workbench, order: Order, work: Finetune) -> Reply:
         finetuning = self.roles[order.stage].finetuning
@@ -188,8 +184,8 @@ class Visitor:
         with self._reusing(bench, order, finetuning.batch_size, examples, counts) as reuse:
             loss = reuse.loss(self._loss(bench, order))
             losses = descend(moves, bench.model, bench.partition, reuse.batches(batches), loss)
-        self._save(bench.parts.personal, order, bench.partition.shapes("personal"))
-        return _reply(order, len(examples), _training_measures(examples, losses))
+        self._loader.save(bench.parts.personal, order, bench.partition.shapes("personal"))
+        return trained(order, len(examples), training_measures(examples, losses))
 
     def _evaluate(self, bench: Workbench, order: Order, work: Evaluate) -> Reply:
         splits, place = self.task.devices[order.device], self._place
@@ -199,65 +195,6 @@ class Visitor:
         model = predictor(local, bench.model, lambda: self._own_examples(self._examples(order.device)))
         metrics = {name: measure(self.task, model, split) for name, split in examples.items() if len(split)}
         return Reply(device=order.device, weight=1, change=None, metrics=metrics)
-
-    def _load(self, bench: Workbench, order: Order) -> Params:
-        """Load every part of the visit's model, in place, and return all that the device has kept."""
-        # An update that draws a batch before it says what moves is taken to move everything.
-        trains = not isinstance(order.work, Evaluate)
-        parts = bench.partition.let_move(bench.model, "personal", "shared") if trains else bench.parts
-        copy_into(parts.shared, _sent(order, parts.shared))
-        kept = self._kept(order, bench.partition)
-        try:
-            copy_into(parts.personal, self._personal(order, bench.personalization, kept))
-        except ValueError as error:
-            raise ConfigError(
-                f"The personal part of device {order.device!r} does not fit its model: {error}"
-            ) from error
-        bench.restore_scratch()
-        return kept
-
-    def _begin(self, bench: Workbench, order: Order, kept: Params) -> None:
-        """Let the device's own model begin as its method declares, in place."""
-        begin(self.roles[order.stage].own, bench.model, bench.partition, kept, self._place.to)
-
-    def _kept(self, order: Order, partition: Partition) -> Params:
-        if order.start.personal is not None:
-            self._starts[order.start.digest] = order.start.personal
-        if not partition.names("personal") and not carries(self.roles[order.stage].method.local):
-            return {}
-        return self.store.load(order.device) or {}
-
-    def _personal(self, order: Order, own: Personalization, kept: Params) -> Params:
-        """Return the personal part that the visit begins with: the device's saved one, or the initial one."""
-        is_global = isinstance(order.work, Evaluate) and order.work.model == "global"
-        uses_kept = self.roles[order.stage].method.stateful and not is_global
-        if uses_kept and (personal := own.partition.personal_in(kept)):
-            return personal
-        if own.start is not None and not is_global:
-            return own.start(order.shared)
-        return self._starts[order.start.digest]
-
-    def _carried(self, bench: Workbench, order: Order, kept: Params) -> Carried:
-        """Return the tensors that the stage's method declares besides the model."""
-        local = self.roles[order.stage].method.local
-        if not carries(local):
-            return Carried(kept={}, sent={})
-        parts = bench.parts
-        first = kept_by(local, bench.partition, parts)
-        sent = sent_by(local, bench.partition, parts.shared)
-        return Carried(
-            kept=cloned(self._place.to({name: kept.get(name, tensor) for name, tensor in first.items()})),
-            sent=cloned(self._place.to(_sent(order, {name: each.tensor for name, each in sent.items()}))),
-        )
-
-    def _save(self, personal: Params, order: Order, shapes: Mapping[str, torch.Size]) -> None:
-        if personal:
-            personal = self._place.back(personal)
-            check_shapes(order.device, personal, shapes)
-            _check_finite("personal part", personal)
-            if order.keep is not None:
-                self.store.preserve(order.device, order.keep)
-            self.store.save(order.device, order.label, personal)
 
     def _training(self, order: Order) -> Examples:
         examples = self._examples(order.device)
@@ -301,8 +238,8 @@ class Visitor:
         return with_penalties(
             self.task.loss,
             bench.personalization,
-            start=self._starts.get(order.start.digest, {}),
-            sent=_sent(order, bench.parts.shared) if proximal else {},
+            start=self._loader.start(order),
+            sent=sent_of(order, bench.parts.shared) if proximal else {},
             proximal=proximal,
             to=self._place.to,
         )
@@ -323,11 +260,6 @@ class Visitor:
         return derive_seed(self.seed, order.stage, order.round, order.device)
 
 
-def _sent(order: Order, like: Params) -> Params:
-    """Return the tensors of an order that have the names of others, as much of each as these have."""
-    return {name: narrowed(order.shared[name], tensor.shape) for name, tensor in like.items()}
-
-
 def _fill(local: LocalFn) -> Fill:
     """Return how a method fills coordinates that a device lacks.
 
@@ -338,40 +270,3 @@ def _fill(local: LocalFn) -> Fill:
     if fills is None:
         raise ConfigError(LACKS)
     return fills
-
-
-def _reply(order: Order, weight: int, measures: Measures) -> Reply:
-    return Reply(device=order.device, weight=weight, change=None, metrics={"train": measures})
-
-
-def _with_change(reply: Reply, after: Params, before: Params, mean: WeightedMean | None) -> Reply:
-    """Return a reply with the change of the shared part; with a mean, add it there instead, in place."""
-    if mean is None:
-        change = change_of(after, before)
-        _check_finite("change of the shared part", change)
-        return replace(reply, change=change)
-    try:
-        mean.add_after(reply.device, after, reply.weight)
-    except ValueError as error:
-        _check_finite("change of the shared part", change_of(after, before))
-        raise CannotDo(str(error)) from error
-    return reply
-
-
-def _training_measures(examples: Examples, losses: list[float]) -> Measures:
-    """Return the mean loss over all steps, and that of the first step, before the model has moved.
-
-    Raises:
-        Diverged: a loss that a method of one's own returns is not finite.
-    """
-    for step, loss in enumerate(losses, start=1):
-        if not math.isfinite(loss):
-            raise Diverged(f"The loss became {loss} in step {step}.")
-    means = {"loss": fmean(losses), "start_loss": losses[0]} if losses else {"loss": None, "start_loss": None}
-    return {"examples": len(examples), **means}
-
-
-def _check_finite(what: str, params: Params) -> None:
-    for name, tensor in params.items():
-        if not is_finite(tensor):
-            raise CannotDo(f"The {what} is not finite in `{name}`.")
