@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import weakref
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -130,6 +131,33 @@ def test_equal_weights_count_every_device_once() -> None:
     setting = Setting(affine_task(), FedAlt(shared_lr=0.1, weights="equal"), personal="offset")
 
     assert setting.visit(UPDATE).weight == 1
+
+
+@pytest.mark.parametrize("work", [UPDATE, FINETUNE, Evaluate(model="personal")])
+def test_what_was_read_from_the_store_is_not_held_while_the_model_computes(
+    work: Update | Finetune | Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    read: list[weakref.ref[Tensor]] = []
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        held.append(sum(ref() is not None for ref in read))
+        return square_error(model, batch)
+
+    setting = Setting(affine_task(loss=loss), personal="offset")
+    setting.visit(UPDATE)
+    kept = setting.filed()
+
+    def load(device: str) -> dict[str, Tensor]:
+        loaded = cloned(kept)
+        read.extend(map(weakref.ref, loaded.values()))
+        return loaded
+
+    monkeypatch.setattr(setting.store, "load", load)
+    setting.visit(work, round=1)
+
+    assert read
+    assert held[-1] == 0
 
 
 @pytest.mark.parametrize("work", [FedAlt(shared_lr=0.1, shared_epochs=0).update, FINETUNE])

@@ -130,17 +130,28 @@ class Visitor:
 
     def _work(self, bench: Workbench, order: Order, mean: WeightedMean | None) -> Reply:
         seed_everything(self._seed(order), self.accelerator)
-        kept = self._loader.load(bench, order)
+        carried = self._prepare(bench, order)
         match order.work:
             case Update():
-                return self._update(bench, order, order.work, self._loader.carried(bench, order, kept), mean)
+                return self._update(bench, order, order.work, carried, mean)
             case Finetune():
-                self._loader.begin(bench, order, kept)
                 return self._finetune(bench, order, order.work)
             case Evaluate():
-                if order.work.model == "personal" and order.stage is not Stage.FINETUNED:
-                    self._loader.begin(bench, order, kept)
                 return self._evaluate(bench, order, order.work)
+
+    def _prepare(self, bench: Workbench, order: Order) -> Carried:
+        """Load the model, in place, and return what an update carries besides.
+
+        What the device has kept may be as large as the model: its memory is free again when this returns.
+        """
+        kept = self._loader.load(bench, order)
+        if isinstance(order.work, Update):
+            return self._loader.carried(bench, order, kept)
+        is_global = isinstance(order.work, Evaluate) and order.work.model == "global"
+        is_finetuned = isinstance(order.work, Evaluate) and order.stage is Stage.FINETUNED
+        if not (is_global or is_finetuned):
+            self._loader.begin(bench, order, kept)
+        return Carried(kept={}, sent={})
 
     def _update(
         self, bench: Workbench, order: Order, work: Update, carried: Carried, mean: WeightedMean | None
