@@ -24,12 +24,13 @@ from partita.device.settings import Computing
 from partita.device.store import DiskStore, Store, check_shapes
 from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError, described, is_of_device, place_of
+from partita.mean import WeightedMean
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by
 from partita.methods.declared import LACKS, LocalFn, OwnExamples, declared
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
 from partita.methods.own_model import begin, predictor
-from partita.params import Params, WeightedMean, change_of, cloned, copy_into, is_finite, shapes_of
+from partita.params import Params, change_of, cloned, copy_into, is_finite, shapes_of
 from partita.partition import Part, Partition, Personalization
 from partita.partition.padding import Fill, narrowed, padded
 from partita.protocol import (

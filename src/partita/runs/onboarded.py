@@ -15,6 +15,7 @@ from partita.data.arrow import Table, distinct, stacked
 from partita.durable import replace_file
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import kept_tensors, shared_tensors
 from partita.seals import missing, read_json, sealed_json
 from partita.training.evaluation import Summary
 from partita.training.journal import RoundRow
@@ -91,7 +92,7 @@ class OnboardedRun:
 
     def shared(self, name: str) -> dict[str, Tensor]:
         """Return tensors that belong to no device."""
-        return self.run.shared(name)
+        return shared_tensors(self.run, name)
 
     @cached_property
     def onboardings(self) -> list[Onboarding]:
@@ -131,7 +132,7 @@ class OnboardedRun:
 
     def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Return all tensors that a device keeps, None where there are none."""
-        return self.holder(device).kept(device)
+        return kept_tensors(self.holder(device), device)
 
     @property
     def served(self) -> Mapping[DeviceId, Literal["global", "personal"]]:
