@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contestants.plain_loop import step
-from partita.params import WeightedMean
+from partita.mean import WeightedMean
 from partita.tasks.process import prepare_process
 from workload import EXAMPLES, Batch, Workload
 

@@ -18,7 +18,8 @@ from partita import Averaging, FedAvg, Partition, Personalization, Stage, Task, 
 from partita.device.roles import Role
 from partita.device.store import MemoryStore
 from partita.executors.serial import SerialExecutor
-from partita.params import WeightedMean, cloned, digest_of
+from partita.mean import WeightedMean
+from partita.params import cloned, digest_of
 from partita.protocol import Order, Start
 from partita.server.round import Server, ask
 
@@ -29,7 +30,7 @@ STEPS = {
     "examples and batches": "partita.device.visit:Visitor._training, partita.device.visit:Visitor._batches",
     "forward pass": "__main__:cross_entropy",
     "backward pass and step": "partita.methods.descent:_step",
-    "change of u and exact mean": "partita.params:WeightedMean.add_after",
+    "change of u and exact mean": "partita.mean:WeightedMean.add_after",
 }
 spent: dict[str, float] = {}
 

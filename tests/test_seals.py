@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from partita.errors import ConfigError, Damaged
-from partita.params import about, sealed_bytes, to_bytes, unsealed_tensors
+from partita.params import to_bytes
+from partita.sealed_tensors import about, sealed_bytes, unsealed_tensors
 from partita.seals import SCHEMA, read_json, sealed_json, sealed_text, sha256, unsealed_text
 
 VALUES: dict[str, Any] = {"round": 3, "loss": 0.1, "devices": ["Ann's", "æ"], "best": None}

@@ -15,7 +15,8 @@ from json.encoder import encode_basestring_ascii as json_text
 from types import TracebackType
 from typing import Literal, Protocol, Self, runtime_checkable
 
-from partita.params import Params, Totals
+from partita.mean import Totals
+from partita.params import Params
 
 DeviceId = str
 """The id of a device: any string, unique among the devices of a task."""

@@ -14,6 +14,7 @@ from partita import FedAlt, FedAvg, Finetuning, Linear, Partition, Plan, Task, T
 from partita.cli import main
 from partita.errors import ConfigError
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import kept_tensors
 from small import affine_devices, affine_task, same_bits, square_error
 
 
@@ -98,7 +99,7 @@ def test_a_run_from_a_config_is_opened_by_its_folder_alone(quickstart: Path) -> 
     opened = partita.open(quickstart)
 
     device = opened.devices["device"][0].as_py()
-    kept = RunFolder(quickstart).kept(device)
+    kept = kept_tensors(RunFolder(quickstart), device)
     assert kept is not None
     assert same_bits(opened.personal(device), kept)
     state = opened.model(device).state_dict()

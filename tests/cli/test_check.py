@@ -10,6 +10,7 @@ import pytest
 from partita.cli import main
 from partita.config.reading import read_config
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import store_of
 from partita.studies import run as runner
 
 CONFIG = """
@@ -104,7 +105,7 @@ def test_a_device_is_reset_by_the_command_that_the_error_names(
 ) -> None:
     run = interrupted(5)
     device = next(iter(run.parts))
-    flip(run.store.path_of(device))
+    flip(store_of(run).path_of(device))
     capsys.readouterr()
     assert main(["run", "--resume", "run", "--quiet"]) == 2
     command = capsys.readouterr().err.split("`")[-2].split()

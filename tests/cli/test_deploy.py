@@ -13,6 +13,7 @@ from partita.cli import main
 from partita.deploy import keys
 from partita.deploy.exporting import export_own
 from partita.errors import RunFailed
+from partita.runs.tensors import shared_tensors
 from tables import write
 
 TABULAR = """
@@ -193,7 +194,7 @@ def test_a_device_exports_its_own_model_by_itself(tmp_path: Path) -> None:
 
     export_own(device.joined, device.part.home, out)
 
-    model, shared = partita.load(out), deployment.run.shared("personalized")
+    model, shared = partita.load(out), shared_tensors(deployment.run, "personalized")
     state = model.state_dict()
     personal = device.part.home.store.load(device.joined.device)
     assert {**shared, **personal}.keys() == state.keys()

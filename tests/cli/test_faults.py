@@ -160,7 +160,7 @@ def test_a_fault_while_the_initial_model_is_read_says_how_to_resume(
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr("partita.runs.folder.RunFolder.tensors_in", fail)
+        patched.setattr("partita.config.tasks.tensors_in", fail)
         assert main([*STUDY["compare"], "out=x", "--quiet"]) == 1
 
     (line,) = capsys.readouterr().err.splitlines()

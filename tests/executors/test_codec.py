@@ -15,7 +15,7 @@ from partita.executors.codec import (
     totals_of,
     totals_values,
 )
-from partita.params import WeightedMean
+from partita.mean import WeightedMean
 from partita.protocol import Evaluate, Failure, Finetune, Order, Pace, Reply, Stage, Start, Update
 from small import same_bits
 

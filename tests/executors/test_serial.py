@@ -7,7 +7,8 @@ import pytest
 
 from partita import FedAvg, Partition, Plan, Training
 from partita.device.store import MemoryStore
-from partita.params import WeightedMean, digest_of
+from partita.mean import WeightedMean
+from partita.params import digest_of
 from partita.partition import personalization_of
 from partita.protocol import Order, Stage, Start, Tally
 from partita.studies.local import local_executor

@@ -13,6 +13,7 @@ import drawn
 from partita.cli import main
 from partita.protocol import key_of
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import kept_tensors
 from tables import write
 
 CONFIG = """
@@ -55,7 +56,7 @@ def test_curious_ids_stay_themselves_and_inside_their_folder(
 
     run = RunFolder("r")
     assert set(run.devices["device"].to_pylist()) == set(IDS)
-    assert all(run.kept(device) for device in IDS)
+    assert all(kept_tensors(run, device) for device in IDS)
     assert len(list(Path("r/personal").iterdir())) == len(IDS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inner", "x"]
     assert (tmp_path / "x").read_text() == "mine"

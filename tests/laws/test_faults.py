@@ -26,6 +26,7 @@ from partita import (
 from partita.errors import CannotDo
 from partita.params import cloned
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import shared_tensors
 from ranks import content_of, run_on_two_ranks
 from small import Affine, affine_devices, affine_task, negative_error, same_bits, square_error
 
@@ -325,7 +326,7 @@ def test_rules_for_devices_that_are_not_trusted_have_the_same_bits_in_every_exec
 
     robust_run = RunFolder(tmp_path / "serial")
     assert any(line["failed"] for line in updates(tmp_path / "serial"))
-    assert not same_bits(robust_run.shared("personalized"), mean.shared), "the rule is used"
+    assert not same_bits(shared_tensors(robust_run, "personalized"), mean.shared), "the rule is used"
 
 
 @pytest.mark.parametrize("norm", [0.0, 1e6])

@@ -25,8 +25,12 @@ from partita import (
 )
 from partita.cli import main
 from partita.protocol import Stage
-from partita.training.evaluation import DeviceRow, served, summarize
-from small import Affine, affine_devices, affine_task, negative_error
+from partita.report.run.page import run_page
+from partita.runs.folder import RunFolder
+from partita.runs.warnings import warnings_of
+from partita.training.evaluation import DeviceRow, summarize
+from partita.training.serving import better, served
+from small import Affine, affine_devices, affine_task, negative_error, square_error
 from tables import write
 
 
@@ -40,6 +44,7 @@ def row(stage: str, position: int, metric: float | None, split: str = "validatio
         "loss": 1.0,
         "metric": metric,
         "weight": 1,
+        "reason": None,
     }
 
 
@@ -110,6 +115,104 @@ def test_on_the_rows_that_chose_nobody_is_hurt() -> None:
 
     assert (numbers["finetuned"]["helped"], numbers["finetuned"]["hurt"]) == (1, 1)
     assert (numbers["served"]["helped"], numbers["served"]["hurt"], numbers["served"]["same"]) == (1, 0, 3)
+
+
+def not_finite(rows: list[dict[str, Any]], *places: tuple[str, int, str]) -> list[dict[str, Any]]:
+    """Rows in which the loss of some models on some devices and splits is not finite."""
+    lost = {"loss": None, "metric": None, "reason": "the loss is nan"}
+    return [row | (lost if (row["stage"], row["position"], row["split"]) in places else {}) for row in rows]
+
+
+def models(rows: list[dict[str, Any]]) -> dict[int, str]:
+    """The model that each device is served."""
+    return {row["position"]: row["model"] for row in chosen(rows)}
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_model_of_ones_own_that_is_not_finite_is_not_served(split: str) -> None:
+    assert models(ROWS)[0] == "personal"
+
+    assert models(not_finite(ROWS, ("finetuned", 0, split))) == models(ROWS) | {0: "global"}
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_instead_of_a_pretrained_model_that_is_not_finite_the_own_one_is_served(split: str) -> None:
+    # Device 1 is worse with its own model, and of device 4 it has no validation metric.
+    rows = not_finite(ROWS, ("pretrained", 1, split), ("pretrained", 4, split))
+
+    assert models(rows) == models(ROWS) | {1: "personal", 4: "personal"}
+
+
+def test_where_no_model_is_finite_the_pretrained_one_is_served() -> None:
+    rows = not_finite(ROWS, ("pretrained", 0, "test"), ("finetuned", 0, "validation"))
+
+    assert models(rows)[0] == "global"
+
+
+def test_a_model_that_failed_in_training_does_not_replace_one_that_is_not_finite() -> None:
+    rows = not_finite(ROWS, ("pretrained", 1, "test"))
+    failed = {"loss": None, "metric": None, "reason": "training failed: The loss became nan in step 1."}
+    rows = [row | (failed if (row["stage"], row["position"]) == ("finetuned", 1) else {}) for row in rows]
+
+    assert models(rows)[1] == "global"
+
+
+@pytest.mark.parametrize("before", ["personal", "global"])
+@pytest.mark.parametrize("lost", ["new", "old", "both"])
+def test_personalized_again_the_finite_model_is_served(before: Any, lost: str) -> None:
+    old = "personalized" if before == "personal" else "pretrained"
+    stages = {"new": ["finetuned"], "old": [old], "both": ["finetuned", old]}[lost]
+    # By the metrics, which are better if higher, the new model of device 0 loses if it should win here.
+    new = 0.25 if lost == "old" else 0.75
+    rows = measured(
+        *((stage, [0.5], [0.5]) for stage in ("pretrained", "personalized")), ("finetuned", [new], [new])
+    )
+    rows = [row | {"device": "a"} for row in not_finite(rows, *((stage, 0, "test") for stage in stages))]
+
+    found = list(better(lambda: rows, affine_task(), {"a": before}))
+
+    assert {row["is_new"] for row in found} == {lost == "old"}
+    assert [row["split"] for row in found] == ["validation", "test"]
+
+
+def overflows(model: nn.Module, batch: Any) -> Tensor:
+    """An error that is not finite in evaluations of a model whose offset is far from 0."""
+    is_far = not model.training and abs(model.offset.item()) > 2.0
+    return square_error(model, batch) * (float("inf") if is_far else 1.0)
+
+
+def test_a_device_is_not_served_a_model_that_is_not_finite_on_its_data(tmp_path: Path) -> None:
+    # Offsets follow the devices: near 3 for the first, whose loss is then infinite, and near 0.
+    task = affine_task(model=Truth, loss=overflows, devices=devices_at([3.0, 0.0, 0.5], noise=0.1))
+    plan = Plan(finetune=Finetuning(personal_lr=0.5, epochs=10))
+
+    own = Partition(Truth(), personal="offset")
+    results = [pipeline(task, own, plan, out=out) for out in (None, tmp_path / "run")]
+
+    for result in results:
+        assert [result.served(device) for device in task.devices] == ["global", "personal", "personal"]
+        assert result.model("d00", "served").offset.item() == 0.0
+        assert result.model("d00").offset.item() > 2.0
+    warnings = warnings_of(RunFolder(tmp_path / "run"))
+    assert warnings[0] == (
+        "1 device is served the pretrained model, because its own is not finite on its data "
+        "(d00: the loss is inf)"
+    )
+    assert "served the pretrained model" in str(run_page(RunFolder(tmp_path / "run")).sections)
+
+
+def test_a_device_on_which_no_model_is_finite_is_named(tmp_path: Path) -> None:
+    devices = devices_at([3.0, 0.0], noise=0.1)
+    inputs, targets = devices["d00"]["test"]
+    devices["d00"]["test"] = inputs, targets * float("inf")
+    task = affine_task(model=Truth, devices=devices)
+    plan = Plan(finetune=Finetuning(personal_lr=0.5, epochs=1))
+
+    result = pipeline(task, Partition(Truth(), personal="offset"), plan, out=tmp_path / "run")
+
+    assert result.served("d00") == "personal"
+    said = "1 device has no model that is finite on its data (d00: the loss is inf)"
+    assert said in warnings_of(RunFolder(tmp_path / "run"))
 
 
 class Truth(Affine):

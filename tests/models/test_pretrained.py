@@ -30,7 +30,7 @@ from partita.partition import Partition, Personalization
 from partita.partition.common import common_names, digest_of_frozen, is_common
 from partita.reuse import settling
 from partita.reuse.kept_rows import KeptRows
-from partita.runs.folder import RunFolder
+from partita.runs.tensors import tensors_in
 from partita.tasks.build import build_model, initial_model
 from partita.tasks.model_text import _METRICS, _predict_tokens, _token_loss
 from small import same_bits
@@ -326,7 +326,7 @@ def test_a_run_sends_and_writes_the_shared_tensors_alone(
     updates = [line for line in rounds_in(tmp_path / "run") if line["work"] == "update"]
     assert [line["bytes"] for line in updates] == [{"down": 3 * sent, "up": 3 * sent}] * 2
     written = list((tmp_path / "run").rglob("*.safetensors"))
-    names = {name for path in written for name in RunFolder.tensors_in(path)}
+    names = {name for path in written for name in tensors_in(path)}
     assert names == trained(llama())
     stored = DiskStore(tmp_path / "run/personal").load("d0") or {}
     assert stored.keys() == set(own.partition.names("personal"))

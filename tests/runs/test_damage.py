@@ -18,6 +18,7 @@ from partita.runs.checking import problems_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.runs.parts import expected_parts
+from partita.runs.tensors import kept_tensors
 from partita.runs.warnings import warnings_of
 from sealing import change_commit, change_config
 from small import affine_task, passing_task
@@ -203,7 +204,7 @@ def test_a_device_that_is_reset_starts_again_and_the_run_says_so(half: Path, tmp
     assert f"device '{device}' had lost its personal part and started again after 5 rounds" in warnings_of(
         run
     )
-    assert run.kept(device) is not None
+    assert kept_tensors(run, device) is not None
 
 
 def test_a_reset_that_was_interrupted_is_finished(half: Path, tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ def test_a_run_of_another_version_is_refused_and_one_of_an_earlier_version_can_b
     (earlier / "config.toml").write_text(run.config_text)
     opened = partita.open(earlier, task=affine_task())
     assert opened.summary == run.summary
-    assert torch.equal(opened.personal("d1")["offset"], (run.kept("d1") or {})["offset"])
+    assert torch.equal(opened.personal("d1")["offset"], (kept_tensors(run, "d1") or {})["offset"])
     with pytest.raises(ConfigError, match="written by an earlier version of Partita"):
         do_run(earlier, resume=True)
     with pytest.raises(ConfigError, match="earlier version"):

@@ -14,6 +14,7 @@ from partita.errors import ConfigError
 from partita.executors.serial import SerialExecutor
 from partita.partition import personalization_of
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import kept_parameters, kept_tensors, shared_tensors
 from partita.tasks.build import split_by_stage
 from small import affine_task, same_bits
 
@@ -43,11 +44,11 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
     assert [line["round"] for line in folder.rounds() if line["work"] == "update"] == [0, 1, 0, 1]
     assert folder.devices is folder.devices
     assert folder.devices.num_rows == 3 * 6 * 2
-    assert same_bits(folder.shared(Stage.PERSONALIZED), result.shared)
-    kept = folder.kept("d0")
+    assert same_bits(shared_tensors(folder, Stage.PERSONALIZED), result.shared)
+    kept = kept_tensors(folder, "d0")
     assert kept is not None
     assert same_bits(kept, result.personal("d0"))
-    assert folder.kept_parameters == 1
+    assert kept_parameters(folder) == 1
     assert folder.skipped() == []
     assert folder.baseline is None
 
@@ -97,7 +98,7 @@ def test_the_global_model_is_the_pretrained_one(tmp_path: Path) -> None:
 
     model = result.model("d0", "global")
 
-    assert same_bits(model.state_dict(), RunFolder(tmp_path / "run").shared(Stage.PRETRAINED))
+    assert same_bits(model.state_dict(), shared_tensors(RunFolder(tmp_path / "run"), Stage.PRETRAINED))
     assert not torch.equal(model.offset, result.model("d0").offset)
 
 

@@ -11,9 +11,11 @@ from torch import Tensor
 import partita
 from partita.cli import main
 from partita.errors import ConfigError
-from partita.params import from_bytes, sealed_bytes, to_bytes
+from partita.params import from_bytes, to_bytes
 from partita.runs.folder import RunFolder
 from partita.runs.frozen import bytes_without, frozen_in
+from partita.runs.tensors import shared_tensors, tensors_in
+from partita.sealed_tensors import sealed_bytes
 from small import Normed, same_bits
 
 FROZEN = ("body.0.weight", "body.0.bias")
@@ -54,7 +56,7 @@ def test_only_what_is_not_in_the_file_is_written(run: RunFolder) -> None:
 def test_a_reader_has_the_whole_model(run: RunFolder) -> None:
     given = weights()
 
-    pretrained = run.shared("pretrained")
+    pretrained = shared_tensors(run, "pretrained")
 
     assert pretrained.keys() == Normed().state_dict().keys()
     assert all(torch.equal(pretrained[name], given[f"base.{name}"]) for name in FROZEN)
@@ -67,7 +69,7 @@ def test_the_baseline_begins_with_the_whole_model_and_names_its_frozen_part_too(
 
     assert inner is not None
     assert set(frozen_in(inner.shared_file("pretrained").read_bytes())) == set(FROZEN)
-    assert same_bits(inner.shared("pretrained"), run.shared("pretrained"))
+    assert same_bits(shared_tensors(inner, "pretrained"), shared_tensors(run, "pretrained"))
 
 
 def test_the_results_are_those_of_a_run_that_writes_everything(
@@ -81,7 +83,7 @@ def test_the_results_are_those_of_a_run_that_writes_everything(
     other = RunFolder(tmp_path / "run")
     assert not frozen_in(other.shared_file("pretrained").read_bytes())
     for name in ("pretrained", "personalized", "start"):
-        assert same_bits(other.shared(name), run.shared(name))
+        assert same_bits(shared_tensors(other, name), shared_tensors(run, name))
     assert other.devices.equals(run.devices)
     assert other.summary == run.summary
 
@@ -103,7 +105,9 @@ def test_a_run_that_begins_with_such_a_run_has_the_whole_model(run: RunFolder, t
 
     assert main(["run", str(tmp_path / "run.toml"), "pretrain.rounds=0", f"out={tmp_path / 'next'}"]) == 0
 
-    assert same_bits(RunFolder(tmp_path / "next").shared("pretrained"), run.shared("pretrained"))
+    assert same_bits(
+        shared_tensors(RunFolder(tmp_path / "next"), "pretrained"), shared_tensors(run, "pretrained")
+    )
 
 
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -130,7 +134,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert main(["run", "--resume", str(folder)]) == 0
 
     assert RunFolder(folder).devices.equals(run.devices)
-    assert same_bits(RunFolder(folder).shared("pretrained"), run.shared("pretrained"))
+    assert same_bits(shared_tensors(RunFolder(folder), "pretrained"), shared_tensors(run, "pretrained"))
 
 
 @pytest.mark.parametrize("how", ["gone", "changed", "copied"])
@@ -147,7 +151,7 @@ def test_a_file_that_is_gone_or_changed_is_said_in_one_line(how: str, tmp_path: 
         file = file.rename(tmp_path / "copy.safetensors")
 
     with pytest.raises(ConfigError) as error:
-        RunFolder.tensors_in(file)
+        tensors_in(file)
 
     expected = {"gone": "which is gone", "changed": "has other content", "copied": "is a copy of a file"}
     assert expected[how] in str(error.value)
@@ -165,7 +169,7 @@ def test_a_file_that_moved_with_the_data_is_found(
         (folder / path.relative_to(run.path)).write_bytes(path.read_bytes())
     monkeypatch.setenv("PARTITA_DATA", str(data))
 
-    assert same_bits(RunFolder(folder).shared("pretrained"), run.shared("pretrained"))
+    assert same_bits(shared_tensors(RunFolder(folder), "pretrained"), shared_tensors(run, "pretrained"))
 
 
 def test_names_that_the_tensors_lack_are_not_named() -> None:

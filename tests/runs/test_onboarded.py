@@ -10,14 +10,15 @@ from partita.errors import ConfigError
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun, Onboarding, write_onboarding
 
-COLUMNS = {"stage": str, "model": str, "device": str, "seen": bool, "split": str, "metric": float}
+COLUMNS = {"stage": str, "model": str, "device": str, "seen": bool, "split": str}
+COLUMNS |= {"loss": float, "metric": float, "reason": str}
 
 
 def written(folder: RunFolder, *devices: str, seen: bool, summary: str = "{}") -> RunFolder:
     """Write what a finished run has, as far as it matters here."""
     folder.path.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = [
-        {"stage": stage, "model": model, "device": device, "seen": seen, "split": "test", "metric": 0.5}
+        {"stage": stage, "model": model, "device": device, "seen": seen, "split": "test", "loss": 1.0}
         for stage, model in (("pretrained", "global"), ("finetuned", "personal"))
         for device in devices
     ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from partita import Aggregating
-from partita.params import WeightedMean
+from partita.mean import WeightedMean
 from partita.server.aggregation import TrimmedMean, clipped
 
 

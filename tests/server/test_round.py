@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from partita import Adam, Averaging, Stage
-from partita.params import WeightedMean
+from partita.mean import WeightedMean
 from partita.protocol import Evaluate, Failure, Order, Pace, Reply, Start, Tally, Update
 from partita.server.round import Outcome, Server, State, ask
 

@@ -16,6 +16,7 @@ from partita.durable import locked
 from partita.errors import ConfigError, RunFailed
 from partita.params import to_bytes
 from partita.report.tables.comparison import write_comparison_tables
+from partita.runs.tensors import shared_tensors
 from partita.seals import read_json
 from partita.studies import run as runner
 from partita.studies.begin import cells_in
@@ -141,7 +142,7 @@ def test_a_continued_cell_has_the_bits_of_the_same_three_runs_by_hand(tmp_path: 
 
     run = runner.prepare(config_of(first), Path())
     runner.finish(run)
-    whole = {**run.folder.shared("pretrained"), **run.folder.shared("personalized")}
+    whole = {**shared_tensors(run.folder, "pretrained"), **shared_tensors(run.folder, "personalized")}
     (tmp_path / "whole.safetensors").write_bytes(to_bytes(whole))
     second["model"] = {"start": str(tmp_path / "whole.safetensors")}
     runner.finish(runner.prepare(config_of(second), Path()))

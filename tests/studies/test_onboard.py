@@ -27,6 +27,7 @@ from partita.durable import locked
 from partita.errors import ConfigError, InUse
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun
+from partita.runs.tensors import kept_tensors
 from partita.studies.onboard import onboard
 from partita.tasks.tabular import Perceptron, tabular
 from sealing import change_config
@@ -365,7 +366,7 @@ def test_the_previous_model_is_the_one_that_the_device_had(run: Path, tmp_path: 
     result = partita.open(run)
     task = partita.open(done.folder.path)._models.origin.task
     inputs, labels = task.devices["d3"]["validation"]
-    old = RunFolder(run).kept("d3")
+    old = kept_tensors(RunFolder(run), "d3")
     assert old is not None
     model = result.model("d3", "personal")
     model.load_state_dict({**model.state_dict(), **old})

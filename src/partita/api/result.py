@@ -111,7 +111,10 @@ class Result:
         return to_html(models_table(self.summary, models))
 
     def served(self, device: DeviceId) -> Literal["global", "personal"]:
-        """Return which model the device is served: its own, or the global one where that was chosen."""
+        """Return which model the device is served.
+
+        It is its own, or the global one where that was chosen or is the only one finite on its data.
+        """
         served = self._models.record.served
         if device not in served:
             raise ValueError(f"Device {device!r} was not evaluated in this run.")

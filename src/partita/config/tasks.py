@@ -22,7 +22,7 @@ from partita.errors import ConfigError, raise_fault
 from partita.models.start import LoadReport, load_start
 from partita.params import Params
 from partita.protocol import derive_seed
-from partita.runs.folder import RunFolder
+from partita.runs.tensors import run_of, tensors_in
 from partita.tasks.build import initial_model, seeded
 from partita.tasks.derived import differing
 from partita.tasks.task import Task
@@ -155,7 +155,7 @@ def _check_unseen(files: Mapping[str, Path], share: float) -> None:
     A larger share contains the devices of a smaller one.
     """
     for key in (START, DERIVED):
-        run = RunFolder.of_file(files[key]) if key in files else None
+        run = run_of(files[key]) if key in files else None
         if run is not None and run.unseen_share < share:
             raise ConfigError(
                 f"`{key}`, `{files[key]}`, comes from a run with `evaluate.unseen` = {run.unseen_share}, "
@@ -166,7 +166,7 @@ def _check_unseen(files: Mapping[str, Path], share: float) -> None:
 
 def _check_derived(task: Task, start: Path) -> None:
     """Raise if a model comes from a run whose derived values were others than the task's."""
-    run = RunFolder.of_file(start)
+    run = run_of(start)
     if run is None or not run.derived:
         return
     if names := differing(task.derived, run.derived):
@@ -178,7 +178,7 @@ def _check_derived(task: Task, start: Path) -> None:
 
 def _read_tensors(path: Path) -> Params:
     try:
-        return RunFolder.tensors_in(path)
+        return tensors_in(path)
     except OSError as error:
         raise_fault(error, path)
         raise ConfigError(f"Cannot read `model.start`, `{path}`: {error.strerror}.") from None

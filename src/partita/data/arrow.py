@@ -204,6 +204,17 @@ def rows_among(table: Table, column: str, values: Iterable[str]) -> Table:
     return table.filter(pc.call_function("is_in", [table[column]], options))
 
 
+def rows_with(table: Table, key: str, column: str) -> Table:
+    """Return all rows of each string in `key` that has a value of `column` in any row.
+
+    >>> rows = [{"k": "a", "x": None}, {"k": "b", "x": None}, {"k": "a", "x": "y"}]
+    >>> rows_with(table_of(rows, {"k": str, "x": str}), "k", "x")["k"].to_pylist()
+    ['a', 'a']
+    """
+    known = table.filter(table[column].is_valid())
+    return rows_among(table, key, distinct(known, key))
+
+
 def tuples_of(table: Table, *columns: str) -> Iterator[tuple[Any, ...]]:
     """Yield the values of some columns row by row, converted some at a time.
 

@@ -28,7 +28,7 @@ from partita.params import digest_of
 from partita.partition import PARTS
 from partita.protocol import DeviceId
 from partita.runs.fingerprint import text_of
-from partita.runs.folder import RunFolder
+from partita.runs.tensors import tensors_in
 from partita.tasks.check import check_task
 from partita.tasks.derived import derived_bytes, read_derived
 
@@ -160,7 +160,7 @@ def computes_with(config: Config, built: Built, beside: Path) -> dict[str, str]:
         "task": _digest([config.task.kind, options, list(task.metrics)]),
         "derived": hashlib.sha256(derived_bytes(task.derived)).hexdigest(),
         "model": _digest(model),
-        "start": digest_of(RunFolder.tensors_in(start)) if start else "",
+        "start": digest_of(tensors_in(start)) if start else "",
         "partition": _digest([to_values(config)["partition"], parts]),
         "pretrain": _digest(text_of(plan.pretrain and plan.pretrain.method)),
         "personalize": _digest(text_of(plan.personalize and plan.personalize.method)),

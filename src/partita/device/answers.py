@@ -6,8 +6,9 @@ from statistics import fmean
 
 from partita.data.examples import Examples
 from partita.errors import CannotDo
+from partita.mean import WeightedMean
 from partita.methods.descent import Diverged
-from partita.params import Params, WeightedMean, change_of, is_finite
+from partita.params import Params, change_of, is_finite
 from partita.protocol import Measures, Order, Reply
 
 

@@ -20,7 +20,7 @@ from partita.device.part_files import (
 )
 from partita.durable import PRIVATE, replace_file, sync_folder
 from partita.errors import Damaged
-from partita.params import about
+from partita.sealed_tensors import about
 from partita.seals import RESTORE, damaged
 
 

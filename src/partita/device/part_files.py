@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from partita.params import about
+from partita.sealed_tensors import about
 from partita.seals import damaged, sha256
 
 SUFFIX, COPY = ".safetensors", ".best"

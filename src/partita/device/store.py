@@ -24,8 +24,9 @@ from partita.device.copies import Copies
 from partita.device.part_files import COPY, DEVICE, ROUND, SUFFIX, about_file
 from partita.durable import make_private_folder, sync_file, sync_folder, write_private
 from partita.errors import ConfigError, Damaged
-from partita.params import Params, about, cloned, part_pieces, unsealed_tensors
+from partita.params import Params, cloned
 from partita.protocol import DeviceId, key_of
+from partita.sealed_tensors import about, part_pieces, unsealed_tensors
 
 
 class Store(Protocol):

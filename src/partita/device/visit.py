@@ -21,12 +21,13 @@ from partita.device.settings import Computing
 from partita.device.store import DiskStore, Store
 from partita.device.workbench import Workbench, Workbenches
 from partita.errors import CannotDo, ConfigError, described, is_of_device, place_of
+from partita.mean import WeightedMean
 from partita.methods.carried import Carried, make_update
 from partita.methods.declared import LACKS, LocalFn, OwnExamples, declared
 from partita.methods.descent import Diverged, Steps, descend
 from partita.methods.method import Finetuning, Method
 from partita.methods.own_model import predictor
-from partita.params import WeightedMean, shapes_of
+from partita.params import shapes_of
 from partita.partition import Part
 from partita.partition.padding import Fill, padded
 from partita.protocol import (

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from partita.params import Params, Totals
+from partita.mean import Totals
+from partita.params import Params
 from partita.protocol import Evaluate, Failure, Finetune, Order, Pace, Reply, Stage, Start, Update
 
 Values = Mapping[str, Any]

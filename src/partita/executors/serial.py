@@ -12,7 +12,7 @@ from partita.device.store import Store
 from partita.device.visit import Visitor
 from partita.executors.exchange import exchanges_of
 from partita.executors.settings import SERIAL
-from partita.params import WeightedMean
+from partita.mean import WeightedMean
 from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Stage, Tally, Update
 from partita.tasks.build import one_thread, preserved_random_state
 from partita.tasks.task import Task

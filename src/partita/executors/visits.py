@@ -9,7 +9,7 @@ from partita.data.rows import SkippedRows
 from partita.device.visit import Visitor
 from partita.executors.codec import answer_values
 from partita.executors.remote_errors import error_values
-from partita.params import WeightedMean
+from partita.mean import WeightedMean
 from partita.protocol import DeviceId, Order, Reply, Tally, Update
 from partita.tasks.build import one_thread
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from partita.device.part_files import COPY, DEVICE, SUFFIX, about_file, content_of_copy
 from partita.errors import ConfigError, Damaged
-from partita.params import unsealed_tensors
 from partita.protocol import DeviceId, Stage, key_of, label_of
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import onboardings_of
+from partita.runs.opening import has_lost_commit
+from partita.runs.tensors import content_of, part_problems, store_of, tensors_in
+from partita.sealed_tensors import unsealed_tensors
 from partita.seals import damaged, missing
 
 Problems = list[str]
@@ -27,7 +29,7 @@ def problems_of(run: RunFolder) -> Problems:
     found: Problems = []
     with _noted(found):
         _ = run.values, run.commit, run.is_finished
-        if run.has_lost_commit:
+        if has_lost_commit(run):
             raise missing(run.commit_file)
     if found:
         return found
@@ -39,7 +41,7 @@ def problems_of(run: RunFolder) -> Problems:
     found += run.recorded.problems(is_finished=run.is_finished)
     for path in run.checkpoints:
         with _noted(found):
-            run.content_of(path)
+            content_of(run, path)
     _check_unrecorded(run, found)
     _check_parts(run, found)
     _check_copies(run, found)
@@ -77,14 +79,14 @@ def _check_unrecorded(run: RunFolder, found: Problems) -> None:
     for path in sorted(run.shared_folder.glob(f"*{SUFFIX}")):
         if not recorded.has(path):
             with _noted(found):
-                run.tensors_in(path)
+                tensors_in(path)
 
 
 def _check_parts(run: RunFolder, found: Problems) -> None:
     """Check that every device has the personal part of its last round, and that all can be read."""
     lost: list[Damaged] = []
     with _noted(found):
-        lost += run.part_problems()
+        lost += part_problems(run)
     found += map(str, lost)
     named = {error.args[0].split("`")[1] for error in lost}
     owners = {key_of(device): device for device in run.parts} if not found else {}
@@ -103,7 +105,7 @@ def _check_part(run: RunFolder, path: Path, owners: Mapping[str, DeviceId]) -> N
             raise damaged(path, str(error)) from None
     if device is None or key_of(device) != path.stem:
         raise damaged(path, "its device's id is not that of its name")
-    run.store.load(device)
+    store_of(run).load(device)
 
 
 def _check_copies(run: RunFolder, found: Problems) -> None:
@@ -116,12 +118,12 @@ def _check_copies(run: RunFolder, found: Problems) -> None:
     if commit is None or run.is_finished:
         return
     for device in commit["counted"]:
-        if (path := run.store.next_of(device, commit["label"])).exists():
+        if (path := store_of(run).next_of(device, commit["label"])).exists():
             with _noted(found):
                 _check_tensors(path, path.read_bytes())
     if commit["best"] is not None and not found:
         with _noted(found):
-            run.store.copies.check(label_of(Stage(commit["stage"]), commit["best"]))
+            store_of(run).copies.check(label_of(Stage(commit["stage"]), commit["best"]))
 
 
 def _check_tensors(path: Path, content: bytes) -> None:

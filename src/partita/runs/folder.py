@@ -1,6 +1,7 @@
 """A run's folder, read only. No other module spells the names of its files.
 
-Reading takes no lock and changes nothing; `runs.journal` writes the folder through the paths given here.
+Reading takes no lock and changes nothing; `runs.journal` writes the folder through the paths given here, and
+`runs.tensors` reads the tensors in it.
 """
 
 import tomllib
@@ -9,27 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from partita.data.arrow import Table, read_table, rows_where, with_column
 from partita.data.rows import SkippedRow, read_skipped
-from partita.device.store import DiskStore
-from partita.errors import Damaged
-from partita.params import unsealed_tensors
 from partita.protocol import DeviceId
-from partita.runs.frozen import start_file, whole_tensors
-from partita.runs.parts import KEEPING, expected_parts, part_problems, resets_in
+from partita.runs.parts import KEEPING, expected_parts, resets_in
 from partita.runs.recorded import Recorded, checkpoints_in
-from partita.seals import (
-    SCHEMA,
-    damaged,
-    is_sealed,
-    missing,
-    parsed_json,
-    sha256,
-    unsealed,
-    unsealed_text,
-)
+from partita.seals import SCHEMA, damaged, is_sealed, missing, parsed_json, unsealed, unsealed_text
 from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import RoundRow
 
@@ -128,15 +114,6 @@ class RunFolder:
         return self.summary_file.exists() or self.devices_file.exists()
 
     @property
-    def has_lost_commit(self) -> bool:
-        """Whether there is no `commit.json`, and yet there is what can only come after a commit."""
-        if self.commit is not None:
-            return False
-        if self.has_results or any(self.personal_folder.glob("*.safetensors")):
-            return True
-        return self.rounds_file.exists() and self.rounds_file.read_bytes().count(b"\n") > 1
-
-    @property
     def is_earlier(self) -> bool:
         """Whether an earlier version of Partita has written the run, which recorded no digests."""
         return self.commit is not None and not is_sealed(self.commit)
@@ -203,25 +180,10 @@ class RunFolder:
         except FileNotFoundError:
             return {}
 
-    @staticmethod
-    def of_file(file: Path) -> "RunFolder | None":
-        """Return the run that wrote a file of shared tensors or of derived values, None if no run did."""
-        run = RunFolder(file.parent.parent if file.parent.name == "shared" else file.parent)
-        is_written = file.parent == run.shared_folder or run.is_checkpoint(file.name)
-        return run if (is_written or file == run.derived_file) and run.exists else None
-
     @property
     def unseen_share(self) -> float:
         """The share of devices that the run keeps out of training, `evaluate.unseen`."""
         return self.values.get("evaluate", {}).get("unseen", 0.0)
-
-    @property
-    def model_file(self) -> Path | None:
-        """The file with the newest whole model: pretrained, or of the last round before; None if none."""
-        if (pretrained := self.shared_file("pretrained")).exists():
-            return pretrained
-        checkpoint = (self.commit or {}).get("shared", {}).get("file")
-        return self.path / checkpoint if checkpoint else None
 
     def rounds(self) -> Iterator[RoundRow]:
         """Yield the lines of `rounds.jsonl`, without those of unseen devices."""
@@ -256,58 +218,6 @@ class RunFolder:
         """The rows of `devices.parquet` of the devices that training has not seen."""
         return rows_where(self.measurements, "seen", value=False)
 
-    def shared(self, name: str) -> dict[str, Tensor]:
-        """Return the tensors in `shared/NAME.safetensors`, all of them."""
-        return self.tensors_in(self.shared_file(name))
-
-    @staticmethod
-    def tensors_in(file: Path) -> dict[str, Tensor]:
-        """Return the tensors in a file, and those that the run which wrote it has by name alone.
-
-        Raises:
-            ConfigError: the file that has these is gone or has changed, or is not known.
-        """
-        run = RunFolder.of_file(file)
-        if run is None:
-            return whole_tensors(file, file.read_bytes())
-        return whole_tensors(file, run.content_of(file), run.started_tensors)
-
-    def started_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the file that the run began with."""
-        return RunFolder.tensors_in(start_file(self.path, self.values))
-
-    def content_of(self, file: Path) -> bytes:
-        """Return the content of a file of shared tensors, which is checked where its digest is recorded."""
-        if not self.is_checkpoint(file.name):
-            return Recorded(file.parent.parent, self.commit).content(file)
-        digest = checkpoints_in(self.commit).get(file.name)
-        if digest is not None and not file.exists():
-            raise missing(file)
-        content = file.read_bytes()
-        if digest not in (None, sha256(content)):
-            raise damaged(file, "its digest is not the one that was committed")
-        return content
-
-    def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
-        """Return all tensors that a device keeps, v_i and what its method declares, None where none.
-
-        Raises:
-            Damaged: the file is not as it was written, is missing, or is of another round.
-        """
-        store = self.store
-        if self.is_earlier:
-            path = store.path_of(device)
-            return unsealed_tensors(path.read_bytes()) if path.exists() else None
-        label, found = self.parts.get(device), store.round_of(device)
-        if label not in (None, found):
-            raise store.damaged(device, found and f"it is of the round `{found}`, and not of `{label}`")
-        return store.load(device)
-
-    @property
-    def store(self) -> DiskStore:
-        """The personal parts of the devices."""
-        return DiskStore(self.personal_folder, can_reset=not self.is_finished)
-
     @cached_property
     def parts(self) -> dict[DeviceId, str]:
         """The round that each device's personal part is of."""
@@ -319,21 +229,9 @@ class RunFolder:
         """The devices that had lost their personal parts and started again, and the rounds before."""
         return [(reset.device, reset.rounds) for reset in resets_in(self.commit or {})]
 
-    def part_problems(self) -> Iterator[Damaged]:
-        """Yield an error for each personal part that is missing or not of its device's last round."""
-        if (commit := self.commit) is not None and not self.is_earlier:
-            yield from part_problems(commit, self.lines, self.store)
-
     def lines(self) -> Iterator[RoundRow]:
         """Yield the committed lines of `rounds.jsonl`, those of unseen devices too."""
         return self.recorded.lines(self.rounds_file)
-
-    @property
-    def kept_parameters(self) -> int:
-        """The largest number of values that a device keeps."""
-        files = self.personal_folder.glob("*.safetensors")
-        largest = max(files, key=lambda file: file.stat().st_size, default=None)
-        return sum(t.numel() for t in unsealed_tensors(largest.read_bytes()).values()) if largest else 0
 
     def skipped(self) -> list[SkippedRow]:
         """Return the bad rows that the run left out."""

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from partita.data.digests import describe_file, places_of
 from partita.errors import ConfigError
-from partita.params import Params, about, sealed_bytes, unsealed_tensors
+from partita.params import Params
+from partita.sealed_tensors import about, sealed_bytes, unsealed_tensors
 from partita.seals import damaged
 
 _FROZEN = "frozen"

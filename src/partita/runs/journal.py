@@ -37,6 +37,7 @@ from partita.runs.logs import Log
 from partita.runs.opening import check_fingerprint, committed_in, scratch_of
 from partita.runs.parts import KEEPING, RESETS, Reset, check_parts, resets_in
 from partita.runs.recorded import BEST, CHECKPOINTS, FILES, JOURNALS, Recorded, checkpoints_in
+from partita.runs.tensors import content_of
 from partita.seals import sealed_json, sha256, sha256_of
 from partita.server.round import State
 from partita.training.evaluation import DeviceRow, Summary
@@ -160,7 +161,7 @@ class FolderJournal:
     def shared(self, name: str) -> dict[str, Tensor]:
         """Read `shared/NAME.safetensors`, without the frozen tensors of a file: the task's model has them."""
         if self._trained is not self.folder:
-            return from_bytes(self._trained.content_of(self._trained.shared_file(name)))
+            return from_bytes(content_of(self._trained, self._trained.shared_file(name)))
         recorded = Recorded(self.folder.path, {FILES: self._files})
         return from_bytes(recorded.content(self.folder.shared_file(name)))
 
@@ -277,4 +278,4 @@ class FolderJournal:
     def _read_checkpoint(self, kind: str) -> dict[str, Tensor]:
         entry = self._committed[kind]
         path = self.folder.path / entry["file"]
-        return from_bytes(self.folder.content_of(path))
+        return from_bytes(content_of(self.folder, path))

@@ -6,7 +6,7 @@ import tempfile
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from partita.runs.onboarded import served_by
 from partita.server.round import State
 from partita.training.evaluation import DeviceRow, Summary
 from partita.training.journal import Commit, RoundRow
+from partita.training.serving import Served
 
 _IN_MEMORY = 1 << 20
 """Bytes of packed values beyond which they are in a temporary file."""
@@ -146,7 +147,7 @@ class MemoryJournal:
         return {}
 
     @property
-    def served(self) -> Mapping[DeviceId, Literal["global", "personal"]]:
+    def served(self) -> Mapping[DeviceId, Served]:
         """The model that each evaluated device is served."""
         return served_by(self.measurements)
 

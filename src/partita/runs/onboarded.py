@@ -7,18 +7,20 @@ that was personalized again has its earlier personal part where it was, and can 
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
-from partita.data.arrow import Table, distinct, stacked
+from partita.data.arrow import Table, distinct, rows_of, stacked
 from partita.durable import replace_file
-from partita.protocol import DeviceId, Stage
+from partita.protocol import DeviceId
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import kept_tensors, shared_tensors
 from partita.seals import missing, read_json, sealed_json
 from partita.training.evaluation import Summary
 from partita.training.journal import RoundRow
 from partita.training.onboarding import PREVIOUS
+from partita.training.serving import Served, ServedModels
 
 
 class Onboarding:
@@ -91,7 +93,7 @@ class OnboardedRun:
 
     def shared(self, name: str) -> dict[str, Tensor]:
         """Return tensors that belong to no device."""
-        return self.run.shared(name)
+        return shared_tensors(self.run, name)
 
     @cached_property
     def onboardings(self) -> list[Onboarding]:
@@ -131,15 +133,15 @@ class OnboardedRun:
 
     def kept(self, device: DeviceId) -> dict[str, Tensor] | None:
         """Return all tensors that a device keeps, None where there are none."""
-        return self.holder(device).kept(device)
+        return kept_tensors(self.holder(device), device)
 
     @property
-    def served(self) -> Mapping[DeviceId, Literal["global", "personal"]]:
+    def served(self) -> Mapping[DeviceId, Served]:
         """The model that each evaluated device is served now."""
         return self._served
 
     @cached_property
-    def _served(self) -> dict[DeviceId, Literal["global", "personal"]]:
+    def _served(self) -> dict[DeviceId, Served]:
         again = [device for device, each in self.holders.items() if each.is_again]
         return {**served_by(self.measurements), **dict.fromkeys(again, "personal")}
 
@@ -149,17 +151,22 @@ class OnboardedRun:
         return asked | set(distinct(self.measurements, "device"))
 
 
-def served_by(table: Table) -> dict[DeviceId, Literal["global", "personal"]]:
-    """Return which model each device is served: its own, or the global one where that was chosen.
+def served_by(table: Table) -> dict[DeviceId, Served]:
+    """Return which model each device is served: its own, or the global one.
 
     Args:
         table: the measurements of a run; a device that was not evaluated is not in it.
     """
-    found: dict[DeviceId, Literal["global", "personal"]] = {}
-    chosen: dict[DeviceId, Literal["global", "personal"]] = {}
-    for row in table.select(["stage", "device", "model"]).to_pylist():
-        (chosen if row["stage"] == Stage.SERVED else found)[row["device"]] = row["model"]
-    return {**found, **chosen}
+    models = served_models(table)
+    return {device: models.of(device) for device in models.last}
+
+
+def served_models(table: Table) -> ServedModels:
+    """Return the models that devices are served, and those that are not finite."""
+    found = ServedModels()
+    for row in rows_of(table.select(["stage", "device", "model", "loss", "reason"])):
+        found.add(row)
+    return found
 
 
 def onboardings_of(run: RunFolder) -> list[Onboarding]:

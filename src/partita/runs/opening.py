@@ -28,9 +28,18 @@ def committed_in(folder: RunFolder) -> dict[str, Any]:
     names = sorted(path.name for path in folder.path.iterdir())
     if foreign := [name for name in names if name not in known and not folder.is_checkpoint(name)]:
         raise ConfigError(f"`{folder.path}` is not a run's folder: it contains `{foreign[0]}`.")
-    if folder.has_lost_commit:
+    if has_lost_commit(folder):
         raise missing(folder.commit_file)
     return {}
+
+
+def has_lost_commit(folder: RunFolder) -> bool:
+    """Return whether there is no `commit.json`, and yet there is what can only come after a commit."""
+    if folder.commit is not None:
+        return False
+    if folder.has_results or any(folder.personal_folder.glob("*.safetensors")):
+        return True
+    return folder.rounds_file.exists() and folder.rounds_file.read_bytes().count(b"\n") > 1
 
 
 def check_fingerprint(

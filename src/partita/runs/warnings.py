@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from partita.data.arrow import rows_where, tuples_of
+from partita.data.arrow import rows_where, rows_with, tuples_of
 from partita.data.rows import skipped_text
-from partita.protocol import Stage
+from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
+from partita.runs.onboarded import served_models
 from partita.shown import shown_id
 from partita.training.evaluation import weighted_mean
 from partita.training.stopping import NO_MEASUREMENT
@@ -33,7 +34,14 @@ def warnings_of(run: RunFolder) -> list[str]:
 
 def _warnings_of_one(run: RunFolder) -> list[str]:
     found = [*failed_stages(run), *_failed_unseen(run), *divergence(run), *_without_result(run)]
-    found += [*_reset(run), *_failed(run), *_unmeasured(run), *_unstopped(run), *_unchosen(run)]
+    found += [
+        *_reset(run),
+        *_failed(run),
+        *_not_finite(run),
+        *_unmeasured(run),
+        *_unstopped(run),
+        *_unchosen(run),
+    ]
     return found + ([skipped_text(skipped)] if (skipped := run.skipped()) else [])
 
 
@@ -158,6 +166,26 @@ def _unmeasured(run: RunFolder) -> Iterator[str]:
     has = "has" if missing == 1 else "have"
     split = summary.get("split", "test")
     yield f"{_devices(missing)} {has} no {split} {summary['metric']} ({_reason(run, stage, split)})"
+
+
+def _not_finite(run: RunFolder) -> Iterator[str]:
+    """Yield which devices have a model of their own that is not finite, and what they are served instead."""
+    models = served_models(rows_with(run.measurements, "device", "reason"))
+    if replaced := models.not_finite(none=False):
+        verb, whose = ("is", "its") if len(replaced) == 1 else ("are", "their")
+        yield (
+            f"{_devices(len(replaced))} {verb} served the pretrained model, because {whose} own is not "
+            f"finite on {whose} data ({_reasons(replaced)})"
+        )
+    if without := models.not_finite(none=True):
+        verb, whose = ("has", "its") if len(without) == 1 else ("have", "their")
+        yield f"{_devices(len(without))} {verb} no model that is finite on {whose} data ({_reasons(without)})"
+
+
+def _reasons(found: Mapping[DeviceId, str]) -> str:
+    """Return the first devices with their reasons, the others as dots."""
+    shown = [f"{shown_id(device)}: {reason}" for device, reason in list(found.items())[:_SHOWN]]
+    return "; ".join([*shown, *(["..."] if len(found) > _SHOWN else [])])
 
 
 def _unstopped(run: RunFolder) -> Iterator[str]:

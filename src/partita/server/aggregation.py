@@ -16,7 +16,8 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from partita.params import Params, Totals, WeightedMean, cloned
+from partita.mean import Totals, WeightedMean
+from partita.params import Params, cloned
 
 Rule = Literal["mean", "trimmed_mean", "median"]
 

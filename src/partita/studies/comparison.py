@@ -18,6 +18,7 @@ from partita.methods.named import Citation
 from partita.protocol import Stage
 from partita.runs.folder import RunFolder
 from partita.runs.frozen import bytes_without, frozen_in
+from partita.runs.tensors import shared_tensors
 from partita.runs.warnings import has_failed_stage
 from partita.seals import damaged, read_json, sealed_text, unsealed_text
 from partita.studies import run as runner
@@ -251,6 +252,6 @@ def final_model(run: RunFolder) -> Path:
     if not run.values["personalize"]["rounds"]:
         return pretrained.resolve()
     if not whole.exists():
-        tensors = {**run.shared(Stage.PRETRAINED), **run.shared(Stage.PERSONALIZED)}
+        tensors = {**shared_tensors(run, Stage.PRETRAINED), **shared_tensors(run, Stage.PERSONALIZED)}
         replace_file(whole, bytes_without(tensors, frozen_in(pretrained.read_bytes())))
     return whole.resolve()

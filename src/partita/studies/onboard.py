@@ -23,6 +23,7 @@ from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.runs.onboarded import OnboardedRun, Onboarding, write_onboarding
+from partita.runs.tensors import shared_tensors
 from partita.studies import run as runner
 from partita.studies.resume import check_paths, located_files
 from partita.training import onboarding
@@ -288,5 +289,5 @@ def _journal(prepared: runner.Prepared, run: RunFolder) -> FolderJournal:
         seed=prepared.config.seed,
         computing=built.execution,
     )
-    fingerprint["run"] = digest_of(run.shared(Stage.PERSONALIZED))
+    fingerprint["run"] = digest_of(shared_tensors(run, Stage.PERSONALIZED))
     return FolderJournal(prepared.folder, fingerprint, trained=run)

@@ -10,6 +10,7 @@ from partita.methods import registry
 from partita.methods.named import Citation
 from partita.protocol import DeviceId, Stage
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import kept_parameters
 from partita.runs.warnings import divergence, failed_stages, warnings_of
 from partita.shown import shown
 from partita.studies.cells import START, base_of
@@ -254,7 +255,7 @@ def _outcome(run: RunFolder) -> CellResult:
         rounds=sum(line["work"] == "update" for line in training),
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
-        kept=run.kept_parameters,
+        kept=kept_parameters(run),
         examples=_examples(run),
         further={name: _by_stage(run.devices, name, summary) for name in further},
         unseen=_by_stage(run.unseen, "metric", onboarded),

@@ -16,6 +16,7 @@ from partita.data.digests import is_digest, rows_in
 from partita.errors import ConfigError
 from partita.runs.checking import refuse
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import newest_model
 from partita.seals import damaged
 from partita.studies.folders import check_is_run, check_sealed
 
@@ -130,8 +131,8 @@ def _continuation(config: Config, folder: RunFolder, files: Mapping[str, Path]) 
     """Return the command that starts a new run with some files from the model of a run."""
     own, here = relative_to(folder.path, files), relative_to(Path(), files)
     arguments = [f"{key}={here[key]}" for key in files if value_at(folder.values, key) != own[key]]
-    if folder.model_file is not None:
-        arguments.append(f"{START}={folder.model_file}")
+    if (model := newest_model(folder)) is not None:
+        arguments.append(f"{START}={model}")
         arguments += ["model.start_names={}"] if config.model.start_names else []
     return shlex.join(["partita", "run", str(folder.config_file), *arguments])
 

@@ -17,6 +17,8 @@ from partita.tasks.task import Task
 
 _BATCH_SIZE = 256
 """The batch size is fixed: another one may give other bits."""
+NOT_NUMBERS = "predictions are not a number"
+"""In the reason for a metric without a value, if the model predicts NaN."""
 
 
 def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
@@ -63,7 +65,7 @@ def measure(task: Task, model: nn.Module, examples: Examples) -> Measures:
 
 def _value(name: str, metric: Metric, predictions: Any, targets: Any) -> tuple[float | None, list[str]]:
     if isinstance(predictions, Tensor) and predictions.isnan().any():
-        return None, [f"`{name}`: predictions are not a number"]
+        return None, [f"`{name}`: {NOT_NUMBERS}"]
     try:
         value = metric.compute(predictions, targets)
     except Undefined as error:

@@ -8,11 +8,12 @@ from typing import Any
 
 from partita.device.store import DiskStore
 from partita.executors.serial import SerialExecutor
+from partita.mean import WeightedMean
 from partita.methods.fedalt import FedAlt
 from partita.methods.fedavg import FedAvg
 from partita.methods.method import Finetuning
 from partita.models.parts import named_partition
-from partita.params import WeightedMean, cloned, digest_of
+from partita.params import cloned, digest_of
 from partita.partition import Personalization
 from partita.protocol import DeviceId, Executor, Failure, Order, Reply, Stage, Start, Tally
 from partita.runs.memory import MemoryJournal

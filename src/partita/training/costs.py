@@ -18,12 +18,13 @@ from partita.data.examples import Batch, Examples, examples_of
 from partita.errors import CannotDo
 from partita.methods.carried import kept_by, sent_by
 from partita.methods.declared import LocalFn
-from partita.params import change_in_bytes, part_pieces, size_in_bytes
+from partita.params import change_in_bytes, size_in_bytes
 from partita.partition import Part, Personalization
 from partita.protocol import DeviceId, derive_seed
 from partita.reuse.plan import Moving, Plan
 from partita.reuse.settling import Settling
 from partita.reuse.values import MIN_ROWS
+from partita.sealed_tensors import part_pieces
 from partita.tasks.build import build_model, one_thread, seeded
 from partita.tasks.task import Task
 

@@ -1,8 +1,7 @@
 """Metrics over devices: means, spread, and devices helped or hurt against the pretrained model."""
 
-import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
@@ -68,29 +67,6 @@ def is_failed(row: DeviceRow) -> bool:
     return (row["reason"] or "").startswith(_FAILED)
 
 
-def served(rows: Callable[[], Iterable[DeviceRow]], task: Task, *, devices: int) -> Iterator[DeviceRow]:
-    """Yield the rows of the model that each device is served: its own where better on validation data.
-
-    On a tie, and where a device has no validation metric or its training failed in the last stage, the
-    pretrained model is served.
-
-    Args:
-        rows: returns the measurements as in `summarize`; called more than once.
-        task: names the headline metric and its direction.
-        devices: number of evaluated devices.
-    """
-    measured = _measured(rows(), devices, "validation")
-    last = last_stage(row["stage"] for row in rows())
-    gains = measured.gains(last, task)
-
-    def of(stage: Stage, *, own: bool) -> Iterator[DeviceRow]:
-        return (r for r in rows() if r["stage"] == stage and (gains[r["position"]] > 0) == own)
-
-    chosen = of(Stage.PRETRAINED, own=False), of(last, own=True)
-    for row in heapq.merge(*chosen, key=lambda row: row["position"]):
-        yield {**row, "stage": Stage.SERVED}
-
-
 def last_stage(names: Iterable[str]) -> Stage:
     """Return the last stage of training among the stages of some rows.
 
@@ -120,6 +96,11 @@ class Pretrained:
         return _counts(
             np.array([row["metric"] - self._before[row["position"]] for row in known]) * self._sign
         )
+
+
+def gains_on(rows: Iterable[DeviceRow], stage: Stage, task: Task, *, devices: int, split: str) -> Column:
+    """Return the improvement of a stage's model over the pretrained one on a split, by position."""
+    return _measured(rows, devices, split).gains(stage, task)
 
 
 def weighted_mean(values: Iterable[float], weights: Iterable[float]) -> float:

@@ -8,16 +8,16 @@ of v, and u with the fine-tuned v. These are rounds over blocks of devices like 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from partita.protocol import DeviceId, Executor, Stage
-from partita.tasks.task import Task
-from partita.training.evaluation import DeviceRow, Summary, columns_of, served, summarize
+from partita.training.evaluation import DeviceRow, Summary, columns_of, summarize
 from partita.training.failures import TrainingFailures, failures_by_stage
 from partita.training.journal import RoundRow
 from partita.training.loop import run_rounds
 from partita.training.plan import Plan, Turn
 from partita.training.rounds import Round
+from partita.training.serving import Served, better, served
 from partita.training.stages import Stages
 
 PREVIOUS = "kept_previous"
@@ -99,7 +99,7 @@ def _with_gaps(unseen: Mapping[str, Any], seen: Summary) -> dict[str, Any]:
     return summary
 
 
-ServedBefore = Mapping[DeviceId, Literal["global", "personal"]]
+ServedBefore = Mapping[DeviceId, Served]
 """The model that each device was served before it was personalized again."""
 
 
@@ -168,24 +168,6 @@ class Onboarding:
         """Yield the measurements of the models that devices are served, where there is a choice."""
         task, devices = self._stages.task, len(self._devices)
         if self._before is not None:
-            yield from _better(self._journal.rows, task, self._before)
+            yield from better(self._journal.rows, task, self._before)
         elif self._stages.plan.evaluate.choose:
             yield from served(self._journal.rows, task, devices=devices)
-
-
-def _better(rows: Callable[[], Iterable[DeviceRow]], task: Task, before: ServedBefore) -> Iterator[DeviceRow]:
-    """Yield the rows of the model that is better on validation data: the new one, or the one before.
-
-    On a tie, and where there is no validation metric, the model before stays.
-    """
-    metrics = {(row["device"], row["stage"]): row["metric"] for row in rows() if row["split"] == "validation"}
-    sign = 1 if task.metrics[task.headline].direction == "up" else -1
-    for row in rows():
-        device = row["device"]
-        is_personal = before.get(device, "personal") == "personal"
-        old = Stage.PERSONALIZED if is_personal else Stage.PRETRAINED
-        measured = [metrics.get((device, stage)) for stage in (Stage.FINETUNED, old)]
-        new, kept = (None if metric is None else sign * metric for metric in measured)
-        is_new = new is not None and kept is not None and new > kept
-        if row["stage"] == (Stage.FINETUNED if is_new else old):
-            yield {**row, "stage": Stage.SERVED, "is_new": is_new}

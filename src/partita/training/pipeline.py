@@ -17,13 +17,14 @@ from partita.partition import Personalization
 from partita.protocol import Executor, Stage, label_of
 from partita.server.round import State
 from partita.tasks.task import Task
-from partita.training.evaluation import DeviceRow, Pretrained, Summary, columns_of, served, summarize
+from partita.training.evaluation import DeviceRow, Pretrained, Summary, columns_of, summarize
 from partita.training.failures import failures_by_stage
 from partita.training.journal import Journal, RoundRow
 from partita.training.loop import run_rounds
 from partita.training.onboarding import onboard, onboarding_turns, summarize_unseen
 from partita.training.plan import Plan, Turn
 from partita.training.rounds import Round
+from partita.training.serving import served
 from partita.training.stages import ServerStage, Stages
 from partita.training.stopping import NO_MEASUREMENT, Stopping
 
