@@ -306,7 +306,8 @@ class RunFolder:
     @property
     def store(self) -> DiskStore:
         """The personal parts of the devices."""
-        return DiskStore(self.personal_folder, can_reset=not self.is_finished)
+        can_reset = not self.is_finished and not self.onboarding_file.exists()
+        return DiskStore(self.personal_folder, can_reset=can_reset)
 
     @cached_property
     def parts(self) -> dict[DeviceId, str]:
