@@ -85,6 +85,8 @@ class State:
     resume: list[str]
     is_finished: bool = True
     has_report: bool = True
+    written: str = "."
+    """The folder in it that is written when it is resumed."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +212,20 @@ STATES = [
     State("half compared", half_compared, ["compare", "--resume", WORK], is_finished=False),
     State("search", lambda: whole("tune", *TUNED), ["tune", "--resume", WORK], has_report=False),
     State("onboarded", onboarded, ONBOARDING),
-    State("half onboarded", lambda: half_onboarded("new.parquet"), ONBOARDING, is_finished=False),
-    State("half again", lambda: half_onboarded("again.parquet", again=True), ONBOARDING, is_finished=False),
+    State(
+        "half onboarded",
+        lambda: half_onboarded("new.parquet"),
+        ONBOARDING,
+        is_finished=False,
+        written="onboarded/1",
+    ),
+    State(
+        "half again",
+        lambda: half_onboarded("again.parquet", again=True),
+        ONBOARDING,
+        is_finished=False,
+        written="onboarded/2",
+    ),
 ]
 DAMAGES = ("flip first", "flip", "flip last", "cut", "empty", "delete", "append")
 NOT_READ = re.compile(
@@ -302,7 +316,7 @@ def act(state: State, action: str) -> Outcome:
             return Outcome(2, f"partita: {error}\n")
         except BaseException:
             return Outcome(-1, traceback.format_exc())
-    find = {"resume": results, "report": pages}.get(action, lambda _: None)
+    find = {"resume": lambda _: results(folder / state.written), "report": pages}.get(action, lambda _: None)
     return Outcome(code, errors.getvalue(), find(folder) if code == 0 else None)
 
 

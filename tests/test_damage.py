@@ -35,6 +35,7 @@ def test_the_matrix_damages_every_file_that_is_read_again() -> None:
     assert files >= {"skipped.jsonl", "shared", "personal", "next"}
 
 
+@pytest.mark.slow
 def test_the_matrix_damages_the_files_of_an_onboarding() -> None:
     with quickly():
         cases = Matrix(["half onboarded"]).cases()
