@@ -32,9 +32,12 @@ from partita.cli import main
 from partita.config.reading import read_config, read_values
 from partita.device.store import DiskStore
 from partita.errors import ConfigError
+from partita.runs.folder import RunFolder
+from partita.runs.onboarded import OnboardedRun
 from partita.studies import run as runner
 from partita.studies.begin import begin
 from partita.studies.compare import finish as finish_comparison
+from partita.studies.onboard import onboard
 
 WORK = "work"
 """The folder that is damaged, always at the same place: reports have its name."""
@@ -63,6 +66,8 @@ every = 1
 methods = ["fedalt"]
 seeds = 1
 """
+LEARNED = ["finetune.epochs=10", "finetune.personal_lr=0.5"]
+"""Devices that are trained again learn the one class that all of their new rows have."""
 PATIENT = ["personalize.patience=3", "personalize.rounds=6", "personalize.shared_lr=0.5"]
 
 
@@ -80,6 +85,8 @@ class State:
     resume: list[str]
     is_finished: bool = True
     has_report: bool = True
+    written: str = "."
+    """The folder in it that is written when it is resumed."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +99,17 @@ class Case:
     action: str
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(names: str = "d{}", *, count: int = 4) -> list[dict[str, Any]]:
+    """Return the rows of some devices, the last of which is bad."""
     made = [
         {
-            "device": f"d{device}",
+            "device": names.format(device),
             "split": "test" if number % 4 == 0 else "train",
             "x": float(number * (device + 1)),
             "y": float(number % 3) + device,
             "label": (number + device) % 2,
         }
-        for device in range(4)
+        for device in range(count)
         for number in range(12)
     ]
     return [*made, {**made[-1], "x": None}]
@@ -151,15 +159,44 @@ def half_compared() -> None:
         finish_comparison(comparison, ignore_progress, watch)
 
 
+def onboarded() -> None:
+    """Let devices join a finished run, train some of them again, and let one of these go back."""
+    runner.finish(prepared(*LEARNED))
+    quietly_main("onboard", WORK, "new.parquet")
+    quietly_main("onboard", WORK, "again.parquet", "--again")
+    quietly_main("onboard", WORK, "--back", "new 1")
+    assert {"d0", "new 0"} <= {*OnboardedRun(RunFolder(WORK)).onboardings[-1].holds}
+
+
+def half_onboarded(table: str, *, again: bool = False) -> None:
+    """Let devices join a finished run, and stop when they are trained and not evaluated yet."""
+    runner.finish(prepared(*LEARNED))
+    if again:
+        quietly_main("onboard", WORK, "new.parquet")
+
+    def watch(line: Any, done: int, total: int) -> None:
+        if line["work"] == "finetune":
+            raise Killed
+
+    with contextlib.suppress(Killed):
+        onboard(RunFolder(WORK), Path(table), again=again, watch=watch)
+
+
 def ignore_progress(*_: Any) -> None:
     """Show no progress."""
 
 
 def whole(command: str, *arguments: str) -> None:
+    quietly_main(command, "small.toml", *arguments, f"out={WORK}")
+
+
+def quietly_main(*arguments: str) -> None:
+    """Run a command that must succeed."""
     with contextlib.redirect_stdout(io.StringIO()):
-        assert main([command, "small.toml", *arguments, f"out={WORK}", "--quiet"]) == 0
+        assert main([*arguments, "--quiet"]) == 0
 
 
+ONBOARDING = ["onboard", WORK, "--resume"]
 TUNED = ["finetune.personal_lr=0.1,0.01", "evaluate.every=0"]
 STATES = [
     State(
@@ -174,6 +211,21 @@ STATES = [
     State("comparison", lambda: whole("compare"), ["compare", "--resume", WORK]),
     State("half compared", half_compared, ["compare", "--resume", WORK], is_finished=False),
     State("search", lambda: whole("tune", *TUNED), ["tune", "--resume", WORK], has_report=False),
+    State("onboarded", onboarded, ONBOARDING),
+    State(
+        "half onboarded",
+        lambda: half_onboarded("new.parquet"),
+        ONBOARDING,
+        is_finished=False,
+        written="onboarded/1",
+    ),
+    State(
+        "half again",
+        lambda: half_onboarded("again.parquet", again=True),
+        ONBOARDING,
+        is_finished=False,
+        written="onboarded/2",
+    ),
 ]
 DAMAGES = ("flip first", "flip", "flip last", "cut", "empty", "delete", "append")
 NOT_READ = re.compile(
@@ -203,7 +255,7 @@ def results(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         is_result = re.search(
-            r"(\.safetensors|devices\.parquet|summary|costs|derived|trial.*\.json|skipped.*)", name
+            r"(\.safetensors|devices\.parquet|summary|costs|derived|onboarding|trial.*\.json|skipped.*)", name
         )
         if not path.is_file() or path.name == "commit.json" or not (is_result or "rounds" in name):
             continue
@@ -225,12 +277,14 @@ def pages(folder: Path) -> dict[str, bytes]:
 
 
 def models(folder: Path) -> dict[Any, Any]:
-    """Return what Python reads of a finished run: measurements, rounds and the model of every device."""
+    """Return what Python reads of a finished run: measurements, rounds and the models of every device."""
     result = partita.open(folder)
+    devices = dict.fromkeys(result.devices["device"].to_pylist())
     state = {
-        (device, name): tensor.tolist()
-        for device in (f"d{number}" for number in range(4))
-        for name, tensor in result.model(device).state_dict().items()
+        (device, which, name): tensor.tolist()
+        for device in devices
+        for which in ("personal", "served")
+        for name, tensor in result.model(device, which).state_dict().items()
     }
     return {
         **state,
@@ -262,7 +316,7 @@ def act(state: State, action: str) -> Outcome:
             return Outcome(2, f"partita: {error}\n")
         except BaseException:
             return Outcome(-1, traceback.format_exc())
-    find = {"resume": results, "report": pages}.get(action, lambda _: None)
+    find = {"resume": lambda _: results(folder / state.written), "report": pages}.get(action, lambda _: None)
     return Outcome(code, errors.getvalue(), find(folder) if code == 0 else None)
 
 
@@ -284,6 +338,10 @@ class Matrix:
 
     def __init__(self, names: list[str] | None = None) -> None:
         pq.write_table(pa.Table.from_pylist(rows()), "t.parquet")
+        new = rows("new {}", count=2)
+        pq.write_table(pa.Table.from_pylist(new), "new.parquet")
+        again = [{**row, "label": 0} for row in rows(count=2) + new]
+        pq.write_table(pa.Table.from_pylist(again), "again.parquet")
         Path("small.toml").write_text(CONFIG)
         self.states = [state for state in STATES if names is None or state.name in names]
         self._expected: dict[tuple[str, str], Outcome] = {}
@@ -319,7 +377,7 @@ class Matrix:
     def _actions(state: State) -> Iterator[str]:
         yield "resume"
         yield from ["report"] if state.is_finished and state.has_report else []
-        yield from ["open"] if state.name == "finished" else []
+        yield from ["open"] if state.name in ("finished", "onboarded") else []
         yield "check"
 
     @staticmethod

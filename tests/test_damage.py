@@ -33,3 +33,14 @@ def test_the_matrix_damages_every_file_that_is_read_again() -> None:
         "costs.json",
     }
     assert files >= {"skipped.jsonl", "shared", "personal", "next"}
+
+
+@pytest.mark.slow
+def test_the_matrix_damages_the_files_of_an_onboarding() -> None:
+    with quickly():
+        cases = Matrix(["half onboarded"]).cases()
+
+    files = {case.file.removeprefix("onboarded/1/") for case in cases if case.file.startswith("onboarded/")}
+    assert files >= {"onboarding.json", "config.toml", "commit.json", "rounds.jsonl", "devices.jsonl"}
+    assert files >= {"skipped.jsonl", "derived.json"}
+    assert len([file for file in files if file.startswith("personal/")]) == 2

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from soak.processes import session
+
 COMMAND = Path(sys.executable).parent / "partita"
 SETTINGS = ["pretrain.rounds=15", "personalize.rounds=25", "evaluate.every=7", "model.width=4"]
 
@@ -79,19 +81,6 @@ def test_whatever_ends_a_run_ends_its_workers(number: signal.Signals, tmp_path: 
     while session(process.pid):
         assert time.monotonic() < deadline, "Something is still running."
         time.sleep(0.01)
-
-
-def session(leader: int) -> list[int]:
-    """Return the processes of a session that have not ended."""
-    found: list[int] = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, own = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(own) == leader and state != "Z":
-            found.append(int(folder.name))
-    return found
 
 
 def rounds_of(folder: Path) -> int:

@@ -52,6 +52,17 @@ def test_a_digest_is_computed_once_and_again_after_a_change(
     assert len(computed) == 3
 
 
+def test_a_damaged_file_of_the_digest_is_not_used(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", texts())
+    expected = describe_table(path)
+    kept = tmp_path / "t.parquet.content.sha256"
+    content = kept.read_bytes()
+
+    for place in range(len(content)):
+        kept.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert describe_table(path) == expected
+
+
 def test_the_digest_is_in_the_cache_folder_if_the_tables_folder_is_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,21 @@ def test_the_index_is_built_once_and_again_when_the_table_changes(
     assert built == [1, 1]
 
 
+def test_a_damaged_index_is_not_used(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", texts(devices=40, split=split_of))
+    expected = open_table(path).index
+    (index,) = tmp_path.glob("*.index")
+    content = index.read_bytes()
+
+    for place in range(0, len(content), 29):
+        index.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        found = open_table(path).index
+        assert found.ids.equals(expected.ids)
+        assert (found.starts == expected.starts).all()
+        assert (found.counts == expected.counts).all()
+        assert (found.held_out == expected.held_out).all()
+
+
 def counting(calls: list[int], function: Any) -> Any:
     def counted(self: DeviceTable) -> Iterable[Any]:
         calls.append(1)

@@ -11,6 +11,7 @@ import pytest
 
 from partita.data import sorted_copy
 from partita.data.sort import sort_table
+from partita.errors import ConfigError
 from tables import contents, open_table, split_of, texts, write
 
 
@@ -144,11 +145,56 @@ def test_a_sort_that_failed_is_begun_again(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(sorted_copy, "sort_table", fail)
+        patched.setattr(sorted_copy, "sort_stream", fail)
         with pytest.raises(OSError, match="No space left"):
             open_table(path, sort=True)
 
     assert len({device for device, _ in contents(open_table(path, sort=True))}) == 3
+
+
+def test_rows_are_located_in_the_table_and_not_in_its_copy(tmp_path: Path) -> None:
+    rows = [{**row, "row": "taken"} for row in texts(split=split_of)]
+    (tmp_path / "t").mkdir()
+    write(tmp_path / "t/a.parquet", rows[1::2])
+    write(tmp_path / "t/b.parquet", rows[::2])
+
+    table = open_table(tmp_path / "t", sort=True)
+
+    for device in table.ids:
+        for found in table.rows_of(device).values():
+            for (file, number), row in zip(found.locations, found.content, strict=True):
+                given = rows[1::2] if file == "a.parquet" else rows[::2]
+                assert given[number]["text"] == row["text"]
+    assert table.groups.schema.names == ["device", "text", "split", "row"]
+
+
+def test_splits_of_a_copy_are_those_of_the_table(tmp_path: Path) -> None:
+    rows = texts(rows=12)  # Without a column `split`, it follows from the content.
+
+    found = contents(open_table(write(tmp_path / "mixed.parquet", rows[::2] + rows[1::2]), sort=True))
+
+    expected = contents(open_table(write(tmp_path / "t.parquet", rows)))
+    assert {key: sorted(own) for key, own in found.items()} == {
+        key: sorted(own) for key, own in expected.items()
+    }
+
+
+def test_a_damaged_copy_is_refused(tmp_path: Path, cache: Path) -> None:
+    path = mixed(tmp_path / "t.parquet", devices=5)
+    expected = contents(open_table(path, sort=True))
+    (copy,) = cache.glob("*.sorted.parquet")
+    content = copy.read_bytes()
+    errors: list[str] = []
+
+    for place in range(0, len(content), 29):
+        copy.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+        try:
+            assert contents(open_table(path, sort=True)) == expected
+        except ConfigError as error:
+            errors.append(str(error))
+
+    assert len(errors) > len(content) / 29 / 2
+    assert all(str(copy) in error for error in errors)
 
 
 def test_a_table_with_a_long_name_has_a_copy(tmp_path: Path, cache: Path) -> None:

@@ -20,13 +20,16 @@ from partita import FedAvg, Partition, Plan, Task, Training
 from partita.device.store import DiskStore
 from partita.errors import RunFailed
 from partita.executors.board import Board
+from partita.executors.messages import encoded
+from partita.executors.output import Link
 from partita.executors.processes import Child, Nursery
 from partita.executors.settings import Execution
+from partita.executors.workers import WorkersExecutor
 from partita.params import digest_of
 from partita.partition import personalization_of
 from partita.protocol import Evaluate, Failure, Order, Reply, Stage, Start, Tally
 from partita.studies.local import local_executor
-from small import affine_task, square_error
+from small import affine_devices, affine_task, square_error
 
 UPDATE = FedAvg(shared_lr=0.1, batch_size=100).update
 EVALUATE = Evaluate(model="global", splits=("train",))
@@ -58,7 +61,7 @@ class Trial:
         log = self.folder / "visits"
         return log.read_text().split() if log.exists() else []
 
-    def task(self) -> Task:
+    def task(self, **changes: Any) -> Task:
         parent = os.getpid()
 
         def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -71,11 +74,16 @@ class Trial:
                 self.visit(model, batch)
             return model(batch[0]), batch[1]
 
-        return affine_task(loss=loss, predict=predict)
+        return affine_task(loss=loss, predict=predict, **changes)
 
     def answers(self, work: Any, *, timeout: float = 1000.0) -> Iterator[Reply | Tally | Failure]:
         """Yield the answers to an order for each device, from one worker process."""
         task = self.task()
+        with self.executor(task, timeout=timeout) as executor:
+            yield from executor.ask(orders_of(task, work))
+
+    def executor(self, task: Task, *, timeout: float) -> WorkersExecutor:
+        """Return an executor with one worker process."""
         own = Partition(task.model(), personal="offset")
         plan = Plan(
             personalize=Training(method=FedAvg(shared_lr=0.1, batch_size=100), rounds=1, devices_per_round=6)
@@ -89,8 +97,8 @@ class Trial:
             execution=Execution(workers=2, timeout=timeout),
             processes=lambda: 1,
         )
-        with executor:
-            yield from executor.ask(orders_of(task, work))
+        assert isinstance(executor, WorkersExecutor)
+        return executor
 
 
 def orders_of(task: Task, work: Any) -> list[Order]:
@@ -187,6 +195,48 @@ def test_a_worker_that_is_stopped_between_visits_is_replaced(
         return done
 
     monkeypatch.setattr(Board, moment, act_and_stop)
+
+    answers = list(trial.answers(UPDATE, timeout=1.0))
+
+    assert stopped.exists()
+    assert heard(answers) == ALL
+    assert not reasons(answers)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_before_it_has_read_its_orders_is_replaced(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partita.executors.dispatch._BETWEEN", 0.5)
+    # With such ids the orders are longer than what a connection takes before some of it is read.
+    devices = {device.ljust(100_000, "x"): splits for device, splits in affine_devices().items()}
+    task = trial.task(devices=devices)
+    orders = orders_of(task, UPDATE)
+
+    with trial.executor(task, timeout=1.0) as executor:
+        list(executor.ask(orders[:1]))
+        os.kill(executor._pool.workers[0].child.pid, signal.SIGSTOP)
+        answers = list(executor.ask(orders))
+
+    assert heard(answers) == Counter(list(devices))
+    assert not reasons(answers)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_within_a_message_is_replaced(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partita.executors.dispatch._BETWEEN", 0.5)
+    send, stopped = Link.send, trial.folder / "stopped"
+
+    def send_half_and_stop(link: Link, values: Any, *given: Any, **named: Any) -> None:
+        if "reports" in values and not stopped.exists():
+            stopped.touch()
+            link.connection.sendall(encoded(values)[:6])
+            os.kill(os.getpid(), signal.SIGSTOP)
+        send(link, values, *given, **named)
+
+    monkeypatch.setattr(Link, "send", send_half_and_stop)
 
     answers = list(trial.answers(UPDATE, timeout=1.0))
 

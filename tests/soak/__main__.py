@@ -1,13 +1,14 @@
 """`python -m soak`: disturbs commands of Partita and prints what has come of it, as tables."""
 
 import argparse
+import hashlib
 import importlib
 import pkgutil
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -86,12 +87,33 @@ def import_everything() -> None:
 
 @contextmanager
 def reports(*, are_whole: bool) -> Iterator[None]:
-    """Write whole reports in this block, which takes seconds, or short ones."""
-    if are_whole:
-        yield
+    """Write whole reports in this block, each figure of which is drawn only once, or short ones."""
+    if not are_whole:
+        with mock.patch("partita.report.write.write_report", write_short_report):
+            yield
         return
-    with mock.patch("partita.report.write.write_report", write_short_report):
+    import vl_convert
+
+    with ExitStack() as stack:
+        for name in ("vegalite_to_svg", "svg_to_png", "svg_to_pdf"):
+            stack.enter_context(mock.patch.object(vl_convert, name, drawn_once(getattr(vl_convert, name))))
         yield
+
+
+def drawn_once(draw: Callable[..., str | bytes]) -> Callable[..., str | bytes]:
+    """Return a function that keeps what another one draws for all later processes: drawing takes seconds.
+
+    The first process that draws is not disturbed, so the files are whole.
+    """
+
+    def drawn(source: str, **options: Any) -> str | bytes:
+        kept = home() / f"{draw.__name__}-{hashlib.sha256(source.encode()).hexdigest()}"
+        if not kept.exists():
+            content = draw(source, **options)
+            kept.write_bytes(content.encode() if isinstance(content, str) else content)
+        return kept.read_text() if draw.__name__.endswith("svg") else kept.read_bytes()
+
+    return drawn
 
 
 def write_short_report(folder: Path, **_: Any) -> Path:

@@ -214,13 +214,13 @@ def _waited(process: int, until: float) -> int | None:
 def _wait_for_workers(leader: int) -> None:
     """Wait until all processes of a session are gone: whatever ends a command ends its workers."""
     deadline = time.monotonic() + 30
-    while _session(leader):
+    while session(leader):
         if time.monotonic() > deadline:
             raise TimeoutError("Processes of a command that has ended are still running.")
         time.sleep(0.002)
 
 
-def _session(leader: int) -> list[int]:
+def session(leader: int) -> list[int]:
     """Return the processes of a session that have not ended."""
     found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):

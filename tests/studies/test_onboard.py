@@ -26,6 +26,7 @@ from partita.data.unseen import is_unseen
 from partita.durable import locked
 from partita.errors import ConfigError, InUse
 from partita.runs.folder import RunFolder
+from partita.runs.journal import FolderJournal
 from partita.runs.onboarded import OnboardedRun
 from partita.runs.tensors import kept_tensors
 from partita.studies.onboard import onboard
@@ -211,6 +212,86 @@ def test_a_finished_onboarding_is_shown_again(
 
     assert capsys.readouterr().out == first
     assert len(list(run.glob("onboarded/*"))) == 1
+
+
+def test_a_damaged_onboarding_is_not_shown_again(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["onboard", str(run), str(tmp_path / "new.parquet"), "--quiet"]) == 0
+    part = min((run / "onboarded/1/personal").iterdir())
+    part.write_bytes(part.read_bytes()[:-1])
+    capsys.readouterr()
+
+    assert main(["onboard", str(run), "--resume", "--quiet"]) == 2
+
+    output = capsys.readouterr()
+    assert str(part) in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
+
+
+def interrupt_when_trained(line: Any, done: int, total: int) -> None:
+    if line["work"] == "finetune":
+        raise Interrupted
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_interrupted_onboarding_that_has_lost_a_personal_part_is_not_resumed(
+    again: bool, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / ("tabular.parquet" if again else "new.parquet")
+    with pytest.raises(Interrupted):
+        onboard(RunFolder(run), table, again=again, watch=interrupt_when_trained)
+    folder = run / "onboarded" / "1"
+    lost = min((folder / "personal").iterdir())
+    content = lost.read_bytes()
+    lost.unlink()
+
+    assert main(["onboard", str(run), "--resume", "--quiet"]) == 2
+
+    error = capsys.readouterr().err
+    assert f"`{lost}`, the personal part of device " in error
+    assert error.endswith(
+        f"is missing. Restore it from a copy. Or delete `{folder}`, and onboard the devices again.\n"
+    )
+    assert error.count("\n") == 1
+    lost.write_bytes(content)
+    assert main(["onboard", str(run), "--resume", "--quiet"]) == 0
+
+
+def test_an_interrupted_onboarding_that_has_lost_its_config_is_not_deleted(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Interrupted):
+        onboard(RunFolder(run), tmp_path / "new.parquet", watch=interrupt_when_trained)
+    config = run / "onboarded/1/config.toml"
+    content = config.read_bytes()
+    config.unlink()
+
+    for arguments in (["--resume"], [str(tmp_path / "new.parquet")]):
+        assert main(["onboard", str(run), *arguments, "--quiet"]) == 2
+        assert capsys.readouterr().err == f"partita: `{config}` is missing: restore it from a copy.\n"
+
+    config.write_bytes(content)
+    assert main(["onboard", str(run), "--resume", "--quiet"]) == 0
+
+
+def test_a_row_that_was_skipped_before_the_first_commit_is_logged_once(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of("tabular", NEW)
+    rows[-3]["x"] = float("nan")
+    table = write(tmp_path / "bad.parquet", rows)
+
+    def fail(*_: Any) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderJournal, "commit", fail)
+        with pytest.raises(Interrupted):
+            onboard(RunFolder(run), table, ["task.skip_bad=true"])
+    done = onboard(RunFolder(run), None)
+
+    assert [skipped.row for skipped in done.folder.skipped()] == [len(rows) - 3]
 
 
 def test_a_fault_before_an_onboarding_has_begun_says_to_repeat_it(

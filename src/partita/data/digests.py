@@ -6,13 +6,14 @@ file's size or times.
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from partita.data.cache import cache_paths, file_states, mode_of, write_to_first
 from partita.data.files import open_files
+from partita.errors import ConfigError
+from partita.seals import read_json, sealed_json
 
 _SHA256 = "sha256 "
 
@@ -74,15 +75,15 @@ def _cached_digest(path: Path, files: Sequence[Path]) -> str:
     states = [list(state) for state in file_states(files)]
     places = cache_paths(path, key="content", suffix="sha256")
     for place in places:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            cached = json.loads(place.read_bytes())
-            if cached["files"] == states:
-                return str(cached["sha256"])
+        with contextlib.suppress(OSError, ConfigError):  # It is missing or damaged.
+            cached = read_json(place)
+            if cached.get("files") == states:
+                return cached["digest"]
     digests = [_digest(file) for file in files]
     if path.is_dir():
         names = "".join(f"{digest} {file.name}\n" for digest, file in zip(digests, files, strict=True))
         digests = [hashlib.sha256(names.encode()).hexdigest()]
-    content = json.dumps({"files": states, "sha256": digests[0]}).encode()
+    content = sealed_json({"files": states, "digest": digests[0]})
     write_to_first(places, lambda place: place.write_bytes(content), mode=mode_of(files))
     return digests[0]
 

@@ -141,7 +141,7 @@ def _runs_of_ids(path: Path) -> Iterator[str]:
 def _open(path: Path) -> pq.ParquetFile:
     try:
         # `pre_buffer`, the default, would load whole row groups whatever the batch size.
-        return pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        return pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
     except FileNotFoundError:
         raise ConfigError(f"There is no file or folder `{path}`.") from None
     except (OSError, pa.ArrowException) as error:
@@ -178,12 +178,20 @@ class RowGroups:
     """The row groups of a Parquet file, or of a folder of them, with random access by row number.
 
     A few row groups and open files are cached; reading changes these caches in place.
+
+    Args:
+        path: the file or the folder.
+        copy_of: the table that this one is a sorted copy of, with the numbers of rows there as last column.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, copy_of: "RowGroups | None" = None) -> None:
         files = open_files(path)
         self.paths = files.paths
-        self.schema = files.schema
+        self.copy_of = copy_of
+        self.numbers = [] if copy_of is None else files.schema.names[-1:]
+        """The columns of a sorted copy that the table itself does not have."""
+        columns = files.schema.names[: len(files.schema.names) - len(self.numbers)]
+        self.schema = pa.schema([files.schema.field(name) for name in columns], files.schema.metadata)
         self.tables = files.tables
         self._starts: list[int] = []
         """The number of the first row of each row group."""
@@ -220,6 +228,15 @@ class RowGroups:
         position = bisect.bisect_right(self._file_starts, row) - 1
         return self.paths[position].name, row - self._file_starts[position]
 
+    def locations(self, begin: int, rows: pa.Table) -> list[Location]:
+        """Return the locations of rows that were read from `begin` on, with the columns `numbers`.
+
+        Those of a sorted copy are in the table that it is a copy of.
+        """
+        if self.copy_of is None:
+            return [self.locate(row) for row in range(begin, begin + len(rows))]
+        return [self.copy_of.locate(row) for row in rows[self.numbers[0]].to_pylist()]
+
     def read(self, begin: int, end: int, columns: list[str]) -> pa.Table:
         """Return some columns of the rows from `begin` up to `end`.
 
@@ -251,7 +268,7 @@ class RowGroups:
             if file not in self._open:
                 if len(self._open) == _OPEN_FILES:
                     self._open.popitem()[1].close()
-                self._open[file] = pq.ParquetFile(file)
+                self._open[file] = pq.ParquetFile(file, page_checksum_verification=True)
             return self._open[file].read_row_group(number_in_file, columns=columns)
         except (OSError, pa.ArrowException) as error:
             raise_fault(error, file)

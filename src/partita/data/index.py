@@ -20,7 +20,7 @@ from partita.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 4
+_FORMAT = 5
 """The version of the file format: an index with another one is rebuilt."""
 _COUNT = np.int32
 """The type of a number of rows of one device."""
@@ -144,9 +144,11 @@ class IndexCache:
     def _load(self, path: Path) -> Index | None:
         try:
             with pq.ParquetFile(path, pre_buffer=False) as file:
-                if (file.schema_arrow.metadata or {}).get(b"about") != self._about:
+                found = file.schema_arrow.metadata or {}
+                if found.get(b"about") != self._about:
                     return None
-                return _read_index(file)
+                index = _read_index(file)
+                return index if found.get(b"sha256") == _digest(index) else None
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):  # It is damaged.
             return None
 
@@ -158,10 +160,23 @@ class IndexCache:
             **{split: index.counts_in(split) for split in SPLITS},
             "held_out": index.held_out,
         }
-        table = pa.table(columns).replace_schema_metadata({"about": self._about})
+        metadata = {"about": self._about, "sha256": _digest(index)}
+        table = pa.table(columns).replace_schema_metadata(metadata)
         write = partial(pq.write_table, table, compression="zstd")
         if not write_to_first(self._paths, write, mode=mode_of(self._files)):
             logger.warning("The index `%s` cannot be written: it is built again each time.", self._paths[0])
+
+
+def _digest(index: Index) -> bytes:
+    """Return the sha256 of all values of an index."""
+    ids = index.ids
+    _, offsets, texts = ids.buffers()
+    ends = np.frombuffer(offsets, np.int32)[ids.offset : ids.offset + len(ids) + 1]
+    digest = hashlib.sha256(np.diff(ends))
+    digest.update(memoryview(texts)[ends[0] : ends[-1]])
+    for numbers in (index.starts, index.counts, index.held_out):
+        digest.update(np.ascontiguousarray(numbers))
+    return digest.hexdigest().encode()
 
 
 def _read_index(file: pq.ParquetFile) -> Index:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partita.data.cache import mode_of
-from partita.data.files import TableStream, open_files
+from partita.data.files import ParquetFiles, TableStream, open_files
 from partita.data.writing import (
     BYTES,
     SCRATCH,
@@ -64,11 +64,21 @@ def sort_table(
     check_new(out)
     if memory < 1:
         raise ConfigError(f"`memory` must be at least 1 byte, got {memory}.")
+    files = files_to_sort(source, device)
+    stream, mode = files.stream(memory // 16), mode_of(files.paths)
+    return sort_stream(stream, out, device=device, memory=memory, progress=progress, mode=mode)
+
+
+def files_to_sort(source: Path, device: str) -> ParquetFiles:
+    """Return the files of a table whose rows all have a device id in the column `device`.
+
+    Raises:
+        ConfigError: the source is missing, is not Parquet, or has rows without a device id.
+    """
     files = open_files(source)
     files.require_column(device)
     files.check_ids(device)
-    stream, mode = files.stream(memory // 16), mode_of(files.paths)
-    return sort_stream(stream, out, device=device, memory=memory, progress=progress, mode=mode)
+    return files
 
 
 def sort_stream(

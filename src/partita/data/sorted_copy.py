@@ -1,5 +1,7 @@
 """Sorted copies of tables in the user's cache folder, which `sort = true` reads.
 
+The last column of a copy has the number of each row in the table, so that an error names the row there.
+
 A table that changes gets a new copy. The copy before it, and what a killed process has left of one, are
 deleted when the next copy is made, unless a process still uses them: it holds a lock.
 """
@@ -11,18 +13,25 @@ import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from partita.data.cache import cache_folder, cache_name, file_states
-from partita.data.sort import sort_table
+import numpy as np
+import pyarrow as pa
+
+from partita.data.cache import cache_folder, cache_name, file_states, mode_of
+from partita.data.files import TableStream
+from partita.data.sort import MEMORY, files_to_sort, sort_stream
 from partita.data.writing import remove_abandoned
 from partita.durable import locked, remove_unfinished
 
 logger = logging.getLogger(__name__)
 
 _SUFFIX = "sorted.parquet"
+_FORMAT = 2
+"""Another number makes other copies: the first ones had no numbers of rows."""
+_NUMBER = "row"
 _IN_USE: dict[Path, int] = {}
 """The copies that this process reads, and the descriptors that their locks are on, until it ends."""
 
@@ -35,7 +44,7 @@ def ensure_sorted_copy(source: Path, files: Sequence[Path], *, device: str) -> P
         files: the files that it consists of; a change of one makes another copy.
         device: the column of device ids.
     """
-    column, state = _digest(device), _digest(file_states(files))
+    column, state = _digest(device), _digest([_FORMAT, file_states(files)])
     copy = cache_folder() / cache_name(source, key=f"{column}-{state}", suffix=_SUFFIX)
     copy.parent.mkdir(parents=True, exist_ok=True)
     # One at a time: other processes wait for the copy instead of making it too.
@@ -43,9 +52,28 @@ def ensure_sorted_copy(source: Path, files: Sequence[Path], *, device: str) -> P
         if not copy.exists():
             _remove_others(source, copy, column)
             logger.warning("`%s` is not grouped by device: sorting it, once, to `%s`.", source, copy)
-            sort_table(source, copy, device=device)
+            opened = files_to_sort(source, device)
+            stream = _numbered(opened.stream(MEMORY // 16))
+            sort_stream(stream, copy, device=device, mode=mode_of(opened.paths))
         _use(copy)
     return copy
+
+
+def _numbered(stream: TableStream) -> TableStream:
+    """Return a stream with another column at its end, the number of each row from 0."""
+    name = _NUMBER
+    while name in stream.schema.names:
+        name += "_"
+    return TableStream(
+        stream.schema.append(pa.field(name, pa.int64())), stream.rows, _with_numbers(stream, name)
+    )
+
+
+def _with_numbers(stream: TableStream, name: str) -> Iterator[pa.Table]:
+    first = 0
+    for table in stream.tables:
+        yield table.append_column(name, pa.array(np.arange(first, first + len(table))))
+        first += len(table)
 
 
 def _digest(value: object) -> str:

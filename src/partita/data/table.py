@@ -58,7 +58,8 @@ class DeviceTable:
         except _NotGrouped:
             if not options.sort:
                 raise
-            index = self._open(ensure_sorted_copy(path, self.groups.paths, device=options.device))
+            copy = ensure_sorted_copy(path, self.groups.paths, device=options.device)
+            index = self._open(copy, copy_of=self.groups)
         self.index = select_devices(index, self.rule, path, self._have_same_content)
         """The index of the selected devices."""
         self.whole_index = index if unseen else self.index
@@ -66,9 +67,11 @@ class DeviceTable:
         self.seen_ids = divide(self.ids, unseen)[0]
         """The ids of the selected devices without the unseen ones."""
 
-    def _open(self, path: Path) -> Index:
+    def _open(self, path: Path, *, copy_of: RowGroups | None = None) -> Index:
         """Open the table at `path`, in place, and return its index, which is built and cached if needed."""
-        self.groups = RowGroups(path)
+        self.groups = RowGroups(path, copy_of=copy_of)
+        if copy_of is not None and not self.groups.schema.equals(copy_of.schema):
+            raise self._damaged_copy("its columns are not those of the table")
         self.rule = SplitRule(self.groups.schema.names, self.options)
         self._check_columns()
         cache = IndexCache(path, self.groups.paths, self.rule)
@@ -105,7 +108,9 @@ class DeviceTable:
         position = self._position(device)
         start = int(self.index.starts[position])
         content = list(columns or self.columns)
-        table = self.read(start, start + int(self.index.counts[position].sum()), content, device)
+        end = start + int(self.index.counts[position].sum())
+        table = self.read(start, end, [*content, *self.groups.numbers], device)
+        locations = self.groups.locations(start, table)
         values = decode_rows(table.select(content))
         splits = self.rule.assign(table)
         found: dict[str, Rows] = {}
@@ -114,8 +119,8 @@ class DeviceTable:
             if split == "train" and self.options.max_examples:
                 rows = rows[: self.options.max_examples]
             if rows:
-                locations = [self.groups.locate(start + row) for row in rows]
-                found[split] = Rows(device, split, locations, [values[row] for row in rows], self._skip)
+                places = [locations[row] for row in rows]
+                found[split] = Rows(device, split, places, [values[row] for row in rows], self._skip)
         return found
 
     def read(self, begin: int, end: int, columns: Sequence[str], device: DeviceId | None = None) -> pa.Table:
@@ -124,6 +129,8 @@ class DeviceTable:
         try:
             return self.groups.read(begin, end, names)
         except RowError as error:
+            if self.groups.copy_of is not None:
+                raise self._damaged_copy(str(error)) from error
             raise self.error(max(error.row, begin), str(error), device) from error
 
     def splits_of(self, device: DeviceId) -> list[str]:
@@ -190,6 +197,12 @@ class DeviceTable:
             first += len(rows)
         if not first:
             raise ConfigError(f"`{self.path}` has no rows.")
+
+    def _damaged_copy(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"`{self.groups.paths[0]}`, the sorted copy of `{self.path}`, is damaged: {reason}. Delete it, "
+            "and the next command sorts the table again."
+        )
 
     def error(self, row: int, message: str, device: DeviceId | None = None) -> ConfigError:
         """Return an error with the location of a row."""

@@ -161,7 +161,7 @@ class TableWriter:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
         self._path = path
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
         self._pending: list[pa.Table] = []
         self._rows = 0
         self._bytes = 0

@@ -1,6 +1,6 @@
 """A device's home: its personal parts, the last reply of each run, and its own results."""
 
-import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +12,11 @@ from partita.device.store import DiskStore
 from partita.durable import PRIVATE, locked, make_private_folder, replace_file
 from partita.errors import InUse
 from partita.executors.replies import nonce_of
-from partita.params import Params, from_bytes, to_bytes
+from partita.params import Params, about, sealed_bytes, unsealed_tensors
 from partita.protocol import DeviceId
+from partita.seals import damaged, read_json, sealed_json, sha256
+
+logger = logging.getLogger(__name__)
 
 _MODEL = ".model.safetensors"
 """The end of the names of files with parts of the device's own model."""
@@ -53,7 +56,7 @@ class RunHome:
         self._state = self.folder / "state.json"
         self.state: dict[str, Any] = {"restored": [], "results": {}}
         if self._state.exists():
-            self.state = json.loads(self._state.read_bytes())
+            self.state = read_json(self._state)
 
     def settle(self, counted: str | None, *, keeps: bool) -> None:
         """Keep the personal part of the last round that counted; a round that was lost is rolled back.
@@ -75,15 +78,21 @@ class RunHome:
                 self._save(restored=[*self.state["restored"], label])
 
     def stored_reply(self, nonce: str) -> bytes | None:
-        """Return the reply to the order with a nonce, None if that was not the last one."""
+        """Return the reply to the order with a nonce; None if that was not the last one, or it is damaged.
+
+        The visit is made again then, with the same result.
+        """
         if not self._reply.exists():
             return None
-        content = self._reply.read_bytes()
+        digest, _, content = self._reply.read_bytes().partition(b"\n")
+        if digest != sha256(content).encode():
+            logger.warning("`%s`, the last reply, is damaged and not used.", self._reply)
+            return None
         return content if nonce_of(content) == nonce else None
 
     def store_reply(self, content: bytes) -> None:
         """Store a reply before it is sent, so that a repeated order gets the same one."""
-        replace_file(self._reply, content, mode=PRIVATE)
+        replace_file(self._reply, sha256(content).encode() + b"\n" + content, mode=PRIVATE)
 
     def add_result(self, stage: str, metrics: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep the device's own measures of a stage's model."""
@@ -93,12 +102,12 @@ class RunHome:
     def keep_model(self, groups: Mapping[str, Params]) -> None:
         """Keep what the device's own model consists of besides its personal part: u, and its start."""
         for name, params in groups.items():
-            replace_file(self.folder / f"{name}{_MODEL}", to_bytes(params), mode=PRIVATE)
+            replace_file(self.folder / f"{name}{_MODEL}", sealed_bytes(params), mode=PRIVATE)
 
     def model(self) -> dict[str, dict[str, Tensor]]:
         """Return what `keep_model` has kept, by group; nothing where the device was not evaluated."""
         files = self.folder.glob(f"*{_MODEL}")
-        return {file.name.removesuffix(_MODEL): from_bytes(file.read_bytes()) for file in files}
+        return {file.name.removesuffix(_MODEL): _tensors_in(file) for file in files}
 
     @property
     def results(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
@@ -107,4 +116,19 @@ class RunHome:
 
     def _save(self, **changes: Any) -> None:
         self.state = {**self.state, **changes}
-        replace_file(self._state, json.dumps(self.state).encode(), mode=PRIVATE)
+        replace_file(self._state, sealed_json(self.state), mode=PRIVATE)
+
+
+def _tensors_in(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a sealed file.
+
+    Raises:
+        Damaged: it is not as it was written.
+    """
+    content = file.read_bytes()
+    try:
+        if about(content) is None:
+            raise ValueError("it has no sha256")
+        return unsealed_tensors(content)
+    except ValueError as error:
+        raise damaged(file, str(error)) from None

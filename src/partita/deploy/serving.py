@@ -5,7 +5,6 @@ devices. Personal parts are on the devices.
 """
 
 import contextlib
-import json
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
@@ -29,6 +28,7 @@ from partita.executors.https import HttpsExecutor, Patience
 from partita.protocol import DeviceId, Stage, label_of
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun, write_onboarding
+from partita.seals import read_json, sealed_json
 from partita.studies import onboard
 from partita.studies import run as runner
 from partita.studies.claiming import claimed
@@ -56,7 +56,7 @@ class Served:
 
     def save(self, home: Path) -> None:
         """Write it to the server's home."""
-        replace_file(home / _FILE, json.dumps(asdict(self)).encode())
+        replace_file(home / _FILE, sealed_json(asdict(self)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +236,7 @@ def resumed_server(listening: Listening, overrides: Sequence[str]) -> Server:
     folder, file = RunFolder(listening.home / "run"), listening.home / _FILE
     if not file.exists() or not folder.exists:
         raise ConfigError(f"`{listening.home}` has no run to resume.")
-    served = Served(**json.loads(file.read_bytes()))
+    served = Served(**read_json(file))
     return Server(listening, resumed_config(folder, overrides), folder.path, served)
 
 

@@ -66,7 +66,8 @@ def content_of(run: RunFolder, file: Path) -> bytes:
 
 def store_of(run: RunFolder) -> DiskStore:
     """Return the personal parts of a run's devices."""
-    return DiskStore(run.personal_folder, can_reset=not run.is_finished)
+    can_reset = not run.is_finished and not run.onboarding_file.exists()
+    return DiskStore(run.personal_folder, can_reset=can_reset)
 
 
 def kept_tensors(run: RunFolder, device: DeviceId) -> dict[str, Tensor] | None:

@@ -16,14 +16,16 @@ from partita.config.schema import Config
 from partita.data.rows import BadData
 from partita.device.store import DiskStore
 from partita.durable import locked, make_folder
-from partita.errors import ConfigError, InUse, RunFailed, fault_text
+from partita.errors import ConfigError, Damaged, InUse, RunFailed, fault_text
 from partita.params import digest_of
 from partita.protocol import DeviceId, Stage
+from partita.runs.checking import problems_of, refuse
 from partita.runs.fingerprint import fingerprint_of
 from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.runs.onboarded import OnboardedRun, Onboarding, write_onboarding
 from partita.runs.tensors import shared_tensors
+from partita.seals import missing
 from partita.studies import run as runner
 from partita.studies.resume import check_paths, located_files
 from partita.training import onboarding
@@ -85,6 +87,7 @@ def onboard(
         elif data is not None:
             prepared = _begun(known, data, overrides, again=again)
         elif known.onboardings:
+            refuse(problems_of(run), run.path)
             return known.onboardings[-1]
         else:
             raise ConfigError(f"No onboarding into the run in `{run.path}` was started: give a table.")
@@ -128,12 +131,18 @@ def _locked(run: RunFolder) -> Iterator[None]:
 
 
 def _left_over(known: OnboardedRun) -> RunFolder | None:
-    """Return an onboarding that was interrupted; one without a config has done nothing and is removed."""
+    """Return an onboarding that was interrupted; one without a config has done nothing and is removed.
+
+    Raises:
+        Damaged: its config was deleted: it has committed rounds.
+    """
     left = known.unfinished
-    if left is not None and not left.exists:
-        shutil.rmtree(left.path)
-        return None
-    return left
+    if left is None or left.exists:
+        return left
+    if left.commit_file.exists():
+        raise missing(left.config_file)
+    shutil.rmtree(left.path)
+    return None
 
 
 def _begun(known: OnboardedRun, data: Path, overrides: Sequence[str], *, again: bool) -> runner.Prepared:
@@ -258,19 +267,31 @@ def carry_out(
     is_again = Onboarding(folder).is_again
     built = replace(built, plan=_again(built.plan)) if is_again else built
     prepared = replace(prepared, built=built)
-    store = DiskStore(folder.personal_folder, before=known.kept if is_again else lambda _: None)
-    built.task.skipped.log_to(folder.skipped_file)
-    with _journal(prepared, run) as journal, make_executor(prepared, store) as executor:
-        stages = Stages(
-            built.task,
-            built.personalization,
-            built.plan,
-            seed=prepared.config.seed,
-            devices=executor.devices(),
-            journal=journal,
-        )
-        before = known.served if is_again else None
-        onboarding.Onboarding(stages, executor, seen=run.summary, before=before).run(watch)
+    before = known.kept if is_again else lambda _: None
+    store = DiskStore(folder.personal_folder, before=before, can_reset=False)
+    with _journal(prepared, run) as journal:
+        _check_parts(journal, store)
+        built.task.skipped.log_to(folder.skipped_file)  # The journal has dropped rows of no committed round.
+        with make_executor(prepared, store) as executor:
+            stages = Stages(
+                built.task,
+                built.personalization,
+                built.plan,
+                seed=prepared.config.seed,
+                devices=executor.devices(),
+                journal=journal,
+            )
+            served = known.served if is_again else None
+            onboarding.Onboarding(stages, executor, seen=run.summary, before=served).run(watch)
+
+
+def _check_parts(journal: FolderJournal, store: DiskStore) -> None:
+    """Raise if a personal part of an interrupted onboarding is lost, and say what can be done."""
+    try:
+        journal.check_parts(store)
+    except Damaged as error:
+        folder = journal.folder.path
+        raise Damaged(f"{error} Or delete `{folder}`, and onboard the devices again.") from None
 
 
 def _again(plan: Plan) -> Plan:
