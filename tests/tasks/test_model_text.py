@@ -260,10 +260,10 @@ def test_ranks_of_shared_lora_from_a_config(folder: Path, tmp_path: Path) -> Non
         shapes = {name: tuple(t.shape) for name, t in result.model(device).named_parameters()}
         layer = "network.bert.encoder.layer.1.attention.self.query"
         assert shapes[f"{layer}.lora_A.default.weight"] == (rank, 8)
-        assert main(["export", str(tmp_path / "run"), device, str(tmp_path / device)]) == 0
-        saved = json.loads((tmp_path / device / "adapter_config.json").read_text())
-        # The scale is 4 / 2 for every rank.
-        assert (saved["r"], saved["lora_alpha"]) == (rank, 2 * rank)
+    assert main(["export", str(tmp_path / "run"), "d0", str(tmp_path / "adapter")]) == 0
+    saved = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    # The scale is 4 / 2, as for the largest rank.
+    assert (saved["r"], saved["lora_alpha"]) == (1, 2)
 
 
 def test_the_next_tokens_are_predicted_without_the_scores_of_all_positions(
