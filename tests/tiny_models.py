@@ -7,11 +7,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
     ViTConfig,
     ViTForImageClassification,
 )
@@ -58,6 +62,20 @@ def write_bert(folder: Path) -> Path:
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = BertConfig(**TEXT, **sizes, max_position_embeddings=32)
     return _write(BertForSequenceClassification, config, folder)
+
+
+def write_roberta(folder: Path) -> Path:
+    """Write a RoBERTa of two blocks, whose classifier is a module of two layers."""
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = RobertaConfig(**TEXT, **sizes, max_position_embeddings=32)
+    return _write(RobertaForSequenceClassification, config, folder)
+
+
+def write_distilbert(folder: Path) -> Path:
+    """Write a DistilBERT of two blocks, with two modules beside its backbone."""
+    sizes = {"dim": 8, "hidden_dim": 16, "n_layers": 2, "n_heads": 2}
+    config = DistilBertConfig(vocab_size=16, pad_token_id=0, **sizes, max_position_embeddings=32)
+    return _write(DistilBertForSequenceClassification, config, folder)
 
 
 def write_vit(folder: Path) -> Path:

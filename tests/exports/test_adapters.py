@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ import safetensors.torch
 import partita
 from partita.cli import main
 from tables import write
-from tiny_models import write_bert, write_llama
+from tiny_models import write_bert, write_distilbert, write_llama, write_roberta
 
 CONFIG = """
 workers = 1
@@ -142,6 +143,54 @@ def test_transformers_alone_opens_a_merged_model(runs: Path, tmp_path: Path, nam
     found = logits_elsewhere(tmp_path / "whole", "", name, tmp_path / "logits")
 
     torch.testing.assert_close(found, own_logits(runs / name, "d1"))
+
+
+@pytest.mark.parametrize("writes", [write_roberta, write_distilbert])
+def test_a_head_of_two_layers_is_exported_whole(runs: Path, tmp_path: Path, writes: Any) -> None:
+    targets = {"write_roberta": "query", "write_distilbert": "q_lin"}[writes.__name__]
+    given = [f"model.path={writes(tmp_path / 'base')}", f"model.lora.targets=['{targets}']"]
+    changes = [*CLASSES, *given, "partition.personal=lora", f"out={tmp_path / 'run'}", "--quiet"]
+    assert main(["run", str(runs / "run.toml"), *changes]) == 0
+
+    # The folder is opened by peft, and must predict the same bits, before it gets its name.
+    assert main(["export", str(tmp_path / "run"), "d0", str(tmp_path / "adapter")]) == 0
+
+    saved = safetensors.torch.load_file(tmp_path / "adapter/adapter_model.safetensors")
+    assert len([name for name in saved if "classifier" in name]) == 4
+
+
+def test_a_trained_head_with_lora_is_only_exported_as_a_whole_model(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    given = [*CLASSES, "model.lora.targets=['query', 'classifier']", f"out={run}", "--quiet"]
+    assert main(["run", str(runs / "run.toml"), *given]) == 0
+
+    assert main(["export", str(run), "d0", str(tmp_path / "adapter")]) == 1
+    assert "`network.classifier` is trained and has LoRA too" in capsys.readouterr().err
+    assert not (tmp_path / "adapter").exists()
+    assert main(["export", str(run), "d0", str(tmp_path / "whole"), "--merged"]) == 0
+
+
+@pytest.mark.parametrize("changes", [[], CLASSES], ids=["lm", "classes"])
+def test_a_second_head_is_added_to_the_first_in_a_merged_model(
+    runs: Path, tmp_path: Path, changes: list[str]
+) -> None:
+    run = tmp_path / "run"
+    given = [*changes, "personalize.method=fedrod", "partition.untie=true", f"out={run}", "--quiet"]
+    assert main(["run", str(runs / "run.toml"), *given]) == 0
+
+    assert main(["export", str(run), "d0", str(tmp_path / "whole"), "--merged"]) == 0
+
+    base = safetensors.torch.load_file(runs / ("bert" if changes else "llama") / "model.safetensors")
+    saved = safetensors.torch.load_file(tmp_path / "whole/model.safetensors")
+    added = partita.open(run).personal("d0")
+    (name,) = [name for name in added if name.endswith("weight")]
+    assert added[name].any()
+    assert not any("second" in name for name in saved)
+    head = "classifier.weight" if changes else "lm_head.weight"
+    if not changes:  # The first head is the embedding, and frozen.
+        torch.testing.assert_close(saved[head], base["model.embed_tokens.weight"] + added[name])
 
 
 def test_a_merged_model_has_no_lora_and_leaves_the_base_as_it_was(runs: Path, tmp_path: Path) -> None:

@@ -156,6 +156,22 @@ def test_a_reply_weighs_by_the_norm_of_all_products() -> None:
     assert LocalHetLoRA.weighs({name: torch.zeros_like(t) for name, t in shared.items()}, 7) == 1
 
 
+def test_the_layers_of_a_head_are_no_low_rank_module() -> None:
+    # The head of DistilBERT, and that of RoBERTa, has two layers, one of them square.
+    generator = torch.Generator().manual_seed(1)
+    lora = {
+        "layer.1.q.lora_A.default.weight": torch.tensor([[3.0, 0.0, 0.0, 0.0]]),
+        "layer.1.q.lora_B.default.weight": torch.tensor([[2.0], [0.0]]),
+    }
+    head = {
+        "classifier.dense.weight": torch.randn(4, 4, generator=generator),
+        "classifier.out_proj.weight": torch.randn(2, 4, generator=generator),
+    }
+    stem = {"stem.weight": torch.randn(4, 9, generator=generator)}
+
+    assert LocalHetLoRA.weighs({**stem, **lora, **head}, 7) == LocalHetLoRA.weighs(lora, 7) == 6 * 2**30
+
+
 def test_with_one_rank_on_all_devices_and_equal_norms_it_is_fedavg_of_the_adapters() -> None:
     class Equal(LocalHetLoRA):
         @staticmethod

@@ -8,11 +8,29 @@ import numpy as np
 import pytest
 import torch
 
-from partita import Evaluation, FedAvg, LocalMemory, Method, Partition, Plan, Result, Task, Training, pipeline
+from partita import (
+    Evaluation,
+    FedAvg,
+    LocalMemory,
+    LocalRoD,
+    Method,
+    OwnExamples,
+    Partition,
+    Plan,
+    Result,
+    Steps,
+    Task,
+    Training,
+    pipeline,
+)
 from partita.cli import main
+from partita.data.examples import examples_of
 from partita.errors import ConfigError
 from partita.methods.knn_per import Memory
+from partita.models.parts import named_partition
+from partita.tasks.text import PAD, text
 from small import class_devices, class_task, normed_task, same_bits
+from tables import write
 
 STEPS = {"shared_lr": 0.5, "shared_steps": 3, "batch_size": 1000}
 
@@ -189,3 +207,24 @@ def test_a_task_without_classes_is_one_line_before_anything_is_trained(
     (line,) = capsys.readouterr().err.splitlines()
     assert "kNN-Per needs a task whose targets are classes" in line
     assert not (tmp_path / "runs").exists()
+
+
+def test_padding_of_texts_is_neither_memorized_nor_counted_as_a_class(tmp_path: Path) -> None:
+    texts = ["a b c", "a", "b a", "c c c c"]
+    rows = [{"device": "d0", "text": t, "split": "train"} for t in texts]
+    write(tmp_path / "texts.parquet", [*rows, {"device": "d0", "text": "b", "split": "test"}])
+    task = text(data=str(tmp_path / "texts.parquet"), max_length=5)
+    examples = OwnExamples(examples_of(task.devices["d0"]["train"]), 1, task.predict)
+    settings = {"neighbors": 3, "memory_weight": 0.5, "scale": 1.0}
+
+    memory = LocalMemory.predicts(task.model().eval(), examples, **settings)
+    steps = Steps(count=1, lr=0.1)
+    second = named_partition(task.model(), "second_head").prepare(task.model())
+    prior = LocalRoD(personal=steps, shared=steps, examples=examples)._prior(second)
+
+    # Ten words and the four ends of texts, of which five fit in every text.
+    assert isinstance(memory, Memory)
+    assert len(memory.labels) == 14
+    assert not (memory.labels == PAD).any()
+    assert prior.exp().sum().item() == pytest.approx(14)
+    assert prior[PAD].item() == float("-inf")

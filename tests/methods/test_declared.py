@@ -109,6 +109,7 @@ def test_fine_tuning_continues_from_what_a_model_begins_with() -> None:
     for device in affine_devices():
         expected = plain.personal(device)["offset"] + 1
         assert shifted.personal(device)["offset"].equal(expected)
+        assert shifted.model(device).offset.equal(expected)
     assert losses(shifted, "finetuned") == pytest.approx(losses(shifted, "personalized"))
 
 

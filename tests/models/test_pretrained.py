@@ -16,6 +16,7 @@ pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 pytest.importorskip("peft", reason="the extra `hf` is not installed")
 
 import peft
+import safetensors.torch
 from transformers import AutoModelForCausalLM
 
 import fedalt_in_one_file as plain
@@ -448,3 +449,188 @@ def test_a_model_is_found_in_its_folder(
     monkeypatch.setenv(hub.FOLDER, str(folder_of("llama").parent))
 
     assert hub.find_model("llama") == folder_of("llama")
+
+
+def test_a_small_rank_padded_with_zeros_is_the_same_model(llama: Callable[..., Pretrained]) -> None:
+    wide = llama(lora=LORA | {"r": 4, "alpha": 12}).eval()
+    small = named_partition(wide, "none", width=1).prepare(copy.deepcopy(wide)).eval()
+    tokens, _ = sentences(0)
+
+    with torch.no_grad():
+        for name in trained(wide):
+            own = small.get_parameter(name)
+            own.normal_(generator=torch.Generator().manual_seed(1))
+            padded = wide.get_parameter(name).zero_()
+            padded[tuple(map(slice, own.shape))] = own
+        expected = wide(tokens)
+        assert not torch.equal(expected, Pretrained(path=wide.path).eval()(tokens))
+        torch.testing.assert_close(small(tokens), expected)
+
+
+RANKS = {"d0": 1, "d1": 2, "d2": 1, "d3": 2}
+
+
+def hetlora_loop(path: str, names: dict[str, str], u: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return A and B after HetLoRA with plain loops: each device has a model of peft with its own rank."""
+    lora = {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]}
+    for t in range(2):
+        replies, norms = [], []
+        for i, rank in RANKS.items():
+            config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, **lora)
+            model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(path), config).train()
+            now = {name: model.get_parameter(other) for name, other in names.items()}
+            cut = {name: tuple(map(slice, tensor.shape)) for name, tensor in now.items()}
+            plain.copy({name: u[name][cut[name]] for name in u}, into=now)
+            data = sentences(int(i[1]), texts=5 + int(i[1]))
+            generator = torch.Generator().manual_seed(plain.seed_of(1, "personalized", t, i))
+            for inputs, targets in next(plain.epochs(data, 4, generator)):
+                scores = model(input_ids=inputs.masked_fill(inputs == PADDING, 0)).logits
+                counted = targets != PADDING
+                loss = nn.functional.cross_entropy(scores[counted], targets[counted])
+                for tensor, gradient in zip(
+                    now.values(), torch.autograd.grad(loss, list(now.values())), strict=True
+                ):
+                    tensor.data.add_(gradient, alpha=-STEP)
+            replies.append({name: torch.zeros_like(tensor) for name, tensor in u.items()})
+            for name, tensor in now.items():
+                replies[-1][name][cut[name]] = tensor.detach()
+            pairs = [(now[name.replace("_B", "_A")], now[name]) for name in now if ".lora_B." in name]
+            norms.append(sum((b @ a).detach().double().square().sum().item() for a, b in pairs) ** 0.5)
+        shares = [norm / sum(norms) for norm in norms]
+        u = {name: sum(s * r[name] for s, r in zip(shares, replies, strict=True)) for name in u}
+    return u
+
+
+def test_hetlora_on_lora_is_the_plain_loop_with_peft(llama: Callable[..., Pretrained]) -> None:
+    task = sentence_task(llama)
+    first = initial_model(task, seed=1)
+    own = named_partition(first, "none", width=RANKS.__getitem__)
+    method = partita.Method(local=partita.LocalHetLoRA, shared_lr=STEP, batch_size=4, personal_epochs=0)
+
+    result = partita.run(task, own, method, rounds=2, devices_per_round=4)
+
+    names = {name: name.replace("network.", "base_model.model.", 1) for name in trained(first)}
+    start = {name: first.get_parameter(name).detach() for name in names}
+    for name, tensor in hetlora_loop(first.path, names, start).items():
+        assert not torch.equal(tensor, start[name])
+        torch.testing.assert_close(result.shared[name], tensor, rtol=1e-4, atol=1e-5)
+    for device, rank in RANKS.items():
+        shapes = [t.shape for n, t in result.model(device).named_parameters() if ".lora_A." in n]
+        assert shapes == [(rank, 8)] * 2
+
+
+def test_ranks_of_shared_lora_need_a_method_that_fills(llama: Callable[..., Pretrained]) -> None:
+    task = sentence_task(llama)
+    for part in ("none", "lora_b"):
+        own = named_partition(initial_model(task, seed=1), part, width=RANKS.__getitem__)
+        with pytest.raises(ConfigError, match="must declare `fills`"):
+            partita.run(task, own, partita.FedAlt(shared_lr=0.1), rounds=1, devices_per_round=4)
+    wider = named_partition(initial_model(task, seed=1), "none", width=lambda device: 3)
+    with pytest.raises(ValueError, match="shared tensors may be smaller in one dimension"):
+        wider.on("d0")
+
+
+SENT = {
+    # Part, options, and the numbers of A (2 x 8 in each of two layers), of B of q (8 x 2) and of v (4 x 2).
+    "A and B": ("none", {}, 2 * 16 + 16 + 8),
+    "A": ("lora_b", {}, 2 * 16),
+    "B": ("none", {"ffa": True}, 16 + 8),
+    "nothing of rank 2 but A and B of rank 2": ("none", {"width": RANKS.__getitem__}, 2 * 16 + 16 + 8),
+}
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_bytes_are_those_of_the_shared_tensors(
+    llama: Callable[..., Pretrained], tmp_path: Path, name: str
+) -> None:
+    part, options, numbers = SENT[name]
+    width = options.get("width", 0)
+    task = sentence_task(partial(llama, ffa=options.get("ffa", False)))
+    own = named_partition(initial_model(task, seed=1), part, width=width)
+    method = partita.Method(
+        local=partita.LocalHetLoRA if width else partita.LocalAlt, shared_lr=0.1, personal_epochs=0
+    )
+
+    partita.run(task, own, method, rounds=1, devices_per_round=3, out=tmp_path / "run")
+
+    (line,) = [line for line in rounds_in(tmp_path / "run") if line["work"] == "update"]
+    assert line["bytes"] == {"down": 3 * 4 * numbers, "up": 3 * 4 * numbers}
+    shared = RunFolder.tensors_in(tmp_path / "run/shared/personalized.safetensors")
+    assert sum(tensor.numel() for tensor in shared.values()) == numbers
+
+
+def damaged(folder: Path, to: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:
+    """Copy a model's folder with other weights."""
+    shutil.copytree(folder, to)
+    safetensors.torch.save_file(
+        change(safetensors.torch.load_file(folder / "model.safetensors")),
+        to / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    return to
+
+
+def test_a_classifier_may_lack_its_head_and_a_pooler_and_nothing_else(
+    folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    build = partial(Pretrained, kind="sequence-classification", classes=3)
+
+    def without(*words: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+        return lambda state: {n: t for n, t in state.items() if not any(word in n for word in words)}
+
+    def narrower(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        name = "bert.encoder.layer.0.output.dense.weight"
+        return {**state, name: state[name][:, :4].contiguous()}
+
+    bert = folder_of("bert")
+    headless = damaged(bert, tmp_path / "headless", without("classifier", "pooler"))
+    model = build(path=str(headless))
+
+    assert {name.removeprefix("network.") for name in model.head} == {
+        f"{module}.{name}" for module in ("classifier", "bert.pooler.dense") for name in ("weight", "bias")
+    }
+    for number, change in enumerate((without("layer.1.output"), narrower)):
+        folder = damaged(bert, tmp_path / f"damaged{number}", change)
+        with pytest.raises(ConfigError, match=r"are not those of a BertForSequenceClassification: `bert.enc"):
+            build(path=str(folder))
+
+
+def test_a_folder_with_an_adapter_is_no_model(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folder_of("llama"), tmp_path / "adapter")
+    (folder / "adapter_config.json").write_text("{}")
+
+    with pytest.raises(ConfigError, match=r"is an adapter, with `adapter_config.json`"):
+        Pretrained(path=str(folder))
+
+
+def test_a_model_with_several_last_tokens_is_padded_with_the_first(
+    folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    several = shutil.copytree(folder_of("llama"), tmp_path / "several")
+    config = json.loads((several / "config.json").read_text())
+    (several / "config.json").write_text(json.dumps(config | {"pad_token_id": None, "eos_token_id": [3, 2]}))
+    tokens, targets = sentences(0)
+
+    with torch.no_grad():
+        found = Pretrained(path=str(several)).eval()(tokens, targets)
+        expected = Pretrained(path=str(folder_of("llama"))).eval()(tokens, targets)
+
+    torch.testing.assert_close(found, expected)
+
+
+def test_scores_at_some_positions_are_those_of_all(llama: Callable[..., Pretrained]) -> None:
+    model = llama().eval()
+    tokens, targets = sentences(0)
+
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens, at=targets != PADDING), model(tokens)[targets != PADDING])
+
+
+@pytest.mark.parametrize("kind", ["causal-lm", "image-classification"])
+def test_inputs_of_another_kind_are_refused(folder_of: Callable[[str], Path], kind: str) -> None:
+    name, inputs = (
+        ("llama", torch.ones(2, 3, 8, 8)) if kind == "causal-lm" else ("vit", torch.ones(2, 4).long())
+    )
+
+    with pytest.raises(ValueError, match=f"A model of kind '{kind}' takes"):
+        Pretrained(path=str(folder_of(name)), kind=kind)(inputs)

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ import partita
 from partita.cli import main
 from partita.data.examples import examples_of
 from partita.models.hub import FOLDER
-from partita.models.pretrained import PADDING
+from partita.models.pretrained import PADDING, Pretrained
 from partita.runs.folder import RunFolder
 from partita.tasks.model_text import token_accuracy, token_perplexity
 from partita.tasks.text import text
@@ -98,6 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     write(folder / "texts.parquet", rows)
     (folder / "tokens.toml").write_text(CONFIG)
+    (folder / "lora_ranks.py").write_text("def rank(device):\n    return int(device[1:]) % 2 + 1\n")
     return folder
 
 
@@ -165,12 +167,7 @@ def test_a_config_trains_lora_and_the_run_is_known_by_the_content_of_its_model(
 
 
 def test_a_classifier_is_trained_by_a_column_of_labels(folder: Path, tmp_path: Path) -> None:
-    given = [
-        "task.label=label",
-        "task.metrics=accuracy",
-        "model.path=bert",
-        "model.kind=sequence-classification",
-    ]
+    given = ["task.label=label", "task.metrics=accuracy", "model.path=bert"]
     given += ["model.lora.targets=['query']", "partition.personal=head", f"out={tmp_path / 'run'}", "--quiet"]
 
     assert main(["run", str(folder / "tokens.toml"), *given]) == 0
@@ -204,6 +201,9 @@ def test_images_in_color_are_classified(folder: Path, tmp_path: Path) -> None:
     assert {tuple(tensor.shape) for tensor in personal.values()} == {(2, 8), (2,)}
 
 
+_FULL = ["partition.personal=full", "partition.proximal=0.0"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -211,6 +211,23 @@ def test_images_in_color_are_classified(folder: Path, tmp_path: Path) -> None:
         (["task.vocabulary=words.txt"], "`task.vocabulary`"),
         (["task.tokenizer=", "task.label=label"], "`label` and `classes` need `tokenizer`"),
         (["task.max_length=64"], "A text must have at most 32 tokens, got 64."),
+        (["model.lora=3"], "`lora` must be a table with the keys r, alpha, targets, layers, got 3."),
+        (["model.file=5"], "`model.file` must be a string, got 5."),
+        (["model.file=none.gguf"], "`model.file` must be a GGUF file in"),
+        (["model.kind=sequence-classification"], "`model.kind` must be 'causal-lm' for this task"),
+        (
+            ["task.label=label", "task.metrics=accuracy", "model.kind=causal-lm"],
+            "`model.kind` must be 'sequence-classification' for this task, got 'causal-lm'.",
+        ),
+        (
+            ["personalize.method=knn_per", "partition.personal=none"],
+            "kNN-Per needs a task whose targets are classes",
+        ),
+        (
+            ["personalize.method=apfl", *_FULL, "personalize.alpha=2"],
+            "[personalize] `method` = 'apfl': `alpha` must be from 0 to 1, got 2.0.",
+        ),
+        (["partition.adapter_width=lora_ranks:rank"], "it must declare `fills`"),
         (
             ["partition.personal=output"],
             "names no part 'output'. Known: none, lora, lora_b, head, full, norm",
@@ -226,3 +243,52 @@ def test_a_bad_setting_is_one_clear_line(
     error: Any = capsys.readouterr().err
     assert message.lower() in error.lower()
     assert error.count("\n") == 1
+
+
+def test_ranks_of_shared_lora_from_a_config(folder: Path, tmp_path: Path) -> None:
+    given = ["task.label=label", "task.metrics=accuracy", "model.path=bert", "model.lora.targets=['query']"]
+    given += [
+        "personalize.method=hetlora",
+        "partition.shared=rest",
+        "partition.adapter_width=lora_ranks:rank",
+    ]
+
+    assert main(["run", str(folder / "tokens.toml"), *given, f"out={tmp_path / 'run'}", "--quiet"]) == 0
+
+    result = partita.open(tmp_path / "run")
+    for device, rank in {"d0": 1, "d1": 2, "d2": 1}.items():
+        shapes = {name: tuple(t.shape) for name, t in result.model(device).named_parameters()}
+        layer = "network.bert.encoder.layer.1.attention.self.query"
+        assert shapes[f"{layer}.lora_A.default.weight"] == (rank, 8)
+    assert main(["export", str(tmp_path / "run"), "d0", str(tmp_path / "adapter")]) == 0
+    saved = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    # The scale is 4 / 2, as for the largest rank.
+    assert (saved["r"], saved["lora_alpha"]) == (1, 2)
+
+
+def test_the_next_tokens_are_predicted_without_the_scores_of_all_positions(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["run", str(folder / "tokens.toml"), f"out={tmp_path / 'run'}", "--quiet"]) == 0
+    asked = [{"device": f"d{n % 3}", "text": content} for n, content in enumerate(WORDS)]
+    write(tmp_path / "asked.parquet", asked)
+    out, scores_of, scored = tmp_path / "predictions.parquet", Pretrained._scores, list[bool]()
+
+    def record(self: Pretrained, tokens: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        scored.append(at is None)
+        return scores_of(self, tokens, at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pretrained, "_scores", record)
+        assert main(["predict", str(tmp_path / "run"), str(tmp_path / "asked.parquet"), str(out)]) == 0
+
+    assert scored
+    assert not any(scored)
+    own = AutoTokenizer.from_pretrained(folder / "llama")
+    result = partita.open(tmp_path / "run")
+    for row, given in zip(pq.read_table(out).to_pylist(), asked, strict=True):
+        tokens = [own.bos_token_id, *own(given["text"], add_special_tokens=False)["input_ids"]][-6:]
+        with torch.no_grad():
+            scores = result.model(given["device"])(torch.tensor([tokens]))[0, -1].double().softmax(dim=0)
+        assert row["prediction"] == own.decode([int(scores.argmax())])
+        assert row["probability"] == pytest.approx(scores.max().item(), rel=1e-4)

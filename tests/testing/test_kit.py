@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,21 @@ import torch
 from torch import nn
 
 from partita import LocalAlt, Task, accuracy
+from partita.errors import ConfigError
 from partita.executors.serial import SerialExecutor
 from partita.executors.workers import WorkersExecutor
 from partita.methods import registry
+from partita.models.pretrained import Pretrained
 from partita.protocol import Failure, Order, Reply, Tally
 from partita.tasks.digits import digits
+from partita.tasks.image import image
 from partita.tasks.synthetic import synthetic
+from partita.tasks.tabular import tabular
+from partita.tasks.text import text
 from partita.testing import check_executor, check_method, check_task
 from partita.testing.small import SmallNet, small_devices, small_task
 from small import affine_task, normed_task, word_task
+from tables import png, write
 
 
 @pytest.mark.parametrize("method", registry.names())
@@ -46,6 +53,73 @@ TASKS = {
 @pytest.mark.parametrize("name", TASKS)
 def test_tasks_keep_the_laws(name: str) -> None:
     check_task(TASKS[name]())
+
+
+def rank_of(device: str) -> int:
+    """1, 2 or 3."""
+    return int(device[1:]) % 3 + 1
+
+
+RANKS = {"partition.adapter_width": "test_kit:rank_of", "partition.largest_width": 3}
+
+
+def test_a_method_keeps_the_laws_with_ranks_that_differ_by_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+    check_method("hetlora", RANKS, workers=1, folder=tmp_path)
+    check_method("fedalt", {**RANKS, "partition.personal": "adapter"}, workers=1)
+    with pytest.raises(ConfigError, match="must declare `fills`"):
+        check_method("fedavg", {**RANKS, "partition.shared": "adapter"}, workers=1)
+
+
+def test_tasks_from_files_keep_the_laws(tmp_path: Path) -> None:
+    numbers = [
+        {
+            "device": f"d{n // 8}",
+            "a": n / 7,
+            "b": n % 5,
+            "label": n % 2,
+            "split": "train" if n % 4 else "test",
+        }
+        for n in range(24)
+    ]
+    words = [{"device": f"d{n // 8}", "text": f"the {n} of {n % 2}"} for n in range(24)]
+    images = [
+        {"device": f"d{n // 8}", "image": png(9 * n), "label": n % 2, "split": "train" if n % 4 else "test"}
+        for n in range(24)
+    ]
+    for name, rows in {"numbers": numbers, "words": words, "images": images}.items():
+        write(tmp_path / f"{name}.parquet", rows)
+
+    check_task(tabular(data=str(tmp_path / "numbers.parquet")))
+    check_task(text(data=str(tmp_path / "words.parquet"), max_length=5))
+    check_task(image(data=str(tmp_path / "images.parquet"), size=8))
+
+
+def test_a_task_in_the_tokens_of_a_pretrained_model_keeps_the_laws(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra `hf` is not installed")
+    pytest.importorskip("peft", reason="the extra `hf` is not installed")
+    from tiny_models import write_bert, write_llama
+
+    kinds = ("train", "train", "test")
+    rows = [
+        {
+            "device": f"d{n // 6}",
+            "text": "the cat sat on a mat"[: 7 + n],
+            "label": n % 2,
+            "split": kinds[n % 3],
+        }
+        for n in range(18)
+    ]
+    write(tmp_path / "texts.parquet", rows)
+    given = {"data": str(tmp_path / "texts.parquet"), "max_length": 6}
+
+    lora = {"r": 2, "targets": ["q_proj"]}
+    path = str(write_llama(tmp_path / "llama"))
+    check_task(text(tokenizer=path, **given).with_model(partial(Pretrained, path=path, lora=lora)))
+    check_task(text(tokenizer=str(write_bert(tmp_path / "bert")), label="label", **given))
 
 
 def test_the_serial_executor_keeps_the_laws() -> None:

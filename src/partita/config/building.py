@@ -212,6 +212,8 @@ def _local(config: PersonalizeConfig) -> LocalFn:
     try:
         carried = Carried(kept={}, sent={})
         callable_update = callable(make_update(function, personal=steps, shared=steps, carried=carried))
+    except ValueError as error:  # The update refuses a value, and says which.
+        raise ValueError(f"`method` = {name!r}: {error}") from error
     except Exception as error:
         raise ValueError(_NO_METHOD.format(name, f"{type(error).__name__}: {error}")) from error
     if not callable_update:

@@ -57,7 +57,7 @@ def find_files(config: Config, folder: Path) -> dict[str, Path]:
     for key, (name, places) in named_files(config, folder).items():
         existing = [place for place in places if is_there(place)]
         if not existing and key == PATH:
-            existing = [find_model(name)]
+            existing = [find_model(name, str(config.model.options.get("file", "")))]
         if not existing:
             raise ConfigError(_not_found(key, name, places, is_recorded=key in config.made_with))
         recorded = config.made_with.get(key) if len(existing) > 1 else None

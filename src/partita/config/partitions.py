@@ -9,8 +9,8 @@ from partita.config.loading import load
 from partita.config.schema import PartitionConfig
 from partita.config.sections import create, in_section
 from partita.models.adapters import Adapters, Width, shared_adapters
-from partita.models.parts import named_partition, named_patterns, parts_of
-from partita.partition import Partition, Personalization, Regularization
+from partita.models.parts import named_partition, named_patterns, parts_of, selected_partition
+from partita.partition import Personalization, Regularization
 from partita.partition.selection import REST, Selection
 
 
@@ -34,13 +34,11 @@ def build_partition(config: PartitionConfig, model: nn.Module, *, follows: bool 
             "untie": config.untie,
         }
         regularization = create(Regularization, config)
+        common = {"regularization": regularization, "width": width, **others}
         if isinstance(config.personal, str) and config.personal != REST:
-            settings = {"proximal": config.proximal, "follows": follows, "width": width}
-            return named_partition(
-                model, config.personal, regularization=regularization, **settings, **others
-            )
-        partition = Partition(model, personal=_selection(config.personal, model), **others)
-        return Personalization(partition, regularization=regularization)
+            settings = {"proximal": config.proximal, "follows": follows}
+            return named_partition(model, config.personal, **settings, **common)
+        return selected_partition(model, _selection(config.personal, model), **common)
 
 
 def _width(config: PartitionConfig) -> Width:

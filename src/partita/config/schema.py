@@ -78,11 +78,12 @@ class PartitionConfig:
     """Give each part its own copy of a tied tensor whose names fall into different parts."""
     adapter_width: int | str = 0
     """With `adapter`, the bottleneck width of adapters, or "package.module:function", which returns it for a
-    device id; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions. With
-    `lora`, its rank, with which it begins again; 0: the model's."""
+    device id; 0: as in the paper, 16 after linear layers and attention, all channels after convolutions. Of a
+    model with LoRA, the rank with which LoRA begins again after pretraining, in whatever part it is; 0: the
+    model's."""
     largest_width: int = 0
     """With `shared` = "adapter" and a function as `adapter_width`, the width of the shared adapters, of which
-    each device has the first units."""
+    each device has the first units. Of shared LoRA, the rank of the model is the largest."""
 
 
 @includes(Linear, Exponential)

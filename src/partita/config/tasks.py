@@ -19,6 +19,7 @@ from partita.config.schema import Config, ModelConfig
 from partita.config.sections import in_section
 from partita.data.options import UNSEEN
 from partita.errors import ConfigError, raise_fault
+from partita.models.hub import files_of
 from partita.models.start import LoadReport, load_start
 from partita.params import Params
 from partita.protocol import derive_seed
@@ -112,7 +113,9 @@ def _with_found_model(config: Config, files: Mapping[str, Path]) -> Config:
                 f"`{TOKENIZER}` = {OF_MODEL!r} is the tokenizer of a pretrained model: set `model.name` to "
                 f"{PRETRAINED!r}, and `model.path`."
             )
-        options[_TOKENIZER] = str(files[PATH] / str(model.options.get("file", "")))
+        file = check_type(model.options.get("file", ""), str, "model.file")
+        files_of(files[PATH], file)
+        options[_TOKENIZER] = str(files[PATH] / file)
     return replace(config, task=replace(config.task, options=options), model=model)
 
 
@@ -127,6 +130,8 @@ def _with_model(task: Task, config: ModelConfig) -> Task:
     for name, value in task.model_options.items():
         if isinstance(value, int) and isinstance(options.get(name), int) and options[name] < value:
             raise ConfigError(f"`model.{name}` must be at least {value} for this task, got {options[name]}.")
+        if isinstance(value, str) and options.get(name, value) != value:
+            raise ConfigError(f"`model.{name}` must be {value!r} for this task, got {options[name]!r}.")
     what = check_call("model", function, options)
     return task.with_model(_NamedModel(config.name, partial(function, **options), what))
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from partita.errors import CannotDo, needed
 from partita.exports.samples import all_inputs, largest_difference, output_of
 from partita.exports.subject import Subject
+from partita.models.heads import merge_second_head
 from partita.models.hub import Source, find_model, load_model, quiet_transformers, read_model
-from partita.models.lora import ADAPTER
+from partita.models.lora import ADAPTER, lora_layers
 from partita.models.pretrained import Pretrained
 from partita.partition.common import common_names
 from partita.tasks.model_text import read_tokenizer
@@ -43,10 +44,15 @@ def write_adapter(subject: Subject, folder: Path) -> None:
     state = {name: tensor for name, tensor in model.state_dict().items() if name not in common_names(model)}
     if others := [name for name in state if ".lora_" not in name and name not in model.head]:
         raise CannotDo(f"It trains `{others[0]}`, which is no LoRA: `--merged` writes the whole model.")
-    heads = {_module(name) for name in state if ".lora_" not in name}
-    rank = next(tensor.shape[0] for name, tensor in state.items() if ".lora_A." in name)
+    heads = {_module(name, model.network) for name in state if ".lora_" not in name}
+    if both := [name for name in state if ".base_layer." in name]:
+        raise CannotDo(
+            f"`{both[0].partition('.base_layer.')[0]}` is trained and has LoRA too, which no adapter "
+            "folder can have: `--merged` writes the whole model."
+        )
+    layer = lora_layers(model)[0]  # All have the same rank and scale, which may be the device's own.
     plain = read_model(_source(model)).copied(shares=True)
-    config = replace(model.lora, r=rank).config(
+    config = replace(model.lora, r=layer.r[ADAPTER], alpha=layer.lora_alpha[ADAPTER]).config(
         plain,
         base_model_name_or_path=model.path,
         task_type=_TYPES.get(model.kind),
@@ -70,6 +76,7 @@ def write_merged(subject: Subject, folder: Path) -> None:
     model = _pretrained(subject)
     network = copy.deepcopy(model.network)
     _merge(network)
+    merge_second_head(network)
     _as_plain(network)
     with quiet_transformers():
         network.save_pretrained(folder)
@@ -90,13 +97,11 @@ def _source(model: Pretrained) -> Source:
     return Source(find_model(model.path).resolve(), model.file, model.kind, model.classes)
 
 
-def _module(name: str) -> str:
-    """Return the module of a tensor, as the plain network has it.
-
-    >>> _module("network.classifier.weight")
-    'classifier'
-    """
-    return name.removeprefix("network.").rpartition(".")[0]
+def _module(name: str, network: Any) -> str:
+    """Return the module that a tensor of a head is saved with: the whole head, or a layer of the backbone."""
+    path = name.removeprefix("network.")
+    is_inside = path.startswith(f"{network.base_model_prefix}.")
+    return path.rpartition(".")[0] if is_inside else path.partition(".")[0]
 
 
 def _saved_name(name: str) -> str:

@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from partita.data.arrow import Table
+from partita.data.arrow import Table, rows_among
 from partita.data.examples import examples_of
-from partita.methods.declared import LocalFn, OwnExamples
+from partita.methods.declared import LocalFn, OwnExamples, declared
 from partita.methods.own_model import begin, predictor
 from partita.models.full import Full
 from partita.params import Params, cloned, copy_into
@@ -22,7 +22,7 @@ from partita.partition.padding import narrowed
 from partita.protocol import DeviceId, Stage
 from partita.tasks.build import build_model
 from partita.tasks.task import Task
-from partita.training.evaluation import Summary
+from partita.training.evaluation import Summary, is_failed
 from partita.training.journal import RoundRow
 
 Which = Literal["personal", "global", "served"]
@@ -128,8 +128,22 @@ class Models:
         shared = {name: narrowed(self.shared[name], tensor.shape) for name, tensor in parts.shared.items()}
         copy_into(parts.shared, shared)
         copy_into(parts.personal, self._personal(device, kept))
-        begin(self.origin.local, model, own.partition, kept)
+        if self._begins(device):
+            begin(self.origin.local, model, own.partition, kept)
         return (model.personal if isinstance(model, Full) else model).eval()
+
+    def _begins(self, device: DeviceId) -> bool:
+        """Return whether a device's own model still has to begin as declared, which fine-tuning does too."""
+        local = self.origin.local
+        return local is not None and declared(local, "begins") is not None and device not in self._finetuned
+
+    @cached_property
+    def _finetuned(self) -> frozenset[DeviceId]:
+        """The devices that were fine-tuned, also those that the run has not seen in training."""
+        lines = (line for line in self.record.rounds() if line["work"] == "finetune")
+        heard = [device for line in lines for device in line["heard"]]
+        rows = rows_among(self.record.measurements, "stage", [Stage.FINETUNED])
+        return frozenset([*heard, *(row["device"] for row in rows.to_pylist() if not is_failed(row))])
 
     def predictor(self, device: DeviceId, which: Literal["personal", "global"], task: Task) -> nn.Module:
         """Return the module that predicts for a device, in eval mode.

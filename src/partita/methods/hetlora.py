@@ -11,7 +11,8 @@ out (its gamma = 1).
 
 Which modules are low-rank, and which rank each device has, is in the partition: any in which the shared
 tensors of a device's model are smaller in one dimension than those of the largest one. The built-in networks
-have adapters for that: `partition.shared = "adapter"`, with a width that is a function of the device.
+have adapters for that: `partition.shared = "adapter"`, with a width that is a function of the device. A
+pretrained model has LoRA: `partition.shared = "rest"` or "lora".
 """
 
 import math
@@ -67,14 +68,25 @@ class LocalHetLoRA:
 
 def _pairs(shared: Params) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the matrices A and B of each low-rank module: one after the other, with the rank between them."""
-    matrices = [tensor.detach().flatten(1) for tensor in shared.values() if tensor.dim() > 1]
+    matrices = {name: tensor.detach().flatten(1) for name, tensor in shared.items() if tensor.dim() > 1}
     first = None
-    for matrix in matrices:
-        if first is not None and matrix.shape[1] == len(first):
-            yield first, matrix
+    for name, matrix in matrices.items():
+        if first is not None and _are_factors(first, matrices[first], name, matrix):
+            yield matrices[first], matrix
             first = None
         else:
-            first = matrix
+            first = name
+
+
+def _are_factors(name: str, a: Tensor, other: str, b: Tensor) -> bool:
+    """Return whether two matrices are A and B of one module, and not two layers of a head, for example.
+
+    They are neighbors in the model, and the rank between them is small.
+    """
+    path, other_path = name.split("."), other.split(".")
+    are_neighbors = len(path) == len(other_path) and sum(map(str.__ne__, path, other_path)) == 1
+    rank = len(a)
+    return are_neighbors and b.shape[1] == rank and (rank < a.shape[1] or rank <= len(b))
 
 
 def _squared_norm(first: Tensor, second: Tensor) -> float:

@@ -29,6 +29,10 @@ from partita.partition import Partition
 
 _BATCH_SIZE = 256
 """Examples that are memorized at a time."""
+_CLASSES = (
+    "kNN-Per needs a task whose targets are classes, a whole number for each input of the head, and a model "
+    "that returns their scores."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +108,7 @@ class Memory(nn.Module):
         self.keys = nn.Buffer(keys)
         self.labels = nn.Buffer(labels)
         self._head = head_name(model, parts_of(model))
+        self.classes = model.get_parameter(f"{self._head}.weight").shape[0]
         self.neighbors = min(neighbors, len(keys))
         self.memory_weight = memory_weight
         self.scale = scale
@@ -112,6 +117,8 @@ class Memory(nn.Module):
         """Return the logarithm of each class's probability."""
         with head_inputs(self.model, self._head) as found:
             scores = self.model(*inputs, **options)
+        if scores.shape[-1] != self.classes:
+            raise ConfigError(_CLASSES)
         votes = self._votes(found[0].detach().reshape(-1, self.keys.shape[1]), scores.shape[-1])
         own = torch.softmax(scores, dim=-1)
         mean = torch.lerp(own, votes.view_as(own).to(own), self.memory_weight)
@@ -140,9 +147,7 @@ def _memorized(model: nn.Module, examples: OwnExamples) -> tuple[Tensor, Tensor]
             _, targets = examples.predict(model, examples.batch_at(positions))
         rows = found[0].flatten(0, -2)
         if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.numel() != len(rows):
-            raise ConfigError(
-                "kNN-Per needs a task whose targets are classes, a whole number for each input of the head."
-            )
+            raise ConfigError(_CLASSES)
         known = targets.flatten() >= 0
         keys.append(rows[known])
         labels.append(targets.flatten()[known])

@@ -40,7 +40,8 @@ class Resizable:
     patterns: Sequence[str]
     """Patterns of its tensors."""
     resize: Callable[..., nn.Module]
-    """`resize(model, width=...)` gives the adapters of a model another width, in place, and begins again."""
+    """`resize(model, width=...)` gives the adapters of a model another width, in place: they begin again, and
+    do what wider ones do in which further units are 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,20 +127,28 @@ def adapters(
 
 def resized(
     model: nn.Module,
-    part: Resizable,
+    adapters: Resizable,
     *,
     width: Width,
     regularization: Regularization | None = None,
     **others: Any,
 ) -> Personalization:
-    """Make adapters that the model has already personal, in another width; `width` 0 leaves them as they are.
+    """Split a model that has adapters already, in another width; `width` 0 leaves them as they are.
 
-    The other arguments are those of `adapters`.
+    Adapters may be in any part. Where some of them are shared and the width is a function of the device, a
+    device has the first units of the model's own.
+
+    Args:
+        model: the model with adapters.
+        adapters: the adapters.
+        width: their width on all devices, or a function from a device's id to it.
+        regularization: dropout and L2 penalty on the personal part.
+        others: further arguments of `Partition`, such as `personal`.
     """
 
     def of_width(width: int) -> Personalization:
-        prepare = partial(part.resize, width=width) if width else None
-        partition = Partition(model, personal=part.patterns, prepare=prepare, **others)
+        prepare = partial(adapters.resize, width=width) if width else None
+        partition = Partition(model, prepare=prepare, **others)
         return Personalization(partition, regularization=regularization or Regularization())
 
     return _sized(width, of_width)

@@ -83,6 +83,18 @@ def insert_second_head(model: nn.Module, *, name: str) -> nn.Module:
     return model
 
 
+@torch.no_grad()
+def merge_second_head(model: nn.Module) -> None:
+    """Replace a head and its second one, in place, by one linear layer with the sum of their scores."""
+    heads = [name.removesuffix(".second") for name, m in model.named_modules() if isinstance(m, SecondHead)]
+    for name in heads:
+        head, (owner, _, attribute) = model.get_submodule(name), name.rpartition(".")
+        merged = nn.Linear(head.in_features, head.out_features, bias=head.bias is not None).to(head.weight)
+        for own, parameter in merged.named_parameters():
+            parameter.copy_(head.get_parameter(own) + head.get_parameter(f"second.layer.{own}"))
+        setattr(model.get_submodule(owner), attribute, merged)
+
+
 @contextmanager
 def without_second_head(model: nn.Module, instead: Tensor) -> Iterator[None]:
     """Let a model predict without its second head in this block, with other scores added to the first's.

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
+from glob import escape
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ KINDS = tuple(_CLASSES)
 """The kinds of models."""
 _READ = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 """The files of a model on the hub that are downloaded."""
+_ADAPTER = "adapter_config.json"
+"""The file by which transformers knows an adapter, which it would read from a pickle too."""
+_POOLER = "pooler."
+"""The module of a backbone that classifiers use, and that is often not pretrained."""
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -64,8 +69,12 @@ class Network:
         return copy.deepcopy(self.module, common_memo(self.module) if shares else {})
 
 
-def find_model(path: str) -> Path:
+def find_model(path: str, file: str = "") -> Path:
     """Return the folder of a model: a local one, one in $PARTITA_PRETRAINED, or a download from the hub.
+
+    Args:
+        path: the folder, or the id of a model on the hub.
+        file: a GGUF file in it, which is then downloaded instead of safetensors.
 
     Raises:
         ConfigError: there is none.
@@ -78,7 +87,7 @@ def find_model(path: str) -> Path:
         raise ConfigError(f"There is no folder `{path}`, and it is no id of the Hugging Face hub.")
     hub = needed("huggingface_hub", by=_BY, extra="hf")
     try:
-        return Path(hub.snapshot_download(path, allow_patterns=[*_READ, "*.gguf"]))
+        return Path(hub.snapshot_download(path, allow_patterns=[escape(file)] if file else list(_READ)))
     except Exception as error:
         raise ConfigError(
             f"`model.path` = {path!r} is no folder, here or in ${FOLDER}, and the Hugging Face hub does not "
@@ -92,6 +101,8 @@ def files_of(folder: Path, file: str = "") -> list[Path]:
     Raises:
         ConfigError: there are no weights in a format that is read.
     """
+    if (folder / _ADAPTER).is_file():
+        raise ConfigError(f"`{folder}` is an adapter, with `{_ADAPTER}`: `model.path` must be a whole model.")
     if file:
         if not file.endswith(".gguf") or not (folder / file).is_file():
             raise ConfigError(f"`model.file` must be a GGUF file in `{folder}`, got {file!r}.")
@@ -120,13 +131,18 @@ def load_model(source: Source) -> Network:
     module, report = _read(source)
     state = module.state_dict(keep_vars=True)
     new = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])} & state.keys()
-    if len(new) > (0 if source.kind == "causal-lm" else len(state) // 2):
+    prefix, name = f"{module.base_model_prefix}.", type(module).__name__
+    backbone = [each for each in state if each.startswith(prefix)]
+    if not backbone:
+        raise ConfigError(f"A {name} cannot be used: no name tells its backbone from its head.")
+    # A language model lacks nothing, a classifier its head, and often the head of the backbone, a pooler.
+    fixed = state if source.kind == "causal-lm" else backbone
+    if lost := [each for each in fixed if each in new and not each.startswith(f"{prefix}{_POOLER}")]:
         raise ConfigError(
-            f"The weights in `{source.folder}` are not those of a {type(module).__name__}: `{min(new)}` and "
-            f"{len(new) - 1} others of {len(state)} tensors are missing."
+            f"The weights in `{source.folder}` are not those of a {name}: `{lost[0]}` and {len(lost) - 1} "
+            f"others of {len(state)} tensors are missing, or have other shapes."
         )
-    prefix = f"{module.base_model_prefix}."
-    head = tuple(name for name in state if name in new or not name.startswith(prefix))
+    head = tuple(each for each in state if each in new or not each.startswith(prefix))
     trained = () if source.kind == "causal-lm" else head
     make_common(tensor for name, tensor in state.items() if name not in trained)
     return Network(module, tuple(name for name in state if name in new), head)

@@ -34,7 +34,7 @@ class Lora:
     r: int = 8
     """The rank of the changes."""
     alpha: float = 16
-    """A change is scaled by alpha / r."""
+    """A change is scaled by alpha / r, also where a device has another rank."""
     targets: Sequence[str] = ()
     """The names of the linear layers, such as q_proj; empty: peft's choice for the architecture."""
     layers: Sequence[int] = ()
@@ -72,9 +72,11 @@ def lora_from(values: Mapping[str, Any]) -> Lora:
     """Return the settings with some values.
 
     Raises:
-        ValueError: a key does not exist, or a value cannot be used.
+        ValueError: there are no keys, a key does not exist, or a value cannot be used.
     """
     known = Lora.__dataclass_fields__
+    if not isinstance(values, Mapping):
+        raise ValueError(f"`lora` must be a table with the keys {', '.join(known)}, got {values!r}.")
     if unknown := [name for name in values if name not in known]:
         raise ValueError(f"There is no key `lora.{unknown[0]}`. The keys: {', '.join(known)}.")
     return Lora(**values)
@@ -93,15 +95,23 @@ def add_lora(network: nn.Module, lora: Lora) -> Any:
 
 
 def resize_lora(model: nn.Module, *, width: int) -> nn.Module:
-    """Give all LoRA layers of a model another rank, in place: they begin again, with random A and B = 0."""
+    """Give all LoRA layers of a model another rank, in place: they begin again, with random A and B = 0.
+
+    Their scale stays: what a small rank learns means the same when it is padded with zeros to a large one.
+    """
     tuners = needed("peft.tuners.lora", by="`model.lora`", extra="hf")
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, tuners.LoraLayer)]
-    for layer in layers:
+    for layer in lora_layers(model):
         trains_a = layer.lora_A[ADAPTER].weight.requires_grad
-        config = tuners.LoraConfig(r=width, lora_alpha=layer.lora_alpha[ADAPTER])
+        config = tuners.LoraConfig(r=width, lora_alpha=layer.scaling[ADAPTER] * width)
         layer.update_layer(ADAPTER, width, lora_alpha=config.lora_alpha, config=config)
         layer.lora_A[ADAPTER].weight.requires_grad_(trains_a)
     return model
+
+
+def lora_layers(model: nn.Module) -> list[Any]:
+    """Return peft's layers in a model."""
+    tuners = needed("peft.tuners.lora", by="`model.lora`", extra="hf")
+    return [module for module in model.modules() if isinstance(module, tuners.LoraLayer)]
 
 
 def _layers(numbers: Sequence[int], network: Any) -> list[int]:

@@ -13,7 +13,7 @@ from torch import nn
 from partita.models.adapters import Adapters, Resizable, Width, adapters, patterns, resized
 from partita.models.full import full
 from partita.models.heads import second_head
-from partita.partition import REST, Partition, Personalization, Regularization
+from partita.partition import REST, Partition, Personalization, Regularization, Selection
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # noqa: SLF001
 
@@ -47,7 +47,8 @@ def named_partition(
         name: one of `partition_names(model)`, `norm`, `second_head`, or a pattern.
         proximal: with `full`, strength of the pull toward the shared model.
         follows: with `full`, whether a device that has kept no model starts from the current shared one.
-        width: with adapters, their bottleneck width; with LoRA, its rank, where it is not the model's.
+        width: with adapters, their bottleneck width; of a model with LoRA, its rank, where it is not the
+            model's, whatever part it is in.
         regularization: dropout and L2 penalty on the personal part.
         others: further arguments of `Partition`, such as `frozen`.
     """
@@ -61,9 +62,24 @@ def named_partition(
     part = [] if name == "none" else _part_of(model, name)
     if isinstance(part, Adapters):
         return adapters(model, part, width=width, regularization=regularization, **others)
-    if isinstance(part, Resizable):
-        return resized(model, part, width=width, regularization=regularization, **others)
-    partition = Partition(model, personal=part, **others)
+    personal = list(part.patterns) if isinstance(part, Resizable) else part
+    return selected_partition(model, personal, width=width, regularization=regularization, **others)
+
+
+def selected_partition(
+    model: nn.Module,
+    personal: Selection,
+    *,
+    width: Width = 0,
+    regularization: Regularization | None = None,
+    **others: Any,
+) -> Personalization:
+    """Return the personalization for a selection of tensors; the other arguments are as for a name."""
+    own = next((part for part in parts_of(model).values() if isinstance(part, Resizable)), None)
+    if own is not None:
+        given = {"regularization": regularization, "personal": personal, **others}
+        return resized(model, own, width=width, **given)
+    partition = Partition(model, personal=personal, **others)
     return Personalization(partition, regularization=regularization or Regularization())
 
 

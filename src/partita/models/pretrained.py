@@ -89,7 +89,7 @@ class Pretrained(nn.Module):
         both = Resizable((B,) if self.ffa else (A, B), resize_lora)
         return {"lora": both, "lora_b": (B,), **head}
 
-    def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
+    def forward(self, inputs: Tensor, targets: Tensor | None = None, *, at: Tensor | None = None) -> Tensor:
         """Return the scores of classes, or of the next token; with targets, the loss of each token.
 
         Args:
@@ -97,17 +97,17 @@ class Pretrained(nn.Module):
                 `PADDING` after the end of a text.
             targets: for a causal language model, the next tokens, with `PADDING` where none counts. Then the
                 result is, for each text and position, the loss and the most likely token.
+            at: for a causal language model, whether scores are wanted at each position; then the result has
+                those alone, of shape (position, token).
         """
+        self._check(inputs)
         if self.kind == "image-classification":
             return self.network(pixel_values=inputs).logits
-        if inputs.shape[1] > self.max_length:
-            raise ValueError(f"A text must have at most {self.max_length} tokens, got {inputs.shape[1]}.")
         if self.kind == "sequence-classification":
             mask = (inputs != PADDING).long()
             return self.network(input_ids=self._padded(inputs), attention_mask=mask).logits
         if targets is None:
-            # Nothing looks at a later token, so that padding at the end needs no mask.
-            return self.network(input_ids=self._padded(inputs), use_cache=False).logits
+            return self._scores(inputs, at)
         if self.training:
             return self._losses(inputs, targets)
         pairs = zip(inputs.split(_EVALUATED), targets.split(_EVALUATED), strict=True)
@@ -118,23 +118,44 @@ class Pretrained(nn.Module):
         """The maximum number of tokens of a text."""
         return getattr(self.network.config.get_text_config(), "max_position_embeddings", None) or sys.maxsize
 
+    def _check(self, inputs: Tensor) -> None:
+        """Raise if inputs are not of the model's kind, or too long."""
+        takes_images = self.kind == "image-classification"
+        if inputs.is_floating_point() != takes_images or inputs.dim() != (4 if takes_images else 2):
+            given = f"{inputs.dim()} dimensions of {inputs.dtype}"
+            raise ValueError(
+                f"A model of kind {self.kind!r} takes {'images' if takes_images else 'tokens'}, got {given}: "
+                "`model.kind` must be one that fits the task."
+            )
+        if not takes_images and inputs.shape[1] > self.max_length:
+            raise ValueError(f"A text must have at most {self.max_length} tokens, got {inputs.shape[1]}.")
+
     def _padded(self, tokens: Tensor) -> Tensor:
         """Return tokens with the model's own padding."""
         config = self.network.config.get_text_config()
         if config.pad_token_id is None:
-            config.pad_token_id = config.eos_token_id or 0
+            end = config.eos_token_id
+            config.pad_token_id = (end[0] if isinstance(end, list) else end) or 0
         return tokens.masked_fill(tokens == PADDING, config.pad_token_id)
 
     def _losses(self, tokens: Tensor, targets: Tensor, *, length: int = 0) -> Tensor:
         """Return the loss and the most likely token at each position, 0 where none counts."""
         counted = targets != PADDING
-        head = self.network.get_output_embeddings()
-        with head.register_forward_pre_hook(lambda _, args: (args[0][counted], *args[1:])):
-            scores = self.network(input_ids=self._padded(tokens), use_cache=False).logits
+        scores = self._scores(tokens, counted)
         losses = nn.functional.cross_entropy(scores, targets[counted], reduction="none")
         found = losses.new_zeros(len(tokens), max(length, tokens.shape[1]), 2)
         found[:, : tokens.shape[1]][counted] = torch.stack([losses, scores.argmax(dim=-1).to(losses)], dim=-1)
         return found
+
+    def _scores(self, tokens: Tensor, at: Tensor | None) -> Tensor:
+        """Return the scores of the next token at all positions, or at those that are wanted."""
+        # Nothing looks at a later token, so that padding at the end needs no mask.
+        inputs: dict[str, Any] = {"input_ids": self._padded(tokens), "use_cache": False}
+        if at is None:
+            return self.network(**inputs).logits
+        head = self.network.get_output_embeddings()
+        with head.register_forward_pre_hook(lambda _, args: (args[0][at], *args[1:])):
+            return self.network(**inputs).logits
 
 
 def _is_lm(kind: str) -> bool:

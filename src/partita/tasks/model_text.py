@@ -100,6 +100,7 @@ def next_token_task(source: DeviceTable, tokens: Tokens, path: str, metrics: Seq
         devices=source.devices(partial(_sequences, tokens=tokens)),
         predict=_predict_tokens,
         weight=lambda targets: int((targets != PADDING).sum()),
+        model_options={"kind": "causal-lm"},
         skipped=source.skipped,
         predictor=Predictor(
             columns=(tokens.column,),
@@ -135,7 +136,7 @@ def class_task(
         loss=_class_loss,
         metrics=classification_metrics(metrics, classes),
         devices=source.devices(partial(_labeled, tokens=tokens, label=label, classes=classes)),
-        model_options={"classes": classes},
+        model_options={"kind": kind, "classes": classes},
         skipped=source.skipped,
         derived=values,
         predictor=Predictor(
@@ -203,7 +204,9 @@ def _beginnings(rows: Rows, *, tokens: Tokens) -> tuple[Tensor, Tensor]:
 def _next_tokens(model: nn.Module, batch: Batch, *, tokens: Tokens) -> list[Answer]:
     """Return the most likely next token of each text."""
     inputs, lengths = batch
-    scores = model(inputs)[torch.arange(len(inputs)), lengths - 1].double().softmax(dim=1)
+    # The scores of all positions would take much memory.
+    is_last = torch.arange(inputs.shape[1]) == lengths[:, None] - 1
+    scores = model(inputs, at=is_last).double().softmax(dim=1)
     best = scores.max(dim=1)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [{"prediction": tokens.tokenizer.decode([token]), "probability": share} for token, share in pairs]

@@ -24,6 +24,8 @@ from partita.tasks.task import Task
 SPECIAL = ("<pad>", "<oov>", "<bos>", "<eos>")
 """The special tokens: padding, a word out of vocabulary, the beginning and the end of a text."""
 PAD, OOV, BOS, EOS = range(len(SPECIAL))
+_NONE = -100
+"""A target that does not count: no class for methods that count or memorize classes."""
 
 
 def text(
@@ -182,7 +184,7 @@ def perplexity(predictions: Tensor, targets: Tensor) -> float:
         Undefined: no word of the device is in the vocabulary; it has no weight in means over devices.
     """
     _in_vocabulary(targets)
-    return predictions[..., 1][targets != PAD].mean().exp().item()
+    return predictions[..., 1][targets > PAD].mean().exp().item()
 
 
 def _in_vocabulary(targets: Tensor) -> Tensor:
@@ -250,7 +252,7 @@ def _loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the most likely tokens with the losses of the targets, and the targets.
+    """Return the most likely tokens with the losses of the targets, and the targets, padding as `_NONE`.
 
     The scores of all words would need too much memory.
     """
@@ -259,7 +261,8 @@ def _predict(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     losses = _token_losses(scores, targets, reduction="none").view_as(targets)
     best = scores.argmax(dim=-1)
     # Not every accelerator has float64.
-    return torch.stack([best.cpu().double(), losses.cpu().double()], dim=-1), targets
+    predictions = torch.stack([best.cpu().double(), losses.cpu().double()], dim=-1)
+    return predictions, targets.masked_fill(targets == PAD, _NONE)
 
 
 def _token_losses(scores: Tensor, targets: Tensor, *, reduction: str) -> Tensor:
