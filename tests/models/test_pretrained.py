@@ -555,7 +555,7 @@ def test_bytes_are_those_of_the_shared_tensors(
 
     (line,) = [line for line in rounds_in(tmp_path / "run") if line["work"] == "update"]
     assert line["bytes"] == {"down": 3 * 4 * numbers, "up": 3 * 4 * numbers}
-    shared = RunFolder.tensors_in(tmp_path / "run/shared/personalized.safetensors")
+    shared = tensors_in(tmp_path / "run/shared/personalized.safetensors")
     assert sum(tensor.numel() for tensor in shared.values()) == numbers
 
 
