@@ -17,7 +17,7 @@ from deployed import (
 from partita.deploy.joining import Participant
 from partita.deploy.outbox import Outbox, read_lines, verify
 from partita.deploy.policy import Policy
-from partita.executors.https import Patience
+from partita.executors.remote import Patience
 from partita.runs.folder import RunFolder
 
 IDS = [f"device-{number:04}" for number in range(3)]
@@ -190,8 +190,8 @@ def test_a_repeated_order_gets_the_stored_reply_and_counts_once(
         lost[0] += 1
         if lost[0] % 2:  # Every other message is lost on its way.
             return
-        assert self._link.reply(nonce, content)
-        assert not self._link.reply(nonce, content)  # The same reply again is not counted again.
+        assert self._carrier.reply(nonce, content)
+        assert not self._carrier.reply(nonce, content)  # The same reply again is not counted again.
 
     monkeypatch.setattr(Participant, "_send", lose_first)
     deployment.start()

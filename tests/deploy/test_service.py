@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from partita.deploy import keys, tls
+from partita.deploy.attempts import Rejected, Unreachable, persistently
 from partita.deploy.hub import Hub
-from partita.deploy.link import Link, Rejected, Unreachable, check_url, persistently
+from partita.deploy.link import Link, check_url
 from partita.deploy.service import Service
 from partita.errors import ConfigError
 from partita.executors.desk import Desk

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from partita.cli.continuing import continued
@@ -14,31 +15,34 @@ from partita.shown import shown_lines
 
 if TYPE_CHECKING:
     from partita.deploy.joining import Joined
-    from partita.deploy.serving import Listening, Server
+    from partita.deploy.listening import Listening
+    from partita.deploy.serving import Server, Serving
 
 
 def serve(options: argparse.Namespace) -> int:
     """Run a config with devices on other machines, or resume such a run."""
     _need_extra("`partita serve`")
     from partita.deploy.checking import digest_of_all
+    from partita.deploy.listening import serving
+    from partita.deploy.status import StatusBoard
     from partita.progress.display import Display
     from partita.runs.warnings import has_failed_stage
 
-    server = _server(options)
-    listening = server.listening
-    again = ["--resume", "--home", str(listening.home), "--listen", options.listen]
-    with continued("serve", listening.home, by=again), server.serving() as service:
-        log(options, f"Listening on {listening.host}:{service.port}")
-        if listening.status is not None:
-            log(options, f"The status is at http://127.0.0.1:{listening.status}")
+    at, server = _listening(options), _server(options)
+    board = StatusBoard(server.config.name, server.hub)
+    again = ["--resume", "--home", str(options.home), "--listen", options.listen]
+    with continued("serve", options.home, by=again), serving(server, at, board) as service:
+        log(options, f"Listening on {at.host}:{service.port}")
+        if at.status is not None:
+            log(options, f"The status is at http://127.0.0.1:{at.status}")
         log(options, f"Devices must compute with {digest_of_all(server.hub.computes)}")
         if not options.resume:
-            log(options, f"Waiting for {listening.devices} devices")
+            log(options, f"Waiting for {options.devices} devices")
         run = server.resumed() if options.resume else server.begin(options.command_line)
         log(options, f"Running in {run.folder.path}")
         with Interrupts() as interrupts, Display(console(options)) as display:
             watch = interrupts.after(json_printer(options) or display.watch)
-            server.finish(run, watch, service)
+            server.finish(run, board.before(watch))
     print_run(options, run.folder)
     return 1 if has_failed_stage(run.folder) else 0
 
@@ -47,36 +51,31 @@ def _server(options: argparse.Namespace) -> "Server":
     from partita.config.reading import read_config
     from partita.deploy.serving import new_server, resumed_server
 
-    listening = _listening(options)
+    settings = _serving(options)
     if options.resume:
-        return resumed_server(listening, options.arguments)
+        return resumed_server(settings, options.arguments)
     path, overrides = config_of(options.arguments)
-    return new_server(listening, read_config(path, overrides), path.parent)
+    return new_server(settings, read_config(path, overrides), path.parent)
 
 
 def _listening(options: argparse.Namespace) -> "Listening":
-    from partita.deploy.serving import Listening
-    from partita.executors.https import Patience
+    from partita.deploy.listening import Listening
 
     host, _, port = options.listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"`--listen` must be HOST:PORT, such as 0.0.0.0:8443, got {options.listen!r}.")
-    if options.devices < 1:
-        raise ConfigError(f"`--devices` must be at least 1, got {options.devices}.")
+    return Listening(host=host.strip("[]"), port=int(port), insecure=options.insecure, status=options.status)
+
+
+def _serving(options: argparse.Namespace) -> "Serving":
+    from partita.deploy.serving import Serving
+    from partita.executors.remote import Patience
+
     try:
         patience = Patience(deadline=options.deadline, min_devices=options.min_devices)
+        return Serving(home=options.home, devices=options.devices, linger=options.linger, patience=patience)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return Listening(
-        home=options.home,
-        host=host.strip("[]"),
-        port=int(port),
-        insecure=options.insecure,
-        devices=options.devices,
-        linger=options.linger,
-        patience=patience,
-        status=options.status,
-    )
 
 
 def join(options: argparse.Namespace) -> int:
@@ -130,24 +129,11 @@ def _check(options: argparse.Namespace) -> int:
 def _joined(options: argparse.Namespace) -> "Joined":
     """Return the device with all that it computes with."""
     from partita.config.overrides import TABLE
-    from partita.config.reading import read_config
-    from partita.deploy.building import build_for_device, computes_with
-    from partita.deploy.joining import Joined
-    from partita.deploy.policy import read_policy
+    from partita.deploy.joining import joined_device
 
     overrides = [*options.arguments, *([f"{TABLE}={options.data}"] if options.data else [])]
-    config, beside = read_config(options.config, overrides), options.config.parent
-    policy = read_policy(options.home)
-    built = build_for_device(config, beside, options.device)
-    return Joined(
-        device=options.device,
-        home=options.home,
-        built=built,
-        seed=config.seed,
-        computes=computes_with(config, built, beside),
-        policy=policy,
-        report=lambda values: _report(options, values),
-    )
+    joined = joined_device(options.config, overrides, device=options.device, home=options.home)
+    return replace(joined, report=lambda values: _report(options, values))
 
 
 def _report(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
@@ -161,19 +147,13 @@ def _report(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
 
 def _print_results(options: argparse.Namespace, results: Mapping[str, Mapping[str, Any]]) -> None:
     """Print a device's own results."""
+    from partita.deploy.home import result_lines
+
     if options.json:
         print_json({"device": options.device, "results": results})
         return
-    for stage, splits in results.items():
-        for split, measures in splits.items():
-            values = ", ".join(
-                f"{name} {_shown(value)}" for name, value in measures.items() if value is not None
-            )
-            print(shown_lines(f"{stage}, {split}: {values}"))
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    for line in result_lines(results):
+        print(shown_lines(line))
 
 
 def keys(options: argparse.Namespace) -> int:
@@ -222,10 +202,12 @@ def outbox(options: argparse.Namespace) -> int:
 
 def _outbox_line(line: Mapping[str, Any]) -> str:
     """Return a message in the record as text."""
+    from partita.deploy.home import shown_measure
+
     where = f" {line['stage']} {line['round']}" if "stage" in line else ""
     tensors = [f"{own['name']} {own['shape']} {own['bytes']} bytes" for own in line.get("tensors", ())]
     measures = [
-        f"{split} {name} {_shown(value)}"
+        f"{split} {name} {shown_measure(value)}"
         for split, own in line.get("metrics", {}).items()
         for name, value in own.items()
         if value is not None

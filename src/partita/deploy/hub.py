@@ -64,12 +64,18 @@ class Hub:
         told = {"run": self.run, "computes": dict(self.computes), **self.desk.told(device)}
         if (post := self.desk.find(device)) is not None:
             return {"kind": "order", **told, **post_values(post, self.desk.tensors)}
-        if not self.is_over:
-            return {"kind": "wait", **told}
+        return {"kind": "done" if self.is_over else "wait", **told}
+
+    def end(self) -> None:
+        """Let all devices learn that the run is over."""
+        self.is_over = True
+        self.desk.wake(self.joined())
+
+    def dismiss(self, device: DeviceId) -> None:
+        """Record that a device knows that the run is over."""
         with self._changed:
             self._dismissed.add(device)
             self._changed.notify_all()
-        return {"kind": "done", **told}
 
     def joined(self) -> list[DeviceId]:
         """Return all devices that take part or have, in the order of their ids."""
