@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         add(subparsers.add_parser)
     for add in (deploy_arguments.add_serve, deploy_arguments.add_join):
         add(subparsers.add_parser, _add_outputs)
-    for add in (deploy_arguments.add_keys, deploy_arguments.add_outbox):
+    for add in (deploy_arguments.add_keys, deploy_arguments.add_outbox, deploy_arguments.add_flower):
         add(subparsers.add_parser)
     return parser
 

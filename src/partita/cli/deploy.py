@@ -1,4 +1,4 @@
-"""The commands of a run on real devices: `serve`, `join`, `keys` and `outbox`."""
+"""The commands of a run on real devices: `serve`, `join`, `keys`, `outbox` and `flower`."""
 
 import argparse
 from collections.abc import Mapping
@@ -214,6 +214,15 @@ def _outbox_line(line: Mapping[str, Any]) -> str:
     ]
     reason = [line["reason"]] if "reason" in line else []
     return f"{line['time']}{where} {line['purpose']}: {'; '.join([*tensors, *measures, *reason]) or '-'}"
+
+
+def flower(options: argparse.Namespace) -> int:
+    """Write a new Flower app."""
+    from partita.deploy.flower.project import write_app
+
+    write_app(options.folder, options.config, options.arguments, devices=options.devices)
+    print(shown_lines(f"The app is in {options.folder}: run it with `flwr run {options.folder}`"))
+    return 0
 
 
 def _need_extra(by: str) -> None:

@@ -152,3 +152,24 @@ def add_outbox(add_parser: _AddParser) -> None:
     outbox.add_argument("--verify", action="store_true", help="check that no line was changed or left out")
     outbox.add_argument("--json", action="store_true", help="print the lines as JSON")
     outbox.set_defaults(command=deploy.outbox)
+
+
+def add_flower(add_parser: _AddParser) -> None:
+    """Add the command `flower`."""
+    flower = add_parser(
+        "flower",
+        help="write a Flower app that runs a config",
+        description="Write a Flower app that runs a config in Flower's simulation, and on SuperLink and "
+        "SuperNodes.",
+    )
+    actions = flower.add_subparsers(title="actions", metavar="ACTION", dest="flower", required=True)
+    new = actions.add_parser("new", help="write a new app")
+    new.add_argument("folder", metavar="DIR", type=Path, help="the app's folder")
+    new.add_argument("config", metavar="CONFIG.toml", type=Path, help="the config, which becomes part of it")
+    new.add_argument(
+        "arguments", nargs="*", metavar="section.key=value", help="values that override the config"
+    )
+    new.add_argument(
+        "--devices", metavar="N", type=int, default=1, help="begin when so many devices have joined (1)"
+    )
+    flower.set_defaults(command=deploy.flower)
