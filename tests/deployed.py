@@ -2,28 +2,30 @@
 
 import hashlib
 import json
+import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from partita.config.reading import read_config
-from partita.deploy.building import build_for_device, computes_with
+from partita.deploy.attempts import Rejected
 from partita.deploy.hub import Hub
-from partita.deploy.joining import Joined, Participant
-from partita.deploy.link import Link, Rejected
+from partita.deploy.joining import Participant, joined_device
 from partita.deploy.messages import message_of
 from partita.deploy.outbox import Outbox
 from partita.deploy.policy import Policy
-from partita.deploy.service import Service
-from partita.deploy.serving import Listening, new_server, resumed_server
-from partita.executors.https import Patience
+from partita.deploy.serving import Serving, new_server, resumed_server
+from partita.executors.remote import Patience
 from partita.executors.replies import Refused
 from partita.runs.folder import RunFolder
 from partita.studies import run as runner
+from tables import write
 
+PILOT = ["ann", "bob", "cid"]
+"""The devices of a pilot, each with a table of its own."""
 CONFIG = """
 seed = 3
 workers = 1
@@ -52,6 +54,22 @@ def write_config(folder: Path, *, devices: int = 3, rounds: int = 3, more: str =
     return path
 
 
+def write_tables(folder: Path) -> None:
+    """Write a table of all devices, for the simulation, and one for each device."""
+    rng = random.Random(0)
+    by_device: dict[str, list[dict[str, object]]] = {}
+    for device in PILOT:
+        slope = [rng.gauss(0, 1) for _ in range(3)]
+        for _ in range(30):
+            inputs = [rng.gauss(0, 1) for _ in range(3)]
+            label = int(sum(a * b for a, b in zip(slope, inputs, strict=True)) > 0)
+            row = {"device": device, **dict(zip("abc", inputs, strict=True)), "label": label}
+            by_device.setdefault(device, []).append(row)
+    write(folder / "all.parquet", [row for rows in by_device.values() for row in rows])
+    for device, rows in by_device.items():
+        write(folder / f"{device}.parquet", rows)
+
+
 def simulated(config: Path, out: Path) -> RunFolder:
     """Run a config in simulation."""
     run = runner.prepare(read_config(config, [f"out={out}"]), config.parent)
@@ -70,7 +88,10 @@ class DirectLink:
     def poll(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if (reason := self.hub.refusal(self.device, dict(values))) is not None:
             return {"kind": "refused", "reason": reason}
-        return json.loads(json.dumps(self.hub.message(self.device)))
+        message = self.hub.message(self.device)
+        if message["kind"] == "done":
+            self.hub.dismiss(self.device)
+        return json.loads(json.dumps(message))
 
     def tensors(self, digest: str, size: int) -> bytes:
         content = self.hub.desk.tensors(digest)
@@ -92,13 +113,9 @@ class Device:
     """A device with a home of its own; `crash` loses all that is not in it."""
 
     def __init__(self, config: Path, home: Path, device: str, policy: Policy | None = None) -> None:
-        own = read_config(config, [])
-        built = build_for_device(own, config.parent, device)
-        computes = computes_with(own, built, config.parent)
         home.mkdir(parents=True, exist_ok=True)
-        self.joined = Joined(
-            device=device, home=home, built=built, seed=own.seed, computes=computes, policy=policy or Policy()
-        )
+        joined = joined_device(config, [], device=device, home=home)
+        self.joined = replace(joined, policy=policy or joined.policy)
         self.part: Any = None
         self.is_done = False
         self.link: Any = None
@@ -121,8 +138,7 @@ class Device:
             return "refused"
         message = message_of(values, self.joined.device)
         if self.part is None or self.part.run != message.run:
-            link = cast(Link, self.link)
-            self.part = Participant(self.joined, message.run, link, Outbox(self.joined.home))
+            self.part = Participant(self.joined, message.run, self.link, Outbox(self.joined.home))
         self.part.take(message)
         self.is_done = message.kind == "done"
         return message.kind
@@ -132,12 +148,6 @@ class Device:
         """The content of the device's personal part."""
         assert self.part is not None
         return self.part.home.store.path_of(self.joined.device).read_bytes()
-
-
-class _Silent:
-    """Stands for the service, where nobody waits."""
-
-    def wake(self, devices: Iterable[str] | None = None) -> None: ...
 
 
 @dataclass
@@ -155,19 +165,11 @@ class Deployment:
 
     def start(self, *, resume: bool = False, watch: Callable[..., None] | None = None) -> None:
         """Start or resume the run."""
-        listening = Listening(
-            home=self.home,
-            host="127.0.0.1",
-            port=0,
-            insecure=True,
-            devices=self.first,
-            linger=60,
-            patience=self.patience,
-        )
+        settings = Serving(home=self.home, devices=self.first, linger=60, patience=self.patience)
         if resume:
-            server = resumed_server(listening, [])
+            server = resumed_server(settings, [])
         else:
-            server = new_server(listening, read_config(self.config, []), self.config.parent)
+            server = new_server(settings, read_config(self.config, []), self.config.parent)
         self.server, self.error = server, None
         for device in self.devices:
             device.connect(server.hub)
@@ -175,7 +177,7 @@ class Deployment:
         def finish() -> None:
             try:
                 run = server.resumed() if resume else server.begin("")
-                server.finish(run, watch or (lambda *_: None), cast(Service, _Silent()))
+                server.finish(run, watch or (lambda *_: None))
             except BaseException as error:
                 self.error = error
 

@@ -37,6 +37,7 @@ COMMANDS = (
     "join",
     "keys",
     "outbox",
+    "flower",
 )
 
 

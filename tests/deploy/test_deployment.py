@@ -22,7 +22,7 @@ from partita.deploy.link import Link
 from partita.deploy.messages import BadMessage, Group
 from partita.deploy.outbox import Outbox, read_lines, verify
 from partita.deploy.policy import Policy
-from partita.executors.https import Patience
+from partita.executors.remote import Patience
 from partita.protocol import Order
 from partita.runs.folder import RunFolder
 
@@ -196,8 +196,8 @@ def test_a_repeated_order_gets_the_stored_reply_and_counts_once(
         lost[0] += 1
         if lost[0] % 2:  # Every other message is lost on its way.
             return
-        assert self._link.reply(nonce, content)
-        assert not self._link.reply(nonce, content)  # The same reply again is not counted again.
+        assert self._carrier.reply(nonce, content)
+        assert not self._carrier.reply(nonce, content)  # The same reply again is not counted again.
 
     monkeypatch.setattr(Participant, "_send", lose_first)
     deployment.start()

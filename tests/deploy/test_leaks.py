@@ -15,7 +15,8 @@ from deployed import Device, write_config
 from partita.config.reading import read_config
 from partita.deploy.joining import Participant, join
 from partita.deploy.link import Link
-from partita.deploy.serving import Listening, new_server
+from partita.deploy.listening import Listening, serving
+from partita.deploy.serving import Serving, new_server
 from partita.device.store import DiskStore
 from partita.params import Params
 from partita.protocol import Reply
@@ -90,15 +91,15 @@ class Scanned:
         monkeypatch.setattr(Participant, "_carry_out", one_at_a_time)
 
     def run(self) -> None:
-        listening = Listening(home=self.folder / "server", host="127.0.0.1", port=0, insecure=True, devices=3)
-        server = new_server(listening, read_config(self.config, []), self.config.parent)
+        settings = Serving(home=self.folder / "server", devices=3)
+        server = new_server(settings, read_config(self.config, []), self.config.parent)
         devices = [Device(self.config, self.folder / "devices" / name, name).joined for name in IDS]
-        with server.serving() as service:
+        with serving(server, Listening(host="127.0.0.1", port=0, insecure=True)) as service:
             self.proxy = Proxy(service.port)
             threads = [threading.Thread(target=self._join, args=(own,), daemon=True) for own in devices]
             for thread in threads:
                 thread.start()
-            server.finish(server.begin(""), lambda *_: None, service)
+            server.finish(server.begin(""), lambda *_: None)
             for thread in threads:
                 thread.join()
             self.proxy.close()

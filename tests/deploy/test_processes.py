@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from deployed import personal_of, same_results, simulated
+from deployed import PILOT as IDS
+from deployed import personal_of, same_results, simulated, write_tables
 from partita.deploy import keys
 from partita.deploy.outbox import verify
 from partita.device.store import DiskStore
 from partita.runs.folder import RunFolder
-from tables import write
+from ranks import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-IDS = ["ann", "bob", "cid"]
 CONFIG = """
 seed = 3
 workers = 1
@@ -40,12 +39,6 @@ devices_per_round = 2
 [finetune]
 epochs = 2
 """
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -114,22 +107,6 @@ class Pilot:
         for device in IDS:
             assert self.personal(device) == personal_of(self.simulation, device)
             verify(self.folder / device)
-
-
-def write_tables(folder: Path) -> None:
-    """Write a table of all devices, for the simulation, and one for each device."""
-    rng = random.Random(0)
-    by_device: dict[str, list[dict[str, object]]] = {}
-    for device in IDS:
-        slope = [rng.gauss(0, 1) for _ in range(3)]
-        for _ in range(30):
-            inputs = [rng.gauss(0, 1) for _ in range(3)]
-            label = int(sum(a * b for a, b in zip(slope, inputs, strict=True)) > 0)
-            row = {"device": device, **dict(zip("abc", inputs, strict=True)), "label": label}
-            by_device.setdefault(device, []).append(row)
-    write(folder / "all.parquet", [row for rows in by_device.values() for row in rows])
-    for device, rows in by_device.items():
-        write(folder / f"{device}.parquet", rows)
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from partita.deploy import keys
+from partita.deploy.attempts import Rejected, Unreachable, persistently
 from partita.deploy.hub import Hub
-from partita.deploy.link import Rejected, Unreachable, check_url, persistently
+from partita.deploy.link import check_url
 from partita.deploy.service import Service
 from partita.errors import ConfigError
 from partita.executors.desk import Desk

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from partita.executors.desk import Desk, Post
-from partita.executors.https import HttpsExecutor, Patience
+from partita.executors.remote import Patience, RemoteExecutor
 from partita.executors.replies import Refused, encoded_reply
 from partita.protocol import Failure, Order, Pace, Reply, Stage, Start, Update
 
@@ -124,8 +124,8 @@ def test_devices_are_told_the_last_round_that_counted() -> None:
     assert desk.told("c") == {"counted": None, "restored": ["personalized-1"]}
 
 
-def executor(desk: Desk, patience: Patience) -> HttpsExecutor:
-    return HttpsExecutor(desk, ["a", "b", "c"], [], patience)
+def executor(desk: Desk, patience: Patience) -> RemoteExecutor:
+    return RemoteExecutor(desk, ["a", "b", "c"], [], patience)
 
 
 def test_the_executor_waits_for_every_device_without_a_deadline() -> None:

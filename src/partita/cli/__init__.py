@@ -43,6 +43,7 @@ _COMPUTING = (
     "describe",
     "import",
     "serve",
+    "flower",
 )
 """The commands that import torch: before Ctrl-C raises an exception, which its C code would swallow."""
 

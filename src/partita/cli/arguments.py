@@ -12,6 +12,7 @@ from partita.cli import (
     compare,
     describe,
     export,
+    flower,
     importing,
     join,
     keys,
@@ -41,6 +42,7 @@ _COMMANDS = (
     join.add,
     keys.add,
     outbox.add,
+    flower.add,
 )
 """Each adds the parser of a command, in the order of `partita --help`."""
 

@@ -2,11 +2,12 @@
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partita.cli.options import AddParser, add_outputs
-from partita.cli.output import log, number_text, print_json
+from partita.cli.output import log, print_json
 from partita.deploy.extra import need_extra
 from partita.errors import ConfigError
 from partita.shown import shown_lines
@@ -115,24 +116,11 @@ def _check(options: argparse.Namespace) -> int:
 def _joined(options: argparse.Namespace) -> "Joined":
     """Return the device with all that it computes with."""
     from partita.config.overrides import TABLE
-    from partita.config.reading import read_config
-    from partita.deploy.building import build_for_device, computes_with
-    from partita.deploy.joining import Joined
-    from partita.deploy.policy import read_policy
+    from partita.deploy.joining import joined_device
 
     overrides = [*options.arguments, *([f"{TABLE}={options.data}"] if options.data else [])]
-    config, beside = read_config(options.config, overrides), options.config.parent
-    policy = read_policy(options.home)
-    built = build_for_device(config, beside, options.device)
-    return Joined(
-        device=options.device,
-        home=options.home,
-        built=built,
-        seed=config.seed,
-        computes=computes_with(config, built, beside),
-        policy=policy,
-        report=lambda values: _report(options, values),
-    )
+    joined = joined_device(options.config, overrides, device=options.device, home=options.home)
+    return replace(joined, report=lambda values: _report(options, values))
 
 
 def _report(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
@@ -146,12 +134,10 @@ def _report(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
 
 def _print_results(options: argparse.Namespace, results: Mapping[str, Mapping[str, Any]]) -> None:
     """Print a device's own results."""
+    from partita.deploy.home import result_lines
+
     if options.json:
         print_json({"device": options.device, "results": results})
         return
-    for stage, splits in results.items():
-        for split, measures in splits.items():
-            values = ", ".join(
-                f"{name} {number_text(value)}" for name, value in measures.items() if value is not None
-            )
-            print(shown_lines(f"{stage}, {split}: {values}"))
+    for line in result_lines(results):
+        print(shown_lines(line))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.cli.options import AddParser
-from partita.cli.output import number_text, print_json
+from partita.cli.output import print_json
 from partita.shown import shown_lines
 
 
@@ -41,10 +41,12 @@ def outbox(options: argparse.Namespace) -> int:
 
 def _outbox_line(line: Mapping[str, Any]) -> str:
     """Return a message in the record as text."""
+    from partita.deploy.home import shown_measure
+
     where = f" {line['stage']} {line['round']}" if "stage" in line else ""
     tensors = [f"{own['name']} {own['shape']} {own['bytes']} bytes" for own in line.get("tensors", ())]
     measures = [
-        f"{split} {name} {number_text(value)}"
+        f"{split} {name} {shown_measure(value)}"
         for split, own in line.get("metrics", {}).items()
         for name, value in own.items()
         if value is not None

@@ -37,11 +37,6 @@ def json_printer(options: argparse.Namespace) -> "RoundCallback | None":
     return lambda line, done, total: print_json({**line, "done": done, "total": total})
 
 
-def number_text(value: Any) -> str:
-    """Return a value of a device as text, numbers with four digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def print_json(values: Mapping[str, Any]) -> None:
     """Print values as one line of JSON."""
     print(json.dumps(values), flush=True)

@@ -14,7 +14,8 @@ from partita.deploy.extra import need_extra
 from partita.errors import ConfigError
 
 if TYPE_CHECKING:
-    from partita.deploy.serving import Listening, Server
+    from partita.deploy.listening import Listening
+    from partita.deploy.serving import Server, Serving
 
 
 def add(add_parser: AddParser) -> None:
@@ -69,24 +70,26 @@ def serve(options: argparse.Namespace) -> int:
     """Run a config with devices on other machines, or resume such a run."""
     need_extra("`partita serve`")
     from partita.deploy.checking import digest_of_all
+    from partita.deploy.listening import serving
+    from partita.deploy.status import StatusBoard
     from partita.progress.display import Display
     from partita.runs.warnings import has_failed_stage
 
-    server = _server(options)
-    listening = server.listening
-    again = ["--resume", "--home", str(listening.home), "--listen", options.listen]
-    with continued("serve", listening.home, by=again), server.serving() as service:
-        log(options, f"Listening on {listening.host}:{service.port}")
-        if listening.status is not None:
-            log(options, f"The status is at http://127.0.0.1:{listening.status}")
+    at, server = _listening(options), _server(options)
+    board = StatusBoard(server.config.name, server.hub)
+    again = ["--resume", "--home", str(options.home), "--listen", options.listen]
+    with continued("serve", options.home, by=again), serving(server, at, board) as service:
+        log(options, f"Listening on {at.host}:{service.port}")
+        if at.status is not None:
+            log(options, f"The status is at http://127.0.0.1:{at.status}")
         log(options, f"Devices must compute with {digest_of_all(server.hub.computes)}")
         if not options.resume:
-            log(options, f"Waiting for {listening.devices} devices")
+            log(options, f"Waiting for {options.devices} devices")
         run = server.resumed() if options.resume else server.begin(options.command_line)
         log(options, f"Running in {run.folder.path}")
         with Interrupts() as interrupts, Display(console(options)) as display:
             watch = interrupts.after(json_printer(options) or display.watch)
-            server.finish(run, watch, service)
+            server.finish(run, board.before(watch))
     print_run(options, run.folder)
     return 1 if has_failed_stage(run.folder) else 0
 
@@ -95,33 +98,28 @@ def _server(options: argparse.Namespace) -> "Server":
     from partita.config.reading import read_config
     from partita.deploy.serving import new_server, resumed_server
 
-    listening = _listening(options)
+    settings = _serving(options)
     if options.resume:
-        return resumed_server(listening, options.arguments)
+        return resumed_server(settings, options.arguments)
     path, overrides = config_of(options.arguments)
-    return new_server(listening, read_config(path, overrides), path.parent)
+    return new_server(settings, read_config(path, overrides), path.parent)
 
 
 def _listening(options: argparse.Namespace) -> "Listening":
-    from partita.deploy.serving import Listening
-    from partita.executors.https import Patience
+    from partita.deploy.listening import Listening
 
     host, _, port = options.listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"`--listen` must be HOST:PORT, such as 0.0.0.0:8443, got {options.listen!r}.")
-    if options.devices < 1:
-        raise ConfigError(f"`--devices` must be at least 1, got {options.devices}.")
+    return Listening(host=host.strip("[]"), port=int(port), insecure=options.insecure, status=options.status)
+
+
+def _serving(options: argparse.Namespace) -> "Serving":
+    from partita.deploy.serving import Serving
+    from partita.executors.remote import Patience
+
     try:
         patience = Patience(deadline=options.deadline, min_devices=options.min_devices)
+        return Serving(home=options.home, devices=options.devices, linger=options.linger, patience=patience)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return Listening(
-        home=options.home,
-        host=host.strip("[]"),
-        port=int(port),
-        insecure=options.insecure,
-        devices=options.devices,
-        linger=options.linger,
-        patience=patience,
-        status=options.status,
-    )

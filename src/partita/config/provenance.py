@@ -90,7 +90,7 @@ def find_own_code(values: Mapping[str, Any], beside: Path) -> None:
     recorded = versions.get(CODE, "") if isinstance(versions, Mapping) else ""
     folders = [beside.resolve() / place for place in str(recorded).split(os.pathsep) if place]
     folders += [Path.cwd(), beside.resolve()]
-    for package in dict.fromkeys(_packages(values)):
+    for package in dict.fromkeys(packages_in(values)):
         if package in sys.modules or _is_code(find_spec(package)):
             continue
         found = {str(folder): PathFinder.find_spec(package, [str(folder)]) for folder in folders}
@@ -104,17 +104,17 @@ def _is_code(found: ModuleSpec | None) -> bool:
     return found is not None and found.origin is not None
 
 
-def _packages(values: Any) -> Iterator[str]:
+def packages_in(values: Any) -> Iterator[str]:
     """Yield the top-level package of every import path in a config, wherever it is."""
     if isinstance(values, str) and (path := _IMPORT_PATH.match(values)):
         yield path["package"]
     elif isinstance(values, Mapping):
         for key, value in values.items():
-            yield from _packages(key)
-            yield from _packages(value)
+            yield from packages_in(key)
+            yield from packages_in(value)
     elif isinstance(values, list | tuple):
         for value in values:
-            yield from _packages(value)
+            yield from packages_in(value)
 
 
 def changed_code(config: Config, folder: Path) -> list[str]:

@@ -17,7 +17,7 @@ from partita.config.files import find_files
 from partita.config.loading import TASKS, own_code
 from partita.config.overrides import DERIVED, START
 from partita.config.provenance import CODE, TITLE, find_own_code, made_with
-from partita.config.reading import changed, to_values
+from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
 from partita.data.devices import Devices
 from partita.data.options import TableOptions
@@ -97,6 +97,13 @@ def build_for_device(config: Config, beside: Path, device: DeviceId) -> Built:
     with own_code("The task"):
         check_task(built.task, built.personalization, seed=config.seed)
     return built
+
+
+def device_ids(config: Path, overrides: Sequence[str]) -> Sequence[DeviceId]:
+    """Return the ids of all devices of a config, for a simulation, which has all data in one place."""
+    settings = read_config(config, overrides)
+    _check_derived(settings)
+    return assemble(settings, config.parent).task.devices.ids
 
 
 _NEEDS_DERIVED = (

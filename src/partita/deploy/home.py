@@ -36,6 +36,22 @@ def owned(home: Path) -> Iterator[None]:
         yield
 
 
+def result_lines(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Return a device's own results as text, a line for each stage and split."""
+    lines: list[str] = []
+    for stage, splits in results.items():
+        for split, measures in splits.items():
+            given = {name: value for name, value in measures.items() if value is not None}
+            values = ", ".join(f"{name} {shown_measure(value)}" for name, value in given.items())
+            lines.append(f"{stage}, {split}: {values}")
+    return lines
+
+
+def shown_measure(value: Any) -> str:
+    """Return the value of a measure as text."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 class RunHome:
     """One run in a device's home.
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from partita.deploy.building import differing
@@ -66,11 +66,14 @@ class Hub:
         if (post := self.desk.find(device)) is not None:
             return {"kind": "order", **told, **post_values(post, self.desk.tensors)}
         with self._changed:
-            if device not in self._finished:
-                return {"kind": "wait", **told}
+            is_over = device in self._finished
+        return {"kind": "done" if is_over else "wait", **told}
+
+    def dismiss(self, device: DeviceId) -> None:
+        """Record that a device knows that the run is over."""
+        with self._changed:
             self._dismissed.add(device)
             self._changed.notify_all()
-        return {"kind": "done", **told}
 
     def joined(self) -> list[DeviceId]:
         """Return all devices that take part or have, in the order of their ids."""
@@ -98,11 +101,12 @@ class Hub:
             self._changed.wait_for(lambda: len(self._seen) >= count)
         return self.joined()
 
-    def finish(self, devices: Iterable[DeviceId]) -> None:
+    def finish(self, devices: Collection[DeviceId]) -> None:
         """Tell devices from now on that the run is over for them; others that ask have come late."""
         with self._changed:
             self.is_over = True
             self._finished |= set(devices)
+        self.desk.wake(devices)
 
     def wait_for_late(self, seconds: float) -> list[DeviceId]:
         """Return the devices that have come late as soon as there are any.

@@ -8,26 +8,30 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors import SafetensorError
 
 from partita.config.building import Built
-from partita.deploy.building import differing
+from partita.config.reading import read_config
+from partita.deploy.attempts import Rejected, persistently
+from partita.deploy.building import build_for_device, computes_with, differing
 from partita.deploy.home import RunHome
-from partita.deploy.link import Link, Rejected, persistently
 from partita.deploy.messages import BadMessage, Group, Message, message_of
 from partita.deploy.outbox import Outbox, about_content, about_reply
-from partita.deploy.policy import Forbidden, Policy
+from partita.deploy.policy import Forbidden, Policy, read_policy
 from partita.errors import ConfigError
 from partita.executors.replies import encoded_reply
 from partita.params import Params, from_bytes
 from partita.partition import PARTS
 from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply
 from partita.studies.rank_job import own_visits
+
+if TYPE_CHECKING:
+    from partita.deploy.link import Link
 
 logger = logging.getLogger(__name__)
 
@@ -62,21 +66,67 @@ class Joined:
     report: Report = lambda values: None
 
 
+def joined_device(config: Path, overrides: Sequence[str], *, device: DeviceId, home: Path) -> Joined:
+    """Return a device with all that it computes with.
+
+    Args:
+        config: the file of the config.
+        overrides: values that override it, `section.key=value`, such as the path of the device's own table.
+        device: the device's id.
+        home: its home.
+
+    Raises:
+        ConfigError: its config, its data or its policy cannot be used.
+    """
+    settings, policy = read_config(config, overrides), read_policy(home)
+    built = build_for_device(settings, config.parent, device)
+    return Joined(
+        device=device,
+        home=home,
+        built=built,
+        seed=settings.seed,
+        computes=computes_with(settings, built, config.parent),
+        policy=policy,
+    )
+
+
+class Carrier(Protocol):
+    """The device's end of what carries an order and its reply."""
+
+    def tensors(self, digest: str, size: int) -> bytes:
+        """Return a group of tensors of the order.
+
+        Raises:
+            Unreachable: try again later.
+            Rejected: the order is over.
+        """
+        ...
+
+    def reply(self, nonce: str, content: bytes) -> bool:
+        """Send the reply to the order, and return whether it counts.
+
+        Raises:
+            Unreachable: try again later.
+            Rejected: the reply is refused, or late.
+        """
+        ...
+
+
 class Participant:
     """A device's part in one run.
 
     Args:
         joined: the device.
         run: the id of the run.
-        link: the link to the server.
+        carrier: what brings orders and takes replies.
         outbox: the record of what leaves.
     """
 
-    def __init__(self, joined: Joined, run: str, link: Link, outbox: Outbox) -> None:
+    def __init__(self, joined: Joined, run: str, carrier: Carrier, outbox: Outbox) -> None:
         self.run = run
         self.home = RunHome(joined.home, run, joined.device)
         self._joined = joined
-        self._link = link
+        self._carrier = carrier
         self._outbox = outbox
         self._visits = own_visits(joined.built, self.home.store, seed=joined.seed)
         self._roles = self._visits.make_visitor().roles
@@ -130,7 +180,7 @@ class Participant:
                     f"{self._largest}."
                 )
             if self._groups.get(name, ("", {}))[0] != group.digest:
-                content = persistently(lambda group=group: self._link.tensors(group.digest, group.bytes))
+                content = persistently(lambda group=group: self._carrier.tensors(group.digest, group.bytes))
                 try:
                     self._groups[name] = group.digest, from_bytes(content)
                 except SafetensorError as error:
@@ -156,20 +206,25 @@ class Participant:
 
     def _send(self, nonce: str, content: bytes) -> None:
         try:
-            persistently(lambda: self._link.reply(nonce, content))
+            persistently(lambda: self._carrier.reply(nonce, content))
         except Rejected as error:
             logger.warning("The server did not accept a reply: %s", error)
 
 
-def join(joined: Joined, link: Link) -> Participant:
+def introduced(joined: Joined, outbox: Outbox) -> dict[str, Any]:
+    """Record what a device says of itself before its first order, and return it."""
+    outbox.write({"purpose": "join", "device": joined.device, "computes": dict(joined.computes)})
+    return {"device": joined.device, "computes": dict(joined.computes)}
+
+
+def join(joined: Joined, link: "Link") -> Participant:
     """Take part in a run until it is over, and return the part in it.
 
     Raises:
         ConfigError: the server does not hear this device, or computes with something else.
     """
     outbox = Outbox(joined.home)
-    outbox.write({"purpose": "join", "device": joined.device, "computes": dict(joined.computes)})
-    request = {"device": joined.device, "computes": dict(joined.computes)}
+    request = introduced(joined, outbox)
     part: Participant | None = None
     while True:
         begin = time.monotonic()

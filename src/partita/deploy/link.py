@@ -3,44 +3,28 @@
 import asyncio
 import hashlib
 import json
-import logging
-import random
 import ssl
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from urllib.parse import quote
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from yarl import URL
 
+from partita.deploy.attempts import Rejected, Unreachable
 from partita.deploy.receiving import transfer_seconds
 from partita.deploy.service import DEVICE_HEADER
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
-logger = logging.getLogger(__name__)
-
 _POLL, _QUEUE = 60.0, 600.0
 """Seconds after which a request for an order is given up and tried again, and those that a transfer may wait
 for its turn."""
-_FIRST, _LONGEST = 0.5, 60.0
-"""Seconds before the first new attempt, and the longest time between two."""
 _MAX_MESSAGE = 2**24
 """The largest message of the server that is read, in bytes."""
-
-Result = TypeVar("Result")
-
-
-class Unreachable(Exception):
-    """The server cannot be reached, or cannot answer now: later it may."""
-
-
-class Rejected(Exception):
-    """The server does not accept a request, and would not later."""
 
 
 class Link:
@@ -159,27 +143,6 @@ def _message(content: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise Unreachable("what answers is not a Partita server")
     return values
-
-
-def persistently(attempt: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:
-    """Try a request until the server can be reached, however long that takes.
-
-    The time between attempts grows, and is random, so that devices do not all come back at once.
-    """
-    failed = 0
-    while True:
-        try:
-            result = attempt()
-        except Unreachable as error:
-            if not failed:
-                logger.warning("The server cannot be reached, and is tried again: %s.", error)
-            delay = min(_LONGEST, _FIRST * 2 ** min(failed, 20))
-            failed += 1
-            sleep(delay * random.uniform(0.5, 1.0))
-        else:
-            if failed:
-                logger.warning("The server can be reached again.")
-            return result
 
 
 @dataclass(frozen=True)

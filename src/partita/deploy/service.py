@@ -102,13 +102,13 @@ class Service:
             self._loop.call_soon_threadsafe(self._end.set)
             self._thread.join()
 
-    def wake(self, devices: Iterable[DeviceId] | None = None) -> None:
-        """Let waiting devices look again, from any thread; by default all."""
+    def wake(self, devices: Iterable[DeviceId]) -> None:
+        """Let waiting devices look again, from any thread."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._set, None if devices is None else list(devices))
+            self._loop.call_soon_threadsafe(self._set, list(devices))
 
-    def _set(self, devices: list[DeviceId] | None) -> None:
-        for device in list(self._events) if devices is None else devices:
+    def _set(self, devices: list[DeviceId]) -> None:
+        for device in devices:
             if device in self._events:
                 self._events[device].set()
 
@@ -192,6 +192,8 @@ class Service:
             message = self._hub.message(device)
             left = end - loop.time()
             if message["kind"] != "wait" or left <= 0 or self._events.get(device) is not event:
+                if message["kind"] == "done":
+                    self._hub.dismiss(device)
                 return web.json_response(message)
             try:
                 await asyncio.wait_for(event.wait(), left)

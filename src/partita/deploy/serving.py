@@ -1,14 +1,13 @@
 """The server's run: devices join, the usual training loop runs with them, and late ones are onboarded.
 
-All state of the server is in its home: the keys, the run's folder, and `served.json` with the run's id and
-devices. Personal parts are on the devices.
+Nothing here knows what carries the messages. All state of the server is in its home: the keys, the run's
+folder, and `served.json` with the run's id and devices. Personal parts are on the devices.
 """
 
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -17,15 +16,11 @@ from partita.config.reading import changed
 from partita.config.schema import Config
 from partita.deploy.building import build_for_server, computes_with, for_server
 from partita.deploy.hub import Hub
-from partita.deploy.receiving import allow_connections
-from partita.deploy.service import Service
-from partita.deploy.status import StatusBoard
-from partita.deploy.tls import Revocations, check_loopback, server_context
 from partita.device.store import Store
 from partita.durable import make_folder, make_private_folder, replace_file
 from partita.errors import ConfigError
 from partita.executors.desk import Desk, Ledger
-from partita.executors.https import HttpsExecutor, Patience
+from partita.executors.remote import Patience, RemoteExecutor
 from partita.protocol import DeviceId, Stage, label_of
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun, write_onboarding
@@ -34,7 +29,6 @@ from partita.studies import onboard
 from partita.studies import run as runner
 from partita.studies.claiming import claimed
 from partita.studies.resume import resumed_config
-from partita.training.journal import RoundRow
 from partita.training.pipeline import RoundCallback
 
 logger = logging.getLogger(__name__)
@@ -61,67 +55,48 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listening:
-    """Where the server listens, and how long it waits."""
+class Serving:
+    """The server's home, and how long it waits."""
 
     home: Path
-    host: str
-    port: int
-    insecure: bool = False
-    """Plain HTTP, on this machine alone."""
     devices: int = 1
     """The number of devices that must have joined before the run begins."""
     linger: float = 30.0
     """Seconds that devices have at the end to learn that the run is over."""
     patience: Patience = field(default_factory=Patience)
-    status: int | None = None
-    """The port on this machine of the operator's page; None: there is none."""
+
+    def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise ValueError(f"`devices` must be at least 1, got {self.devices}.")
 
 
 class Server:
     """A run with devices on other machines.
 
     Args:
-        listening: where the server listens.
+        settings: the server's home, and how long it waits.
         config: the run, from `for_server`.
         beside: the folder of its config, or of the run.
         served: what it remembers; None: a new run.
     """
 
-    def __init__(self, listening: Listening, config: Config, beside: Path, served: Served | None) -> None:
-        self.listening = listening
+    def __init__(self, settings: Serving, config: Config, beside: Path, served: Served | None) -> None:
+        self.settings = settings
         self.config = config
-        self.folder = RunFolder(listening.home / "run")
+        self.folder = RunFolder(settings.home / "run")
         self._beside = beside
         self.served = served or Served(secrets.token_hex(16), [])
         built = build_for_server(config, beside, self.served.devices)
         ledger = _ledger(self.folder, self.served) if served else Ledger()
         self.hub = Hub(self.served.run, computes_with(config, built, beside), Desk(ledger))
-        self.board = StatusBoard(config.name, self.hub)
         self._built = built
-
-    @contextmanager
-    def serving(self) -> Iterator[Service]:
-        """Answer devices in this block."""
-        own = self.listening
-        if own.insecure:
-            check_loopback(own.host)
-            context, revoked = None, None
-        else:
-            context, revoked = server_context(own.home), Revocations(own.home)
-        allow_connections()
-        service = Service(self.hub, own.host, own.port, context, revoked)
-        if own.status is not None:
-            service.status = self.board, own.status
-        with service:
-            yield service
 
     def begin(self, command: str) -> runner.Prepared:
         """Wait until enough devices have joined, and return the new run with them."""
-        ids = self.hub.wait_for(self.listening.devices)
+        ids = self.hub.wait_for(self.settings.devices)
         self._built = build_for_server(self.config, self._beside, ids)
         self.served.devices = ids
-        self.served.save(self.listening.home)
+        self.served.save(self.settings.home)
         with claimed(replace(self.config, out=str(self.folder.path))) as path:
             folder = RunFolder(path)
             runner.write_config(self.config, self._beside, folder, self._built.task, command)
@@ -131,58 +106,42 @@ class Server:
         """Return the run that is resumed."""
         return runner.Prepared(self.config, self._built, self.folder)
 
-    def finish(self, run: runner.Prepared, watch: RoundCallback, service: Service) -> None:
+    def finish(self, run: runner.Prepared, watch: RoundCallback) -> None:
         """Run what is left of a run, onboard late devices, and tell all devices that it is over.
 
         Args:
             run: the run.
             watch: called after every round.
-            service: what answers devices.
         """
-        watch = self._watched(watch)
         runner.finish(run, watch, self._executor)
         with contextlib.suppress(OSError):
             run.folder.personal_folder.rmdir()  # Personal parts are on the devices.
-        self._dismiss(service, self.served.devices)
+        self.hub.finish(self.served.devices)
         self._resume_onboarding(run, watch)
         for onboarded in self.served.late.values():
-            self._dismiss(service, onboarded)
-        while late := self.hub.wait_for_late(self.listening.linger):
+            self.hub.finish(onboarded)
+        while late := self.hub.wait_for_late(self.settings.linger):
             logger.warning("%d devices have joined late and are onboarded.", len(late))
             self._begin_onboarding(run, late, watch)
-            self._dismiss(service, late)
+            self.hub.finish(late)
         if missing := self.hub.unaware():
             logger.warning(
-                "%d devices do not know that the run is over, %r for example: `partita serve --resume` "
-                "tells them.",
+                "%d devices do not know that the run is over, %r for example: resume the run, which tells "
+                "them.",
                 len(missing),
                 missing[0],
             )
 
-    def _dismiss(self, service: Service, devices: Sequence[DeviceId]) -> None:
-        """Tell devices that the run is over for them."""
-        self.hub.finish(devices)
-        service.wake(devices)
-
-    def _watched(self, watch: RoundCallback) -> RoundCallback:
-        """Return a callback that also fills in the operator's page."""
-
-        def both(line: RoundRow, done: int, total: int) -> None:
-            self.board.watch(line, done, total)
-            watch(line, done, total)
-
-        return both
-
-    def _executor(self, run: runner.Prepared, store: Store) -> HttpsExecutor:
+    def _executor(self, run: runner.Prepared, store: Store) -> RemoteExecutor:
         task = run.built.task
-        own = self.listening.patience
-        return HttpsExecutor(self.hub.desk, task.devices.ids, task.metrics, own, self._save_restored)
+        own = self.settings.patience
+        return RemoteExecutor(self.hub.desk, task.devices.ids, task.metrics, own, self._save_restored)
 
     def _save_restored(self) -> None:
         restored = list(self.hub.desk.ledger.restored)
         if restored != self.served.restored:
             self.served.restored = restored
-            self.served.save(self.listening.home)
+            self.served.save(self.settings.home)
 
     def _resume_onboarding(self, run: runner.Prepared, watch: RoundCallback) -> None:
         """Finish the onboarding that was interrupted; one that was only announced is forgotten."""
@@ -201,7 +160,7 @@ class Server:
         folder = RunFolder(run.folder.onboarded_folder / str(number))
         config = changed(run.config, onboard.FOR_A_FEW)
         self.served.late[str(number)] = list(late)
-        self.served.save(self.listening.home)
+        self.served.save(self.settings.home)
         make_folder(folder.path, exist_ok=True)
         write_onboarding(folder, again=False)
         built = build_for_server(config, run.folder.path, late)
@@ -220,29 +179,29 @@ class Server:
         onboard.carry_out(known, runner.Prepared(config, built, folder), watch, self._executor)
 
 
-def new_server(listening: Listening, config: Config, beside: Path) -> Server:
+def new_server(settings: Serving, config: Config, beside: Path) -> Server:
     """Return the server of a new run.
 
     Raises:
         ConfigError: its home has a run already, or the config cannot be used.
     """
-    make_private_folder(listening.home)
-    if RunFolder(listening.home / "run").exists:
-        raise ConfigError(f"`{listening.home}` has a run already: continue it with `--resume`.")
-    return Server(listening, for_server(config), beside, None)
+    make_private_folder(settings.home)
+    if RunFolder(settings.home / "run").exists:
+        raise ConfigError(f"`{settings.home}` has a run already: resume it, or use another home.")
+    return Server(settings, for_server(config), beside, None)
 
 
-def resumed_server(listening: Listening, overrides: Sequence[str]) -> Server:
+def resumed_server(settings: Serving, overrides: Sequence[str]) -> Server:
     """Return the server of the run in its home.
 
     Raises:
         ConfigError: there is no run, or it cannot be resumed.
     """
-    folder, file = RunFolder(listening.home / "run"), listening.home / _FILE
+    folder, file = RunFolder(settings.home / "run"), settings.home / _FILE
     if not file.exists() or not folder.exists:
-        raise ConfigError(f"`{listening.home}` has no run to resume.")
+        raise ConfigError(f"`{settings.home}` has no run to resume.")
     served = Served(**read_json(file))
-    return Server(listening, resumed_config(folder, overrides), folder.path, served)
+    return Server(settings, resumed_config(folder, overrides), folder.path, served)
 
 
 def _ledger(folder: RunFolder, served: Served) -> Ledger:

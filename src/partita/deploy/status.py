@@ -16,6 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from partita.deploy.hub import Hub
 from partita.protocol import DeviceId
+from partita.training.journal import RoundRow
+from partita.training.pipeline import RoundCallback
 
 _LINES = 20
 """Rounds on the page."""
@@ -61,6 +63,15 @@ class StatusBoard:
             self._failures.update(line["failed"].keys())
             self._reasons |= line["failed"]
             self._bytes.update(line["bytes"])
+
+    def before(self, watch: RoundCallback) -> RoundCallback:
+        """Return a callback that adds a round here, then calls another."""
+
+        def both(line: RoundRow, done: int, total: int) -> None:
+            self.watch(line, done, total)
+            watch(line, done, total)
+
+        return both
 
     def page(self) -> str:
         """Return the page as HTML; every text of a device is escaped."""

@@ -1,7 +1,8 @@
-"""Devices on other machines, which ask for orders and send replies: the server's executor.
+"""Devices on other machines: the server's executor, whatever carries its orders.
 
-It talks to nobody itself: it opens orders on the desk, where devices fetch them over HTTPS, and yields the
-answers that are handed in there. Without a deadline a round waits until every device has answered.
+It talks to nobody itself: it opens orders on the desk, from which they are carried to devices, over HTTPS or
+by Flower, and yields the answers that are handed in there. Without a deadline a round waits until
+every device has answered.
 """
 
 import time
@@ -33,11 +34,11 @@ class Patience:
             raise ValueError(f"`min_devices` must be at least 1, got {self.min_devices}.")
 
 
-class HttpsExecutor:
+class RemoteExecutor:
     """Carries out orders on other machines.
 
     Args:
-        desk: where devices fetch orders and hand in replies.
+        desk: where orders lie and replies are handed in.
         devices: the devices of the run.
         metrics: the names of the task's metrics.
         patience: how long a round waits.
@@ -75,7 +76,7 @@ class HttpsExecutor:
         return self._devices
 
     def ask(self, orders: Iterable[Order]) -> Iterator[Reply | Tally | Failure]:
-        """Let devices fetch the orders, and yield their answers as they arrive."""
+        """Open the orders for devices, and yield their answers as they arrive."""
         orders = list(orders)
         for some in exchanges_of(orders):
             try:
