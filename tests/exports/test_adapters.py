@@ -123,6 +123,25 @@ def test_the_folder_has_lora_under_peft_names_and_nothing_of_the_base(runs: Path
     ]
 
 
+def test_all_devices_are_exported_as_a_folder_each(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "adapters"
+
+    assert main(["export", str(runs / "lm"), "--all", str(out), "--quiet"]) == 0
+
+    index = json.loads((out / "index.json").read_text())
+    assert index["kind"] == "adapter"
+    assert index["devices"].keys() == {"d0", "d1"}
+    for device, entry in index["devices"].items():
+        alone = tmp_path / device
+        assert main(["export", str(runs / "lm"), device, str(alone)]) == 0
+        assert files_in(out / entry["file"]) == files_in(alone)
+    assert len({entry["file"] for entry in index["devices"].values()}) == 2
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "base"), [("lm", "llama"), ("classes", "bert")])
 def test_peft_alone_opens_it_with_the_same_bits(runs: Path, tmp_path: Path, name: str, base: str) -> None:
@@ -210,7 +229,6 @@ def test_a_merged_model_has_no_lora_and_leaves_the_base_as_it_was(runs: Path, tm
     ("given", "message"),
     [
         (["d0", "OUT", "--format", "safetensors"], "is exported as an adapter, or with `--merged`"),
-        (["--all", "OUT"], "are exported one by one"),
         (["d0", "OUT", "--merged", "--format", "onnx"], "--merged and --format onnx exclude each other"),
     ],
     ids=str,

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import partita
 from partita.cli import main
 from partita.data.examples import examples_of
+from partita.data.rows import Rows
 from partita.models.hub import FOLDER
 from partita.models.pretrained import PADDING, Pretrained
 from partita.runs.folder import RunFolder
@@ -116,6 +117,34 @@ def test_inputs_and_targets_are_the_tokens_of_the_models_tokenizer(folder: Path)
     assert task.weight(targets) == 6 + 5
 
 
+def test_a_prefix_precedes_every_text_and_does_not_count(folder: Path) -> None:
+    source = {"data": str(folder / "texts.parquet"), "tokenizer": str(folder / "llama"), "max_length": 6}
+    task = text(**source, prefix="</s>now here")
+
+    inputs, targets = examples_of(task.devices["d0"]["train"]).batch_at(torch.tensor([0, 2]))
+
+    own, pad = AutoTokenizer.from_pretrained(folder / "llama"), PADDING
+    long, short = (own(words, add_special_tokens=False)["input_ids"] for words in (WORDS[0], WORDS[2]))
+    first = [own.eos_token_id, *own.convert_tokens_to_ids(["now", "here"])]
+    assert inputs.tolist() == [[*first, *long[:3]], [*first, *short[:3]]]
+    assert targets.tolist() == [[pad, pad, *long[:4]], [pad, pad, *short]]
+    assert task.weight(targets) == 4 + 4
+    with pytest.raises(ValueError, match="`prefix` must have at most `max_length` = 2 tokens, got 3"):
+        text(**{**source, "max_length": 2}, prefix="</s>now here")
+
+
+def test_a_long_text_is_continued_after_the_prefix_and_its_last_tokens(folder: Path) -> None:
+    task = text(data=str(folder / "texts.parquet"), tokenizer=str(folder / "llama"), max_length=3)
+    assert task.predictor is not None
+    rows = Rows("d0", "test", [("texts.parquet", 0)], [{"text": "the cat sat on a mat"}])
+
+    inputs, lengths = task.predictor.examples(rows)
+
+    own = AutoTokenizer.from_pretrained(folder / "llama")
+    assert inputs.tolist() == [[own.bos_token_id, *own.convert_tokens_to_ids(["a", "mat"])]]
+    assert lengths.tolist() == [3]
+
+
 def test_perplexity_and_accuracy_are_those_of_the_plain_model(folder: Path) -> None:
     task = text(data=str(folder / "texts.parquet"), tokenizer=str(folder / "llama"), max_length=6)
     batch = examples_of(task.devices["d0"]["train"]).batch_at(torch.arange(4))
@@ -180,6 +209,22 @@ def test_a_classifier_is_trained_by_a_column_of_labels(folder: Path, tmp_path: P
     assert json.loads((tmp_path / "run/derived.json").read_text()) == {"kind": "text", "classes": 3}
 
 
+def test_a_classifier_is_described_without_its_table(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(FOLDER, str(folder))
+    given = ["task.data=missing.parquet", "task.label=topic", "task.classes=5", "task.metrics=accuracy"]
+    given += ["model.path=bert", "model.kind=sequence-classification", "model.lora.targets=['query']"]
+    given += ["partition.personal=head", "--json"]
+    (tmp_path / "tokens.toml").write_text(CONFIG)
+
+    assert main(["describe", str(tmp_path / "tokens.toml"), *given]) == 0
+
+    described = json.loads(capsys.readouterr().out)
+    assert described["notes"] == ["`missing.parquet` is missing: a placeholder is used."]
+    assert described["partitions"]["head"]["personal"] == 5 * (8 + 1)
+
+
 def test_images_in_color_are_classified(folder: Path, tmp_path: Path) -> None:
     rows = [
         {
@@ -210,6 +255,7 @@ _FULL = ["partition.personal=full", "partition.proximal=0.0"]
         (["model.name="], "set `model.name` to 'hf', and `model.path`"),
         (["task.vocabulary=words.txt"], "`task.vocabulary`"),
         (["task.tokenizer=", "task.label=label"], "`label` and `classes` need `tokenizer`"),
+        (["task.prefix=now", "task.label=label"], "`prefix` and `label` exclude each other"),
         (["task.max_length=64"], "A text must have at most 32 tokens, got 64."),
         (["model.lora=3"], "`lora` must be a table with the keys r, alpha, targets, layers, got 3."),
         (["model.file=5"], "`model.file` must be a string, got 5."),

@@ -36,11 +36,11 @@ def named_files(config: Config, folder: Path) -> dict[str, tuple[str, list[Path]
 
 
 def _places(key: str, name: str, folder: Path, *, is_recorded: bool) -> list[Path]:
-    """Return the paths where a file may be; a pretrained model is also looked for in a folder of its own."""
+    """Return the paths where a file may be; pretrained weights are also looked for in their own folder."""
     places = places_of(name, folder, is_recorded=is_recorded)
     models = os.environ.get(FOLDER)
     names = dict.fromkeys([name, Path(name).name] if is_recorded else [name])
-    return [*places, *(Path(models) / each for each in names)] if key == PATH and models else places
+    return [*places, *(Path(models) / each for each in names)] if key in (PATH, START) and models else places
 
 
 def find_files(config: Config, folder: Path) -> dict[str, Path]:

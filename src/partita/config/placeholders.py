@@ -13,8 +13,10 @@ from partita.data.placeholder import COLUMNS, write_placeholder
 
 _LEARNED = {"vocabulary", "tokenizer", "tokens", "derived", "metrics"}
 """Keys of files and settings that belong to the real data."""
-_CONTENT = {"image", "label", "audio", "text"}
+_CONTENT = {"image", "audio", "text"}
 """Keys that name columns of content: a placeholder table has the default ones."""
+_LABEL = "label"
+"""The key of the column of labels, and that column of a placeholder table; texts need not have labels."""
 
 
 def with_placeholders(config: Config, beside: Path, folder: Path) -> tuple[Config, list[str]]:
@@ -54,7 +56,8 @@ def _write_placeholder(kind: str, options: dict[str, Any], path: Path) -> dict[s
     )
     dropped = ({entry.name for entry in fields(TableOptions)} - {"devices"}) | _LEARNED | _CONTENT
     kept = {name: value for name, value in options.items() if name not in dropped or value == OF_MODEL}
-    return {**kept, "data": str(path)}
+    label = {_LABEL: _LABEL} if kept.get(_LABEL) else {}
+    return {**kept, **label, "data": str(path)}
 
 
 def _count(value: Any) -> int:

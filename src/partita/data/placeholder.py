@@ -14,7 +14,7 @@ _SECONDS, _RATE = 12, 16_000
 """The length and the sampling rate of the placeholder utterance: a typical one."""
 COLUMNS: dict[str, dict[str, ColumnKind]] = {
     "image": {"image": "image", "label": "label"},
-    "text": {"text": "text"},
+    "text": {"text": "text", "label": "label"},
     "speech": {"audio": "audio", "text": "text"},
 }
 """The content columns of a table, by kind of task."""

@@ -24,7 +24,7 @@ from partita.protocol import DeviceId, key_of
 
 Written = TypeVar("Written")
 INDEX = "index.json"
-"""The file beside exported models that has the file of each device."""
+"""The file beside exported models that has the file, or the folder, of each device."""
 _FORMAT = 1
 """The version of that file."""
 
@@ -79,7 +79,7 @@ def export_device(run: ServedRun, device: DeviceId, out: Path, format: str) -> E
     subject = run.subject(device)
     if format in FOLDERS:
         with _new_folder(out) as folder:
-            _written(subject, format, lambda: FOLDERS[format](subject, folder))
+            _write_folder(subject, format, folder)
     else:
         content = _content(subject, format)
         check_new(out)
@@ -97,22 +97,28 @@ def export_all(
         InUse: another process is writing it.
         RunFailed: a model cannot leave in this format.
     """
-    if format in FOLDERS:
-        raise ConfigError("Pretrained models are exported one by one: `partita export RUN_DIR DEVICE OUT`.")
-    suffix = FORMATS[format].suffix
+    suffix = "" if format in FOLDERS else FORMATS[format].suffix
     found: dict[DeviceId, Exported] = {}
     with _new_folder(out) as folder:
         for number, device in enumerate(run.devices):
             on_progress(number, len(run.devices))
             subject = run.subject(device)
             file = folder / f"{key_of(device)}{suffix}"
-            _write_private(file, _content(subject, format))
+            if format in FOLDERS:
+                make_private_folder(file)
+                _write_folder(subject, format, file)
+            else:
+                _write_private(file, _content(subject, format))
             found[device] = Exported(file, device, subject.which, str(subject.stage))
         on_progress(len(run.devices), len(run.devices))
         entries = {device: own.entry() for device, own in found.items()}
         index = {"format": _FORMAT, "kind": format, "run": dict(run.about), "devices": entries}
         _write_private(folder / INDEX, json.dumps(index, indent=1, ensure_ascii=False).encode())
     return found
+
+
+def _write_folder(subject: Subject, format: str, folder: Path) -> None:
+    _written(subject, format, lambda: FOLDERS[format](subject, folder))
 
 
 def _content(subject: Subject, format: str) -> bytes:

@@ -31,12 +31,13 @@ class Tokens:
     tokenizer: Any
     column: str
     max_length: int
+    prefix: tuple[int, ...] = ()
+    """The tokens that a text to be continued follows."""
 
     def text(self, row: Mapping[str, Any]) -> list[int]:
-        """Return the tokens of a row's text, with the first and the last token of a text, not cut."""
-        begin, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        """Return the tokens of a row's text, between the prefix and the last token of a text, not cut."""
         plain = self.tokenizer(value_of(row, self.column, str), add_special_tokens=False)["input_ids"]
-        return [end if begin is None else begin, *plain, end]
+        return [*self.prefix, *plain, self.tokenizer.eos_token_id]
 
     def sentence(self, row: Mapping[str, Any]) -> list[int]:
         """Return the tokens of a row's text as a classifier gets them, cut to the maximum length."""
@@ -49,13 +50,25 @@ class Tokens:
         return torch.tensor(rows, dtype=torch.long).view(-1, length)
 
 
-def tokens_of(tokenizer: str, column: str, max_length: int) -> Tokens:
+def tokens_of(tokenizer: str, column: str, max_length: int, prefix: str = "") -> Tokens:
     """Return the tokenizer in a model's folder or GGUF file.
+
+    Args:
+        tokenizer: the folder or the file.
+        column: the column of texts.
+        max_length: the maximum number of input tokens.
+        prefix: what a text to be continued follows; empty: the tokenizer's first token of a text.
 
     Raises:
         ConfigError: it cannot be read.
+        ValueError: the prefix leaves no place for a text.
     """
-    return Tokens(read_tokenizer(tokenizer), column, max_length)
+    found = read_tokenizer(tokenizer)
+    begin = found.eos_token_id if found.bos_token_id is None else found.bos_token_id
+    first = found(prefix, add_special_tokens=False)["input_ids"] if prefix else [begin]
+    if len(first) > max_length:
+        raise ValueError(f"`prefix` must have at most `max_length` = {max_length} tokens, got {len(first)}.")
+    return Tokens(found, column, max_length, tuple(first))
 
 
 @cache
@@ -107,7 +120,11 @@ def next_token_task(source: DeviceTable, tokens: Tokens, path: str, metrics: Seq
             examples=partial(_beginnings, tokens=tokens),
             predict=partial(_next_tokens, tokens=tokens),
             kinds={"prediction": str, "probability": float},
-            preprocessing={"max_length": tokens.max_length, "tokenizer": "the model's"},
+            preprocessing={
+                "max_length": tokens.max_length,
+                "tokenizer": "the model's",
+                "prefix": tokens.tokenizer.decode(tokens.prefix),
+            },
         ),
     )
 
@@ -155,10 +172,12 @@ def _model_options(path: str) -> dict[str, str]:
 
 
 def _sequences(rows: Rows, *, tokens: Tokens) -> tuple[Tensor, Tensor]:
-    """Return the input tokens and the next tokens, each of shape (text, position)."""
+    """Return the input tokens and the next tokens, each (text, position); a prefix is no target."""
     texts = rows.parse(tokens.text)
     inputs = tokens.padded([text[:-1] for text in texts], tokens.max_length)
-    return inputs, tokens.padded([text[1:] for text in texts], tokens.max_length)
+    given = len(tokens.prefix)
+    targets = [[*[PADDING] * (given - 1), *text[given:]] for text in texts]
+    return inputs, tokens.padded(targets, tokens.max_length)
 
 
 def _token_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -196,9 +215,15 @@ _METRICS = {
 
 
 def _beginnings(rows: Rows, *, tokens: Tokens) -> tuple[Tensor, Tensor]:
-    """Return the tokens of texts that go on, the last ones of a long text, and the number of these."""
-    texts = [text[:-1][-tokens.max_length :] for text in rows.parse(tokens.text)]
+    """Return the tokens of texts that go on, cut where they are too long, and the number of these."""
+    texts = [_last_tokens(text[:-1], tokens) for text in rows.parse(tokens.text)]
     return tokens.padded(texts, tokens.max_length), torch.tensor([len(text) for text in texts])
+
+
+def _last_tokens(text: list[int], tokens: Tokens) -> list[int]:
+    """Return the prefix of a text and as many of its last tokens as fit."""
+    given, surplus = len(tokens.prefix), max(0, len(text) - tokens.max_length)
+    return [*text[:given], *text[given + surplus :]]
 
 
 def _next_tokens(model: nn.Module, batch: Batch, *, tokens: Tokens) -> list[Answer]:

@@ -36,6 +36,7 @@ def text(
     max_length: int = 20,
     lowercase: bool = True,
     tokenizer: str = "",
+    prefix: str = "",
     label: str = "",
     classes: int = 0,
     text: str = "text",
@@ -57,6 +58,9 @@ def text(
         lowercase: whether texts are converted to lower case; with `tokenizer`, they are not.
         tokenizer: "model" for the tokens of the pretrained model, `model.name` = "hf"; from Python, its
             folder or GGUF file. Empty: words, in a vocabulary.
+        prefix: with `tokenizer`, what a text follows that is to be continued, special tokens included, such
+            as the beginning of a message in the template of a chat model. It does not count in loss and
+            metrics. Empty: the tokenizer's first token of a text.
         label: with `tokenizer`, the column of labels, whole numbers from 0 on; empty: the next token is
             predicted.
         classes: with `label`, the number of classes. 0: one more than the largest label.
@@ -76,12 +80,14 @@ def text(
     if tokenizer:
         if vocabulary:
             raise ValueError("`tokenizer` and `vocabulary` exclude each other: leave out one of them.")
-        tokens = tokens_of(tokenizer, text, max_length)
+        if prefix and label:
+            raise ValueError("`prefix` and `label` exclude each other: leave out one of them.")
+        tokens = tokens_of(tokenizer, text, max_length, prefix)
         if not label:
             return next_token_task(source, tokens, tokenizer, metrics)
         return class_task(source, tokens, tokenizer, metrics, label=label, derived=derived, classes=classes)
-    if label or classes:
-        raise ValueError("`label` and `classes` need `tokenizer`.")
+    if label or classes or prefix:
+        raise ValueError("`prefix`, `label` and `classes` need `tokenizer`.")
     parse = partial(_words, column=text, lowercase=lowercase)
     if derived and vocabulary:
         raise ValueError("`derived` and `vocabulary` exclude each other: leave out one of them.")
