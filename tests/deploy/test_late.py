@@ -8,6 +8,7 @@ import torch
 
 from deployed import Deployment, Device, lines_of, lines_so_far, write_config
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import shared_tensors
 
 IDS = [f"device-{number:04}" for number in range(3)]
 LATE = ["device-0003", "device-0004"]
@@ -72,7 +73,7 @@ def test_a_device_that_joins_a_finished_run_is_onboarded_when_the_server_is_resu
     deployment, (late, _) = with_late(tmp_path)
     deployment.start()
     deployment.finish()
-    shared = deployment.run.shared("personalized")
+    shared = shared_tensors(deployment.run, "personalized")
 
     deployment.start(resume=True)
     join_late(deployment, late)
@@ -84,7 +85,8 @@ def test_a_device_that_joins_a_finished_run_is_onboarded_when_the_server_is_resu
 
     check_onboarded(deployment, 1, late)
     assert all(
-        torch.equal(tensor, shared[name]) for name, tensor in deployment.run.shared("personalized").items()
+        torch.equal(tensor, shared[name])
+        for name, tensor in shared_tensors(deployment.run, "personalized").items()
     )
 
 
