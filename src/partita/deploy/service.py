@@ -145,7 +145,11 @@ class Service:
                 self._started.set()
                 await self._end.wait()
         finally:
+            transports = [each.transport for each in runner.server.connections] if runner.server else []
             await runner.cleanup()
+            for transport in transports:
+                if transport is not None:
+                    transport.abort()  # TLS would wait for the device to say goodbye.
 
     def _identified(self, handler: _Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """Return a handler that knows which device asks, and refuses everybody else."""
