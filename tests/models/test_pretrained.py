@@ -497,7 +497,8 @@ def hetlora_loop(path: str, names: dict[str, str], u: dict[str, Tensor]) -> dict
             pairs = [(now[name.replace("_B", "_A")], now[name]) for name in now if ".lora_B." in name]
             norms.append(sum((b @ a).detach().double().square().sum().item() for a, b in pairs) ** 0.5)
         shares = [norm / sum(norms) for norm in norms]
-        u = {name: sum(s * r[name] for s, r in zip(shares, replies, strict=True)) for name in u}
+        weighted = [{name: s * r[name] for name in u} for s, r in zip(shares, replies, strict=True)]
+        u = {name: torch.stack([each[name] for each in weighted]).sum(dim=0) for name in u}
     return u
 
 

@@ -86,13 +86,13 @@ def insert_second_head(model: nn.Module, *, name: str) -> nn.Module:
 @torch.no_grad()
 def merge_second_head(model: nn.Module) -> None:
     """Replace a head and its second one, in place, by one linear layer with the sum of their scores."""
-    heads = [name.removesuffix(".second") for name, m in model.named_modules() if isinstance(m, SecondHead)]
-    for name in heads:
-        head, (owner, _, attribute) = model.get_submodule(name), name.rpartition(".")
-        merged = nn.Linear(head.in_features, head.out_features, bias=head.bias is not None).to(head.weight)
-        for own, parameter in merged.named_parameters():
-            parameter.copy_(head.get_parameter(own) + head.get_parameter(f"second.layer.{own}"))
-        setattr(model.get_submodule(owner), attribute, merged)
+    found = {name: module for name, module in model.named_modules() if isinstance(module, SecondHead)}
+    for name, second in found.items():
+        head = name.removesuffix(".second")
+        owner, _, attribute = head.rpartition(".")
+        for own, parameter in second.layer.named_parameters():
+            parameter.add_(model.get_parameter(f"{head}.{own}"))
+        setattr(model.get_submodule(owner), attribute, second.layer)
 
 
 @contextmanager

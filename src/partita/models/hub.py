@@ -136,8 +136,8 @@ def load_model(source: Source) -> Network:
     if not backbone:
         raise ConfigError(f"A {name} cannot be used: no name tells its backbone from its head.")
     # A language model lacks nothing, a classifier its head, and often the head of the backbone, a pooler.
-    fixed = state if source.kind == "causal-lm" else backbone
-    if lost := [each for each in fixed if each in new and not each.startswith(f"{prefix}{_POOLER}")]:
+    pretrained = [each for each in backbone if not each.startswith(f"{prefix}{_POOLER}")]
+    if lost := [each for each in (state if source.kind == "causal-lm" else pretrained) if each in new]:
         raise ConfigError(
             f"The weights in `{source.folder}` are not those of a {name}: `{lost[0]}` and {len(lost) - 1} "
             f"others of {len(state)} tensors are missing, or have other shapes."
