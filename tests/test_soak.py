@@ -13,6 +13,7 @@ SAMPLES = {
     "kills": ["kills", "--kills", "6", "--only", "run", "onboard"],
     "full disks": ["full", "--full", "6", "--only", "run", "tune", "import sort"],
     "faults": ["faults", "--faults", "20", "--only", "run", "onboard", "import stackoverflow"],
+    "a report": ["kills", "faults", "--kills", "3", "--faults", "6", "--only", "report"],
     "two at once": ["two", "--only", "run", "tune"],
     "a long run": ["long", "--rounds", "80"],
 }

@@ -240,7 +240,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "mine.toml", "task.kind=my_task:absent"], "does not import: AttributeError"),
         (
             ["run", "mine.toml", "out=taken"],
-            "`taken` already exists: give another `out`, or resume with `--resume taken`.",
+            "`taken` already exists and holds no run: give another `out`.",
         ),
         (["run", "mine.toml", "out=my_task.py/x"], "Cannot create the run's folder"),
         (["run", "mine.toml", "out=/proc/x/y"], "Cannot create the run's folder"),

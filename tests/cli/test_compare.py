@@ -175,7 +175,7 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(here: Path, capsys: pytest.
             ["baseline=ditto"],
             "`baseline` must be one of the methods compared, local, fedavg, fedalt, fedper, got 'ditto'.",
         ),
-        (["out=taken"], "`taken` already exists: give another `out`, or resume with `--resume taken`."),
+        (["out=taken"], "`taken` already exists and holds no run: give another `out`."),
         (["tune=-1"], "`tune` must be 0 (no tuning) or above, got -1."),
         (["tune=2", "task.validation=2.0"], "`validation` must be between 0 and 1"),
         (

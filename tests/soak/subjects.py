@@ -139,6 +139,8 @@ class Bench:
         for command in subject.before:
             self.run(command)
         shutil.copytree(place.folder, self._base)
+        self.run(subject.first)  # The figures of a report are drawn in the first one alone.
+        self.reset()
         before = size_of(place.folder)
         ended = self.run(subject.first)
         found = subject.results(place.folder)

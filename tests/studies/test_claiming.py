@@ -84,11 +84,22 @@ def test_an_empty_folder_can_be_claimed_and_one_with_files_cannot(tmp_path: Path
         assert folder == tmp_path / "empty"
     for name in ("mine", "file"):
         with (
-            pytest.raises(ConfigError, match=f"{name}` already exists: give another `out`"),
+            pytest.raises(ConfigError, match=f"{name}` already exists and holds no run: give another `out`"),
             claimed(Config(name="x", out=str(tmp_path / name))),
         ):
             pass
     assert (tmp_path / "mine/notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("file", ["config.toml", "commit.json"])
+def test_the_folder_of_a_run_is_resumed_and_not_claimed(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text("")
+
+    with (
+        pytest.raises(ConfigError, match=f"exists: give another `out`, or resume with `--resume {tmp_path}`"),
+        claimed(Config(name="x", out=str(tmp_path))),
+    ):
+        pass
 
 
 def test_a_folder_in_which_another_process_begins_is_not_taken_over(tmp_path: Path) -> None:

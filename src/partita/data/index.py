@@ -172,10 +172,10 @@ def _digest(index: Index) -> bytes:
     ids = index.ids
     _, offsets, texts = ids.buffers()
     ends = np.frombuffer(offsets, np.int32)[ids.offset : ids.offset + len(ids) + 1]
-    digest = hashlib.sha256(np.diff(ends))
+    digest = hashlib.sha256(np.diff(ends).data)
     digest.update(memoryview(texts)[ends[0] : ends[-1]])
     for numbers in (index.starts, index.counts, index.held_out):
-        digest.update(np.ascontiguousarray(numbers))
+        digest.update(np.ascontiguousarray(numbers).ravel().data)
     return digest.hexdigest().encode()
 
 
