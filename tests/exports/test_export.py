@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,13 +154,15 @@ def test_a_device_that_chose_the_global_model_gets_it(tmp_path: Path) -> None:
         if row["stage"] == "served"
     }
 
-    found = export_all(open_run(run), tmp_path / "models", "safetensors")
+    counts = export_all(open_run(run), tmp_path / "models", "safetensors")
 
-    assert {device: own.model for device, own in found.items()} == served
+    found = json.loads((tmp_path / "models" / INDEX).read_text())["devices"]
+    assert {device: own["model"] for device, own in found.items()} == served
+    assert counts == Counter(served.values())
     assert "global" in served.values()
     device = next(device for device, model in served.items() if model == "global")
-    assert found[device].stage == "pretrained"
-    assert same_on_every_test_row(run, device, partita.load(tmp_path / "models" / found[device].file.name))
+    assert found[device]["stage"] == "pretrained"
+    assert same_on_every_test_row(run, device, partita.load(tmp_path / "models" / found[device]["file"]))
 
 
 @pytest.mark.parametrize("personal", ["head", "full", "none", "adapter", "blocks.0.*"])

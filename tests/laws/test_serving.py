@@ -39,6 +39,7 @@ def row(stage: str, position: int, metric: float | None, split: str = "validatio
     return {
         "stage": stage,
         "model": model,
+        "device": f"d{position}",
         "position": position,
         "split": split,
         "loss": 1.0,

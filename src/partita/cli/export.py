@@ -84,12 +84,12 @@ def _export_all(options: argparse.Namespace, given: Sequence[str], overrides: Se
     with ProgressBar(console(options), "export") as progress:
         run = open_run(options.run, overrides)
         found = export_all(run, options.all, _format(options, run), progress.update)
-    own = sum(exported.model == "personal" for exported in found.values())
+    devices, own = found.total(), found["personal"]
     if options.json:
-        print_json({"folder": str(options.all), "devices": len(found), "personal": own})
+        print_json({"folder": str(options.all), "devices": devices, "personal": own})
     else:
         print(
-            f"The models of {counted(len(found), 'device')}, {own} of them personal, are in {options.all}; "
+            f"The models of {counted(devices, 'device')}, {own} of them personal, are in {options.all}; "
             f"{options.all / INDEX} has the file of each device"
         )
     return 0

@@ -3,7 +3,8 @@
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from sys import getsizeof
@@ -39,6 +40,8 @@ class ExampleCache:
 
     processes: ClassVar[int] = 1
     """The number of processes that have such caches of their own, and share the memory for them."""
+    limit: ClassVar[int] = _MAX_BYTES
+    """The number of bytes that any cache may have, however large it was made."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -51,10 +54,21 @@ class ExampleCache:
             examples = load()
             self._entries[key] = examples, bytes_of((key, examples)) + _ENTRY
             self._bytes += self._entries[key][1]
-            while self._bytes > self._max_bytes // self.processes and len(self._entries) > 1:
+            most = min(self._max_bytes, self.limit) // self.processes
+            while self._bytes > most and len(self._entries) > 1:
                 self._bytes -= self._entries.popitem(last=False)[1][1]
         self._entries.move_to_end(key)
         return self._entries[key][0]
+
+    @classmethod
+    @contextmanager
+    def limited(cls, limit: int) -> Iterator[None]:
+        """Let no cache of this process have more bytes in this block, where each device is visited once."""
+        before, cls.limit = cls.limit, limit
+        try:
+            yield
+        finally:
+            cls.limit = before
 
 
 def bytes_of(value: Any) -> int:

@@ -13,8 +13,8 @@ from partita.durable import PRIVATE, locked, make_private_folder, replace_file
 from partita.errors import InUse
 from partita.executors.replies import nonce_of
 from partita.params import Params
-from partita.sealed_tensors import about, sealed_bytes, unsealed_tensors
 from partita.protocol import DeviceId
+from partita.sealed_tensors import about, sealed_bytes, unsealed_tensors
 from partita.seals import damaged, read_json, sealed_json, sha256
 
 logger = logging.getLogger(__name__)

@@ -3,14 +3,23 @@
 import contextlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from partita.config.overrides import PRETRAINED
+from partita.data.cache import ExampleCache
 from partita.data.writing import ProgressFn, check_new, no_progress
-from partita.durable import locked, make_private_folder, new_file, sync_folder, write_file
+from partita.durable import (
+    locked,
+    make_private_folder,
+    new_file,
+    sync_file,
+    sync_folder,
+    write_private,
+)
 from partita.errors import CannotDo, ConfigError, InUse, RunFailed
 from partita.exports.adapters import write_adapter, write_merged
 from partita.exports.files import model_bytes, model_from
@@ -27,6 +36,8 @@ INDEX = "index.json"
 """The file beside exported models that has the file, or the folder, of each device."""
 _FORMAT = 1
 """The version of that file."""
+_CACHED = 16_000_000
+"""Bytes of decoded examples that stay in memory while all devices are exported: each is visited once."""
 
 
 @dataclass(frozen=True)
@@ -83,25 +94,27 @@ def export_device(run: ServedRun, device: DeviceId, out: Path, format: str) -> E
     else:
         content = _content(subject, format)
         check_new(out)
-        _write_private(out, content)
+        with new_file(out) as scratch:
+            _write_private(scratch, content)
     return Exported(out, device, subject.which, str(subject.stage))
 
 
-def export_all(
-    run: ServedRun, out: Path, format: str, on_progress: ProgressFn = no_progress
-) -> dict[DeviceId, Exported]:
+def export_all(run: ServedRun, out: Path, format: str, on_progress: ProgressFn = no_progress) -> Counter[str]:
     """Write the served models of all devices to a new folder, with an index; there is a whole folder or none.
+
+    Returns:
+        The number of personal and of global models.
 
     Raises:
         ConfigError: the folder exists.
         InUse: another process is writing it.
         RunFailed: a model cannot leave in this format.
     """
-    suffix = "" if format in FOLDERS else FORMATS[format].suffix
-    found: dict[DeviceId, Exported] = {}
-    with _new_folder(out) as folder:
+    suffix, count = "" if format in FOLDERS else FORMATS[format].suffix, len(run.devices)
+    found: list[tuple[str, str]] = []
+    with _new_folder(out) as folder, ExampleCache.limited(_CACHED):
         for number, device in enumerate(run.devices):
-            on_progress(number, len(run.devices))
+            on_progress(number, count)
             subject = run.subject(device)
             file = folder / f"{key_of(device)}{suffix}"
             if format in FOLDERS:
@@ -109,12 +122,24 @@ def export_all(
                 _write_folder(subject, format, file)
             else:
                 _write_private(file, _content(subject, format))
-            found[device] = Exported(file, device, subject.which, str(subject.stage))
-        on_progress(len(run.devices), len(run.devices))
-        entries = {device: own.entry() for device, own in found.items()}
-        index = {"format": _FORMAT, "kind": format, "run": dict(run.about), "devices": entries}
-        _write_private(folder / INDEX, json.dumps(index, indent=1, ensure_ascii=False).encode())
-    return found
+            found.append((subject.which, str(subject.stage)))
+        on_progress(count, count)
+        about = {"format": _FORMAT, "kind": format, "run": dict(run.about)}
+        exported = (
+            Exported(folder / f"{key_of(device)}{suffix}", device, *own)
+            for device, own in zip(run.devices, found, strict=True)
+        )
+        _write_private(folder / INDEX, *_index_of(about, exported))
+    return Counter(model for model, _ in found)
+
+
+def _index_of(about: Mapping[str, Any], exported: Iterable[Exported]) -> Iterator[bytes]:
+    """Yield the JSON of an index, a line for each device: one object would take far more memory."""
+    yield f'{json.dumps(about, ensure_ascii=False)[:-1]}, "devices": {{'.encode()
+    for number, each in enumerate(exported):
+        entry = f"{json.dumps(each.device, ensure_ascii=False)}: {json.dumps(each.entry())}"
+        yield f"{',' if number else ''}\n{entry}".encode()
+    yield b"\n}}\n"
 
 
 def _write_folder(subject: Subject, format: str, folder: Path) -> None:
@@ -169,10 +194,10 @@ FORMATS: Mapping[str, Format] = {
 """The formats by name."""
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone may read: it has personal parameters."""
-    with new_file(path) as scratch:
-        write_file(scratch, content)
+def _write_private(path: Path, *pieces: bytes) -> None:
+    """Write a file that its owner alone may read, as it has personal parameters, and wait for the disk."""
+    write_private(path, *pieces)
+    sync_file(path)
 
 
 @contextlib.contextmanager

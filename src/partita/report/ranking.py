@@ -58,10 +58,14 @@ class Ranking:
         That is the reference's mean, better by the paired difference on the devices and seeds of both.
         """
         found = difference(model, self.reference, self.direction)
-        if found is None or _pairs(model) == _pairs(self.reference):
+        if found is None or _has_pairs_of(model, self.reference):
             return mean_over_seeds(model)
         return mean_over_seeds(self.reference) + self.sign * found.value
 
 
-def _pairs(model: MetricsBySeed) -> set[tuple[int, str]]:
-    return {(seed, device) for seed, values in model.items() for device in values}
+def _has_pairs_of(model: MetricsBySeed, other: MetricsBySeed) -> bool:
+    """Return whether two models have a metric with the same seeds and, with each, on the same devices."""
+    return model.keys() == other.keys() and all(
+        len(values) == len(other[seed]) and all(device in other[seed] for device in values)
+        for seed, values in model.items()
+    )

@@ -59,7 +59,7 @@ def _points(run: RunFolder, metric: str | None, sample: Collection[DeviceId]) ->
     summary = run.summary
     column = "metric" if metric in (None, summary["metric"]) else metric
     final = _final_means(run, column, sample)
-    for each in _record(run).evaluations:
+    for each in _evaluations(run):
         found = final.get(each.stage) if each.is_final else each.means.get(column)
         if found is not None and each.stage not in summary.get("failed", {}):
             mean, devices = found
@@ -68,17 +68,21 @@ def _points(run: RunFolder, metric: str | None, sample: Collection[DeviceId]) ->
 
 def sample_of(run: RunFolder) -> frozenset[DeviceId]:
     """Return the devices that a run evaluates during training; all evaluated devices where it does not."""
-    return _record(run).sample
+    asked: dict[bool, set[DeviceId]] = {True: set(), False: set()}
+    for line in run.rounds():
+        if line["work"] == "evaluate":
+            asked[line["final"]].update(line["asked"])
+    return frozenset(asked[False] or asked[True])
 
 
 def has_curve(run: RunFolder) -> bool:
     """Return whether a run was evaluated during training."""
-    return not all(each.is_final for each in _record(run).evaluations)
+    return not all(each.is_final for each in _evaluations(run))
 
 
 def metrics_of(run: RunFolder) -> list[str]:
     """Return the names of the metrics that a run's evaluations have, the headline metric first."""
-    found = dict.fromkeys(name for each in _record(run).evaluations for name in each.means)
+    found = dict.fromkeys(name for each in _evaluations(run) for name in each.means)
     return [run.summary["metric"], *(name for name in found if name != "metric")]
 
 
@@ -107,35 +111,24 @@ class _Evaluation:
     """The means that it has, by column: `metric`, and further metrics by name."""
 
 
-@dataclass(frozen=True)
-class _Record:
-    """All evaluations of a run."""
-
-    evaluations: Sequence[_Evaluation]
-    sample: frozenset[DeviceId]
-    """The devices that are evaluated during training; all evaluated devices where there are none."""
-
-
-def _record(run: RunFolder) -> _Record:
-    """Return the evaluations of a run; a file that is unchanged is read once."""
+def _evaluations(run: RunFolder) -> Sequence[_Evaluation]:
+    """Return all evaluations of a run; a file that is unchanged is read once."""
     stat = run.rounds_file.stat()
     return _read(run.rounds_file, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, changed: int, size: int) -> _Record:
+def _read(path: Path, changed: int, size: int) -> Sequence[_Evaluation]:
     found: list[_Evaluation] = []
-    asked: dict[bool, set[DeviceId]] = {True: set(), False: set()}
     rounds = sent = 0
     for (work, stage, _, is_final), group in groupby(RunFolder(path.parent).rounds(), key=_key):
         lines = list(group)
         if work == "evaluate":
             found.append(_Evaluation(stage, is_final, rounds, sent, dict(_combined(lines))))
-            asked[is_final].update(device for line in lines for device in line["asked"])
         else:
             rounds += sum(line["work"] == "update" for line in lines)
             sent += sum(sum(line["bytes"].values()) for line in lines)
-    return _Record(found, frozenset(asked[False] or asked[True]))
+    return found
 
 
 def _key(line: RoundRow) -> tuple[str, str, int, bool]:

@@ -57,6 +57,10 @@ class RunFolder:
         self.baseline_folder = self.path / "finetune"
         """The run of the Finetune baseline."""
 
+    def anew(self) -> "RunFolder":
+        """Return the same folder with nothing read yet: what is read through it is let go with it."""
+        return RunFolder(self.path)
+
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file that a run may write, checkpoints and the files in subfolders aside."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partita.data.arrow import Table, rows_where, tuples_of
 from partita.errors import RunFailed
 from partita.methods import registry
 from partita.methods.named import Citation
@@ -13,6 +12,7 @@ from partita.runs.folder import RunFolder
 from partita.runs.tensors import kept_parameters
 from partita.runs.warnings import divergence, failed_stages, warnings_of
 from partita.shown import shown
+from partita.studies.by_device import Positions, metrics_by_stage, training_examples
 from partita.studies.cells import START, base_of
 from partita.studies.columns import DEFAULT, chosen
 from partita.studies.comparison import Comparison, first_seed
@@ -98,7 +98,8 @@ class Results:
     diverged: Sequence[str] = ()
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
-    """The finished runs, by variant and seed; also those without a metric."""
+    """The finished runs, by variant and seed; also those without a metric. A table of one is read through
+    `RunFolder.anew`: all of them together may not fit in memory."""
     directions: Mapping[str, Direction] = field(default_factory=dict)
     """The direction of every metric, the headline metric's first."""
     alone: str = START
@@ -149,6 +150,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
     runs: dict[Variant, dict[int, RunFolder]] = {}
     finished: dict[str, RunFolder] = {}
     summary: Mapping[str, Any] = {}
+    positions: Positions = {}
     unfinished = _unfinished(comparison, failed)
     failures = [*unfinished, *(f"{name} failed: {reason}" for name, reason in failed.items())]
     diverged: list[str] = []
@@ -158,8 +160,8 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
         if not run.is_finished:
             continue
         summary = summary or run.summary
-        outcome = _outcome(run)
-        finished[cell.name] = runs.setdefault(cell.row, {})[cell.seed] = run
+        outcome = _outcome(run, positions)
+        finished[cell.name] = runs.setdefault(cell.row, {})[cell.seed] = run.anew()
         if outcome.last:
             outcomes.setdefault(cell.row, {})[cell.seed] = outcome
         diverged += [cell.name] if any(divergence(run)) else []
@@ -243,10 +245,12 @@ def listed(cells: Sequence[str]) -> str:
     return ", ".join(cells[:_SHOWN]) + more
 
 
-def _outcome(run: RunFolder) -> CellResult:
+def _outcome(run: RunFolder, positions: Positions) -> CellResult:
+    """Return the results of a cell; of its table, the values of devices alone."""
     summary = run.summary
     further = [name for name in summary.get("directions", {}) if name != summary["metric"]]
-    stages = {line["stage"]: {} for line in run.rounds()} | _by_stage(run.devices, "metric", summary)
+    stages: dict[str, DeviceMetrics] = {line["stage"]: {} for line in run.rounds()}
+    stages |= metrics_by_stage(run.devices, "metric", summary, positions)
     onboarded = {"split": summary["split"], "failed": _failed_unseen(summary)}
     kept = ("work", "bytes", "seconds")  # Not the devices, of which there may be many.
     training = [{key: line[key] for key in kept} for line in run.rounds() if line["work"] != "evaluate"]
@@ -256,35 +260,12 @@ def _outcome(run: RunFolder) -> CellResult:
         sent=sum(sum(line["bytes"].values()) for line in training),
         seconds=sum(line["seconds"] for line in training),
         kept=kept_parameters(run),
-        examples=_examples(run),
-        further={name: _by_stage(run.devices, name, summary) for name in further},
-        unseen=_by_stage(run.unseen, "metric", onboarded),
+        examples=training_examples(run.devices, positions),
+        further={name: metrics_by_stage(run.devices, name, summary, positions) for name in further},
+        unseen=metrics_by_stage(run.unseen, "metric", onboarded, positions),
     )
 
 
 def _failed_unseen(summary: Summary) -> list[str]:
     """Return the stages in which most unseen devices failed."""
     return [stage for stage, own in summary.get("unseen", {}).items() if "gap" not in own]
-
-
-def _by_stage(
-    table: Table, column: str, summary: Mapping[str, Any]
-) -> dict[str, dict[DeviceId, tuple[float, int]]]:
-    """Return a metric and its weight by stage and device, on the split that counts."""
-    split, failed = summary["split"], summary.get("failed", {})
-    stages: dict[str, dict[DeviceId, tuple[float, int]]] = {}
-    own = rows_where(table, "split", value=split)
-    for stage, device, metric, weight in tuples_of(own, "stage", "device", column, "weight"):
-        if metric is not None and stage not in failed:
-            stages.setdefault(stage, {})[device] = metric, weight
-    return stages
-
-
-def _examples(run: RunFolder) -> dict[DeviceId, int]:
-    """Return the number of training examples of each evaluated device."""
-    found: dict[DeviceId, int] = {}
-    for device, split, examples in tuples_of(run.devices, "device", "split", "examples"):
-        found.setdefault(device, 0)
-        if split == "train":
-            found[device] = examples
-    return found

@@ -2,12 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from partita.data.arrow import Table, rows_of, rows_where, tuples_of
+from partita.data.arrow import rows_of, rows_where, tuples_of
 from partita.protocol import DeviceId
 from partita.report.charts.training import PRETRAINING
 from partita.report.differences import Changes, changes_between
@@ -154,7 +154,7 @@ class ComparisonData:
     def _measurements(self, variant: Variant, *, seen: bool) -> dict[int, dict[Place, Datum]]:
         sample = self.sample if seen else self._unseen_sample
         runs = self._runs(variant)
-        return {seed: _last_rows(run.devices if seen else run.unseen, sample) for seed, run in runs.items()}
+        return {seed: _last_rows(run.anew(), sample, seen=seen) for seed, run in runs.items()}
 
     @cached_property
     def sample(self) -> Sample:
@@ -166,8 +166,9 @@ class ComparisonData:
         return sample_among(ids_in(run.unseen for run in self._all_runs))
 
     @property
-    def _all_runs(self) -> list[RunFolder]:
-        return [run for runs in self.results.runs.values() for run in runs.values()]
+    def _all_runs(self) -> Iterator[RunFolder]:
+        """Every finished run, opened one after the other: tables are not held together."""
+        return (run.anew() for runs in self.results.runs.values() for run in runs.values())
 
     def changes_of(self, variant: Variant) -> Changes:
         """Return the change of each device from the reference, averaged over seeds."""
@@ -209,8 +210,9 @@ def read_comparison(comparison: Comparison) -> ComparisonData:
     return ComparisonData(comparison, collect(comparison, comparison.failed()))
 
 
-def _last_rows(table: Table, sample: Sample) -> dict[Place, Datum]:
+def _last_rows(run: RunFolder, sample: Sample, *, seen: bool) -> dict[Place, Datum]:
     """Return the rows of the model of a run's last training stage on drawn devices, by device and split."""
+    table = run.devices if seen else run.unseen
     last = last_stage(table["stage"].unique().to_pylist())
     own = sample.rows_of(rows_where(table, "stage", value=str(last)))
     rows = rows_of(own.select(["stage", "device", "split", "metric", "loss", "reason"]))
