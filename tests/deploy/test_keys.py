@@ -2,6 +2,7 @@
 
 import json
 import ssl
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -117,6 +118,26 @@ def test_a_revoked_certificate_is_refused_at_once_and_others_are_not(ca: Path, t
     with pytest.raises(PermissionError, match="'ann' is revoked"):
         tls.device_of(der(ann), revoked)
     assert tls.device_of(der(bob), revoked) == "bob"
+
+
+def test_a_certificate_that_expires_while_it_is_connected_is_refused(ca: Path, tmp_path: Path) -> None:
+    keys.make_server(ca, tmp_path / "server", ["localhost"], days=DAYS)
+    revoked = tls.Revocations(tmp_path / "server")
+    request = keys.make_request(tmp_path / "home", "ann")
+    signed = keys.sign_request(ca, request, "ann", days=0)  # Valid until now.
+    expired = x509.load_pem_x509_certificate(signed).public_bytes(serialization.Encoding.DER)
+
+    assert tls.device_of(der(device_home(ca, tmp_path / "other", "ann")), revoked) == "ann"
+    time.sleep(1.1)  # Certificates have whole seconds.
+    with pytest.raises(PermissionError, match="'ann' has expired"):
+        tls.device_of(expired, revoked)
+
+
+def test_an_empty_id_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must not be empty"):
+        keys.make_request(tmp_path / "home", "")
+
+    assert not (tmp_path / "home").exists()
 
 
 def test_a_list_of_revoked_certificates_of_another_authority_is_refused(ca: Path, tmp_path: Path) -> None:

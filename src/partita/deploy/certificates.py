@@ -98,12 +98,13 @@ class Identity:
     device: DeviceId | None
     """None: the certificate does not name exactly one device."""
     serial: int
+    expires: datetime
 
 
 def identity_in(certificate: bytes) -> Identity:
     """Return the owner of a certificate in DER, the signature of which has been checked."""
     loaded = x509.load_der_x509_certificate(certificate)
-    return Identity(device_in(loaded), loaded.serial_number)
+    return Identity(device_in(loaded), loaded.serial_number, loaded.not_valid_after_utc)
 
 
 def device_in(named: x509.Certificate | x509.CertificateSigningRequest) -> DeviceId | None:
@@ -114,7 +115,7 @@ def device_in(named: x509.Certificate | x509.CertificateSigningRequest) -> Devic
         return None
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     found = [unquote(uri.removeprefix(_URI)) for uri in uris if uri.startswith(_URI)]
-    return found[0] if len(found) == 1 == len(list(names)) else None
+    return found[0] or None if len(found) == 1 == len(list(names)) else None
 
 
 def _builder(

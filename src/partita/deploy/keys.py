@@ -57,7 +57,13 @@ def make_server(ca: Path, home: Path, hosts: Sequence[str], *, days: int) -> Non
 
 
 def make_request(home: Path, device: DeviceId) -> Path:
-    """Make a device's private key in its home, and return the file with the request for a certificate."""
+    """Make a device's private key in its home, and return the file with the request for a certificate.
+
+    Raises:
+        ConfigError: the id is empty, or the home has a key already.
+    """
+    if not device:
+        raise ConfigError("`--device` must not be empty.")
     _refuse_existing(home / DEVICE_KEY)
     key = new_key()
     _write_key(home / DEVICE_KEY, key)

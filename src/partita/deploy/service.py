@@ -9,8 +9,8 @@ import json
 import logging
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote
@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from partita.deploy.hub import Hub
+from partita.deploy.receiving import Memory, received
 from partita.deploy.status import FAREWELL, StatusBoard, served_status
 from partita.deploy.tls import Revocations, device_of
 from partita.errors import ConfigError
@@ -32,10 +33,10 @@ _POLL = 25.0
 """Seconds that a request for an order is held."""
 _MAX_REQUEST = 2**16
 """The largest request for an order, in bytes."""
-_UPLOAD = 600.0
-"""Seconds in which a reply must have arrived."""
-_BODIES = 16
-"""Replies that are received at a time: each takes memory."""
+_MEMORY = 2**30
+"""Bytes of the replies that are received at a time."""
+_IDLE = 75.0
+"""Seconds after which a connection without a whole request is closed."""
 
 _Handler = Callable[[web.Request, DeviceId], Awaitable[web.StreamResponse]]
 
@@ -68,6 +69,8 @@ class Service:
         self._context = context
         self._revoked = revoked
         self._events: dict[DeviceId, asyncio.Event] = {}
+        self._uploads: dict[DeviceId, asyncio.Task[Any]] = {}
+        self._memory = Memory(_MEMORY)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self._started = threading.Event()
@@ -119,12 +122,18 @@ class Service:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._bodies = asyncio.Semaphore(_BODIES)
         app = web.Application()
         app.router.add_post("/v1/poll", self._identified(self._poll))
         app.router.add_get("/v1/tensors/{digest}", self._identified(self._tensors))
         app.router.add_post("/v1/replies/{nonce}", self._identified(self._reply))
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=FAREWELL)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=FAREWELL,
+            keepalive_timeout=_IDLE,
+            auto_decompress=False,  # A few bytes could become any number of them.
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, self._host, self.port, ssl_context=self._context, backlog=1024)
@@ -144,9 +153,12 @@ class Service:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 device = self._device(request)
-            except (PermissionError, ConfigError) as error:
+            except PermissionError as error:
                 logger.warning("A request was refused: %s", error)
                 return _problem(403, str(error))
+            except ConfigError as error:  # The list of revoked certificates is being replaced, or is gone.
+                logger.warning("A request cannot be answered: %s", error)
+                return _problem(503, "The server cannot look up revoked certificates.")
             return await handler(request, device)
 
         return handle
@@ -167,7 +179,7 @@ class Service:
     async def _poll(self, request: web.Request, device: DeviceId) -> web.StreamResponse:
         """Answer with an order as soon as there is one, or after a while without one."""
         try:
-            values = json.loads(await _read(request, _MAX_REQUEST))
+            values = json.loads(await received(request, _MAX_REQUEST))
         except (ValueError, RecursionError):
             return _problem(400, "The request is not valid JSON.")
         if (reason := self._hub.refusal(device, values)) is not None:
@@ -196,33 +208,37 @@ class Service:
         return web.Response(body=content)
 
     async def _reply(self, request: web.Request, device: DeviceId) -> web.StreamResponse:
-        """Take the reply to an order, after checking it."""
+        """Take the reply to an order, after checking it; one that is answered already is not read."""
         desk = self._hub.desk
         try:
             post = desk.named(device, request.match_info["nonce"])
-            try:
-                async with self._bodies:
-                    content = await _read(request, post.expected.largest)
+            if not post.is_open:
+                return web.json_response({"counts": False})
+            with self._only_upload(device):
+                async with self._memory.taken(post.expected.largest):
+                    try:
+                        content = await received(request, post.expected.largest)
+                    except web.HTTPException as error:
+                        desk.fail(post, error.reason)
+                        raise
                     counts = await asyncio.to_thread(desk.hand_in, post, content)
-            except web.HTTPException as error:
-                desk.fail(post, error.reason)
-                raise
         except Refused as error:
             return _problem(409, str(error))
         return web.json_response({"counts": counts})
 
-
-async def _read(request: web.Request, largest: int) -> bytes:
-    """Return the content of a request; one that announces too much is not read at all."""
-    length: Any = request.content_length
-    if length is None:
-        raise web.HTTPLengthRequired(reason="The request must say how long it is.")
-    if length > largest:
-        raise web.HTTPBadRequest(reason=f"The request has {length} bytes, more than {largest}.")
-    try:
-        return await asyncio.wait_for(request.content.readexactly(length), _UPLOAD)
-    except (TimeoutError, asyncio.IncompleteReadError):
-        raise web.HTTPRequestTimeout(reason="The request has not arrived in time.") from None
+    @contextmanager
+    def _only_upload(self, device: DeviceId) -> Iterator[None]:
+        """End an earlier upload of the device: its connection is lost, or it wants to take all memory."""
+        own = asyncio.current_task()
+        assert own is not None
+        if (before := self._uploads.get(device)) is not None:
+            before.cancel()
+        self._uploads[device] = own
+        try:
+            yield
+        finally:
+            if self._uploads.get(device) is own:
+                del self._uploads[device]
 
 
 def _problem(status: int, reason: str) -> web.Response:

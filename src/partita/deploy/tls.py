@@ -2,6 +2,7 @@
 
 import ipaddress
 import ssl
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -70,11 +71,13 @@ def device_of(certificate: bytes | None, revoked: Revocations) -> DeviceId:
     """Return the device that a certificate in DER is of.
 
     Raises:
-        PermissionError: it names no device, or it is revoked.
+        PermissionError: it names no device, has expired since it was connected, or is revoked.
     """
     identity = identity_of(certificate) if certificate else None
     if identity is None or identity.device is None:
         raise PermissionError("The certificate names no device.")
+    if identity.expires < datetime.now(UTC):
+        raise PermissionError(f"The certificate of device {identity.device!r} has expired.")
     if revoked.check(identity.serial):
         raise PermissionError(f"The certificate of device {identity.device!r} is revoked.")
     return identity.device
