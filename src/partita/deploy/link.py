@@ -8,20 +8,25 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from yarl import URL
 
+from partita.deploy.receiving import transfer_seconds
 from partita.deploy.service import DEVICE_HEADER
 from partita.errors import ConfigError
 from partita.protocol import DeviceId
 
 logger = logging.getLogger(__name__)
 
-_POLL, _TRANSFER = 60.0, 600.0
-"""Seconds after which a request for an order, and a transfer of tensors, is given up and tried again."""
+_POLL, _QUEUE = 60.0, 600.0
+"""Seconds after which a request for an order is given up and tried again, and those that a transfer may wait
+for its turn."""
 _FIRST, _LONGEST = 0.5, 60.0
 """Seconds before the first new attempt, and the longest time between two."""
 _MAX_MESSAGE = 2**24
@@ -44,13 +49,17 @@ class Link:
     Args:
         url: the server's address, `https://HOST:PORT`.
         device: the device's id.
-        context: the device's side of TLS; None: plain HTTP.
+        context: the device's side of TLS; None: plain HTTP, which never goes through a proxy.
+
+    Raises:
+        ConfigError: the environment names a proxy that cannot be used.
     """
 
     def __init__(self, url: str, device: DeviceId, context: ssl.SSLContext | None) -> None:
         self._url = url.rstrip("/")
-        self._headers = {DEVICE_HEADER: quote(device, safe="")}
+        self._headers = {DEVICE_HEADER: quote(device, safe=""), "Accept-Encoding": "identity"}
         self._context = context
+        self._proxy = proxy_for(url) if context is not None else None
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
 
@@ -85,7 +94,8 @@ class Link:
             Unreachable: try again later; what arrived was not what the order names.
             Rejected: the order is over.
         """
-        content = self._request("GET", f"/v1/tensors/{digest}", None, _TRANSFER, size)
+        seconds = _QUEUE + transfer_seconds(size)
+        content = self._request("GET", f"/v1/tensors/{digest}", None, seconds, size)
         if hashlib.sha256(content).hexdigest() != digest:
             raise Unreachable("what arrived has another digest than the order names")
         return content
@@ -97,7 +107,8 @@ class Link:
             Unreachable: try again later.
             Rejected: the reply is refused, or late.
         """
-        answer = self._request("POST", f"/v1/replies/{nonce}", content, _TRANSFER, _MAX_MESSAGE)
+        seconds = _QUEUE + transfer_seconds(len(content))
+        answer = self._request("POST", f"/v1/replies/{nonce}", content, seconds, _MAX_MESSAGE)
         return bool(_message(answer).get("counts"))
 
     def _request(self, verb: str, path: str, body: bytes | None, seconds: float, largest: int) -> bytes:
@@ -111,23 +122,33 @@ class Link:
     async def _exchange(
         self, verb: str, path: str, body: bytes | None, seconds: float, largest: int
     ) -> bytes:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=self._context if self._context is not None else True)
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=True, headers=self._headers)
-        timeout = aiohttp.ClientTimeout(total=seconds)
-        async with self._session.request(
-            verb, f"{self._url}{path}", data=body, timeout=timeout, allow_redirects=False
+        session = self._session = self._session or self._new_session()
+        # Headers of the session would also go to the proxy, in plain text.
+        options: dict[str, Any] = {"headers": self._headers, "timeout": aiohttp.ClientTimeout(total=seconds)}
+        if self._proxy is not None:
+            options |= {"proxy": self._proxy.url, "proxy_headers": self._proxy.headers}
+        async with session.request(
+            verb, f"{self._url}{path}", data=body, allow_redirects=False, **options
         ) as response:
-            content = await response.content.read(largest + 1)
-            while len(content) <= largest and (more := await response.content.read(largest + 1)):
-                content += more
-            if len(content) > largest:
-                raise Unreachable(f"the answer has more than {largest} bytes")
+            if response.status >= 300:  # The reason may be longer than what was asked for.
+                largest = _MAX_MESSAGE
+            pieces, size = list[bytes](), 0
+            while piece := await response.content.read(largest + 1 - size):
+                pieces.append(piece)
+                if (size := size + len(piece)) > largest:
+                    raise Unreachable(f"the answer has more than {largest} bytes")
+            content = b"".join(pieces)
             if response.status >= 500:
                 raise Unreachable(f"it answers with the status {response.status}")
             if response.status >= 300:
                 raise Rejected(_message(content).get("error") or f"The status is {response.status}.")
             return content
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(ssl=self._context if self._context is not None else True)
+        # Not `trust_env`, which also sends the passwords in ~/.netrc. Nothing is decompressed: a few bytes
+        # could become any number of them.
+        return aiohttp.ClientSession(connector=connector, auto_decompress=False)
 
 
 def _message(content: bytes) -> dict[str, Any]:
@@ -161,14 +182,39 @@ def persistently(attempt: Callable[[], Result], sleep: Callable[[float], None] =
             return result
 
 
+@dataclass(frozen=True)
+class Proxy:
+    """A proxy through which a device reaches the server; it carries TLS and sees none of it."""
+
+    url: URL
+    headers: Mapping[str, str]
+    """The password for the proxy, where it has one."""
+
+
+def proxy_for(url: str) -> Proxy | None:
+    """Return the proxy that the environment names for an encrypted address, None if there is none.
+
+    Raises:
+        ConfigError: the proxy cannot be used.
+    """
+    address, named = URL(url), getproxies().get("https")
+    if not named or proxy_bypass(f"{address.host}:{address.port}"):
+        return None
+    proxy = URL(named if "://" in named else f"http://{named}")
+    if proxy.scheme != "http" or not proxy.host:
+        raise ConfigError("`HTTPS_PROXY` must be an address such as http://HOST:PORT.")
+    if not proxy.user:
+        return Proxy(proxy, {})
+    password = aiohttp.encode_basic_auth(proxy.user, proxy.password or "")
+    return Proxy(proxy.with_user(None), {"Proxy-Authorization": password})
+
+
 def check_url(url: str, *, insecure: bool) -> str:
     """Return the host in the address of a server.
 
     Raises:
         ConfigError: it is no address, or is not encrypted.
     """
-    from yarl import URL
-
     try:
         address = URL(url)
     except ValueError:
