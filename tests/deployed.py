@@ -219,6 +219,11 @@ def lines_of(run: RunFolder) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in run.lines()]
 
 
+def lines_so_far(deployment: Deployment) -> int:
+    """Return the number of committed rounds."""
+    return sum(1 for _ in deployment.run.lines()) if deployment.run.commit else 0
+
+
 def personal_of(run: RunFolder, device: str) -> bytes:
     """Return the content of a personal part in a run's folder."""
     from partita.device.store import DiskStore

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -9,15 +10,20 @@ from deployed import (
     Deployment,
     Device,
     lines_of,
+    lines_so_far,
     personal_of,
     same_results,
     simulated,
     write_config,
 )
+from partita.deploy import joining
 from partita.deploy.joining import Participant
+from partita.deploy.link import Link
+from partita.deploy.messages import BadMessage, Group
 from partita.deploy.outbox import Outbox, read_lines, verify
 from partita.deploy.policy import Policy
 from partita.executors.https import Patience
+from partita.protocol import Order
 from partita.runs.folder import RunFolder
 
 IDS = [f"device-{number:04}" for number in range(3)]
@@ -204,7 +210,9 @@ def test_a_repeated_order_gets_the_stored_reply_and_counts_once(
         for line in read_lines(tmp_path / deployment.devices[0].joined.device)
         if line["purpose"] == "repeated reply"
     ]
+    first = {line["sha256"] for line in read_lines(tmp_path / IDS[0]) if "stage" in line}
     assert repeated
+    assert {line["sha256"] for line in repeated} <= first
 
 
 def test_an_order_against_the_policy_is_a_failure_with_its_reason(tmp_path: Path) -> None:
@@ -260,32 +268,6 @@ def test_a_silent_device_misses_its_round_and_its_personal_part_stays(tmp_path: 
     assert any(IDS[0] in heard for heard in counted)
 
 
-def lines_so_far(deployment: Deployment) -> int:
-    return sum(1 for _ in deployment.run.lines()) if deployment.run.commit else 0
-
-
-def test_late_devices_are_onboarded_when_training_is_over(tmp_path: Path) -> None:
-    config = write_config(tmp_path, devices=4)
-    everyone = [*IDS, "device-0003"]
-    devices = [Device(config, tmp_path / name, name) for name in everyone]
-    deployment = Deployment(config, tmp_path / "server", devices[:3], first=3)
-
-    deployment.start()
-    while lines_so_far(deployment) < 4:
-        deployment.step()
-    deployment.devices = devices
-    devices[3].connect(deployment.server.hub)
-    deployment.finish()
-
-    assert deployment.server.served.devices == IDS
-    assert deployment.server.served.late == {"1": everyone[3:]}
-    onboarded = RunFolder(deployment.run.onboarded_folder / "1")
-    assert onboarded.is_finished
-    assert set(devices[3].part.home.results) == {"pretrained", "personalized", "finetuned"}
-    assert devices[3].personal
-    assert all(everyone[3] not in line["asked"] for line in lines_of(deployment.run))
-
-
 def test_early_stopping_takes_devices_back_on_their_own_disks(tmp_path: Path) -> None:
     config = write_config(tmp_path, rounds=8, more="patience = 1\npersonal_lr = 1.9\nshared_lr = 1.9")
     text = config.read_text().replace("examples = 6", "examples = 6\nvalidation = 0.3")
@@ -326,3 +308,54 @@ def test_a_visit_that_raises_tells_the_server_only_the_kind_of_error(
     sent = b"".join(content for device in deployment.devices for content in device.link.sent)
     assert b"HIV" not in sent
     assert "HIV" in capsys.readouterr().err
+
+
+def test_a_text_of_the_tasks_own_stays_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from partita.device.visit import Visitor
+    from partita.errors import CannotDo
+
+    config = write_config(tmp_path)
+    deployment = deployed(config, tmp_path)
+    training = Visitor._training
+
+    def refusing(self: Visitor, order: Order) -> object:
+        if order.device == IDS[0] and order.stage == "personalized":
+            raise CannotDo("ann is HIV positive")
+        return training(self, order)
+
+    monkeypatch.setattr(Visitor, "_training", refusing)
+    deployment.start()
+    deployment.finish()
+
+    reasons = {line["failed"][IDS[0]] for line in lines_of(deployment.run) if IDS[0] in line["failed"]}
+    assert reasons == {"The device could not do its work; its own log says why."}
+    assert b"HIV" not in b"".join(content for device in deployment.devices for content in device.link.sent)
+    assert "HIV" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "The loss became nan in step 12.",
+        "The loss became -inf in step 1.",
+        "The device has no training examples.",
+        "The personal part is not finite in `head.weight`.",
+        "The change of the shared part is not finite in `body.0.weight`.",
+        "`batch_size` is 1: BatchNorm needs at least 2 in a batch to train.",
+    ],
+)
+def test_reasons_of_partita_itself_reach_the_operator(reason: str) -> None:
+    assert joining._reason_to_send(reason) == reason
+    assert joining._reason_to_send(f"{reason} Row 3 is Ann's.") != reason
+
+
+def test_an_order_with_more_tensors_than_the_devices_model_has_is_not_fetched(
+    base: tuple[Path, RunFolder], tmp_path: Path
+) -> None:
+    device = Device(base[0], tmp_path / "home", IDS[0])
+    part = Participant(device.joined, "ab" * 16, cast(Link, None), Outbox(tmp_path / "home"))
+
+    with pytest.raises(BadMessage, match="has 1099511627776 bytes of tensors"):
+        part._fetch({"shared": Group("0" * 64, 2**40)})

@@ -36,7 +36,8 @@ def roles(*, max_grad_norm: float = 0.0) -> dict[Stage, Role]:
 def test_without_a_policy_everything_is_allowed_that_an_order_can_ask_for(tmp_path: Path) -> None:
     policy = read_policy(tmp_path)
 
-    for order in (UPDATE, EVALUATION, replace(UPDATE, work=Finetune(personal=PACE))):
+    finetuning = Finetune(personal=Pace(lr=0.1, epochs=5))
+    for order in (UPDATE, EVALUATION, replace(UPDATE, work=finetuning)):
         policy.check_order(order, 1, roles())
 
 
@@ -62,6 +63,21 @@ def test_an_update_against_the_policy_is_forbidden(settings: dict[str, Any], rea
 )
 def test_an_update_within_the_policy_is_allowed(settings: dict[str, Any]) -> None:
     Policy(**settings).check_order(UPDATE, 4, roles())
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        Update(personal=PACE, shared=Pace(lr=0.1, epochs=10**9)),
+        Update(personal=Pace(lr=0.1, steps=10**9), shared=PACE),
+        Finetune(personal=Pace(lr=0.1, epochs=10**9)),
+    ],
+)
+def test_no_server_can_keep_a_device_busy_for_longer_than_its_own_config_says(
+    work: Update | Finetune,
+) -> None:
+    with pytest.raises(Forbidden, match="1000000000"):
+        Policy().check_order(replace(UPDATE, work=work), 4, roles())
 
 
 def test_clipping_that_is_required_and_done_is_allowed() -> None:

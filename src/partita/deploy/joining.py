@@ -5,6 +5,8 @@ the labels of rounds. The personal part is loaded from the device's home and sav
 """
 
 import logging
+import re
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,15 +20,29 @@ from partita.deploy.building import differing
 from partita.deploy.home import RunHome
 from partita.deploy.link import Link, Rejected, persistently
 from partita.deploy.messages import BadMessage, Group, Message, message_of
-from partita.deploy.outbox import Outbox, about_reply
+from partita.deploy.outbox import Outbox, about_content, about_reply
 from partita.deploy.policy import Forbidden, Policy
 from partita.errors import ConfigError
 from partita.executors.replies import encoded_reply
 from partita.params import Params, from_bytes
+from partita.partition import PARTS
 from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply
 from partita.studies.rank_job import own_visits
 
 logger = logging.getLogger(__name__)
+
+_PAUSE = 1.0
+"""The least seconds between two requests of a device that has nothing to do."""
+_MAX_HEADER = 2**24
+"""The most bytes of the names and shapes of a group of tensors."""
+_OWN_REASONS = re.compile(
+    r"The loss became (nan|-?inf) in step \d+\."
+    r"|The (personal part|change of the shared part) is not finite in `[^`]*`\."
+    r"|The device has no training examples\."
+    r"|(The device has one training example|`batch_size` is 1): BatchNorm needs at least 2 in a batch to "
+    r"train\."
+)
+"""The reasons of a failure that Partita gives. The text of a task's own may quote data, and stays here."""
 
 Report = Callable[[Mapping[str, Any]], None]
 """Called with what has happened, as JSON values."""
@@ -65,6 +81,7 @@ class Participant:
         self._visits = own_visits(joined.built, self.home.store, seed=joined.seed)
         self._roles = self._visits.make_visitor().roles
         self._groups: dict[str, tuple[str, Params]] = {}
+        self._largest = _largest_group(joined.built)
 
     def take(self, message: Message) -> None:
         """Do what a message says.
@@ -81,7 +98,7 @@ class Participant:
         if message.kind != "order":
             return
         if stored is not None:
-            self._outbox.write({"run": self.run, "purpose": "repeated reply", "bytes": len(stored)})
+            self._outbox.write({"run": self.run, "purpose": "repeated reply", **about_content(stored)})
             self._send(message.nonce, stored)
         else:
             self._answer(message)
@@ -107,6 +124,11 @@ class Participant:
     def _fetch(self, groups: Mapping[str, Group]) -> dict[str, Params]:
         """Return the tensors of an order; those that the device has already are not fetched."""
         for name, group in groups.items():
+            if group.bytes > self._largest:
+                raise BadMessage(
+                    f"The server's order has {group.bytes} bytes of tensors, and this device's model at most "
+                    f"{self._largest}."
+                )
             if self._groups.get(name, ("", {}))[0] != group.digest:
                 content = persistently(lambda group=group: self._link.tensors(group.digest, group.bytes))
                 try:
@@ -124,7 +146,8 @@ class Participant:
             if isinstance(answer, Reply):
                 self._joined.policy.check_reply(order, answer)
                 return answer
-            return Failure(device=device, reason=str(getattr(answer, "reason", "")))
+            assert isinstance(answer, Failure), "A visit of one device is not added up."
+            return Failure(device=device, reason=_reason_to_send(answer.reason))
         except Forbidden as error:
             return Failure(device=device, reason=str(error))
         except Exception as error:
@@ -149,6 +172,7 @@ def join(joined: Joined, link: Link) -> Participant:
     request = {"device": joined.device, "computes": dict(joined.computes)}
     part: Participant | None = None
     while True:
+        begin = time.monotonic()
         try:
             values = persistently(lambda: link.poll(request))
         except Rejected as error:
@@ -161,6 +185,27 @@ def join(joined: Joined, link: Link) -> Participant:
         part.take(message)
         if message.kind == "done":
             return part
+        if message.kind == "wait":
+            # A server holds such a request for a while; one that does not must not keep this device busy.
+            time.sleep(max(_PAUSE - (time.monotonic() - begin), 0))
+
+
+def _largest_group(built: Built) -> int:
+    """Return the most bytes that a group of tensors of an order can have.
+
+    A method may send more than the shared part, so every tensor is counted four times, in double precision.
+    """
+    parts = built.personalization.partition
+    values = sum(shape.numel() for part in PARTS for shape in parts.shapes(part).values())
+    return 4 * 8 * values + _MAX_HEADER
+
+
+def _reason_to_send(reason: str) -> str:
+    """Return the reason of a failure without text of the task's own, which is logged here."""
+    if _OWN_REASONS.fullmatch(reason):
+        return reason
+    logger.warning("The visit failed: %s", reason)
+    return "The device could not do its work; its own log says why."
 
 
 def _event(order: Order, answer: Reply | Failure) -> dict[str, Any]:

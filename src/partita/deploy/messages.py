@@ -16,6 +16,8 @@ _RUN, _DIGEST, _NONCE = re.compile("[0-9a-f]{16,64}"), re.compile("[0-9a-f]{64}"
 _GROUPS = ("shared", "personal", "pretrained")
 _MAX_ROUND = 10**9
 _MAX_BYTES = 2**40
+_MAX_RESTORED = 16
+"""The most rounds that devices can have gone back to: each stage stops early once."""
 
 
 class BadMessage(ConfigError):
@@ -77,6 +79,8 @@ def _message(values: Mapping[str, Any], device: DeviceId) -> Message:
     if kind not in ("order", "wait", "done"):
         raise ValueError(f"its kind is {str(kind)[:40]!r}")
     counted, computes = values["counted"], dict(values["computes"])
+    if len(values["restored"]) > _MAX_RESTORED:
+        raise ValueError(f"it names {len(values['restored'])} rounds to go back to")
     common = {
         "kind": kind,
         "run": _matching(_RUN, values["run"]),
@@ -101,14 +105,17 @@ def _message(values: Mapping[str, Any], device: DeviceId) -> Message:
 
 
 def _check_order(values: Mapping[str, Any], device: DeviceId) -> None:
-    """Raise unless the values of an order have the right types."""
+    """Raise unless the values of an order have the right types, and no others are among them."""
+    if values["start"].keys() != {"digest", "frozen"}:
+        raise ValueError("the start of an order has other values than its digests")
     order = order_of(values, {}, Start(digest="", personal=None, frozen=""))
     if order.device != device:
         raise ValueError("the order is another device's")
     _matching(_LABEL, order.label)
     _count(order.round, _MAX_ROUND)
-    if order.keep is not None:
-        _matching(_LABEL, order.keep)
+    for label in (order.counted, order.keep):
+        if label is not None:
+            _matching(_LABEL, label)
     for digest in (order.start.digest, order.start.frozen):
         _matching(_DIGEST, digest)
     work = order.work

@@ -53,14 +53,18 @@ class Outbox:
                 file.truncate(content.rfind(b"\n") + 1)
 
 
+def about_content(content: bytes) -> dict[str, Any]:
+    """Return what the record says about the bytes of a message."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
 def about_reply(order: Order, answer: Reply | Failure, content: bytes) -> dict[str, Any]:
     """Return what the record says about a reply: every tensor, every measure, and the size of all."""
     values: dict[str, Any] = {
         "stage": order.stage.value,
         "round": order.round,
         "purpose": type(order.work).__name__.lower(),
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
+        **about_content(content),
     }
     if isinstance(answer, Failure):
         return {**values, "reason": answer.reason, "tensors": [], "metrics": {}}

@@ -56,6 +56,7 @@ class Policy:
         """
         if order.stage not in self.stages:
             raise Forbidden(f"The policy does not allow the stage `{order.stage}`.")
+        _check_length(order, roles[order.stage])
         if isinstance(order.work, Evaluate | Finetune):
             return
         if cohort < self.min_cohort:
@@ -83,6 +84,24 @@ class Policy:
             for name, value in measures.items():
                 if value is not None and not _matches(name, self.metrics):
                     raise Forbidden(f"The policy does not allow the measure `{name}` to leave.")
+
+
+def _check_length(order: Order, role: Role) -> None:
+    """Raise if an order asks for more training than the device's own config: only rates are the server's."""
+    own = role.method.update
+    match order.work:
+        case Update(personal=personal, shared=shared):
+            pairs = [(personal, own.personal), (shared, own.shared)]
+        case Finetune(personal=personal):
+            pairs = [(personal, role.finetuning.work.personal)]
+        case _:
+            pairs = []
+    for asked, planned in pairs:
+        if (asked.epochs, asked.steps) != (planned.epochs, planned.steps):
+            raise Forbidden(
+                f"The order asks for {asked.epochs} epochs and {asked.steps} steps, and the device's config "
+                f"for {planned.epochs} and {planned.steps}."
+            )
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
