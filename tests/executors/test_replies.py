@@ -79,6 +79,19 @@ def test_a_failure_and_an_evaluation_come_back() -> None:
     assert decoded_reply(encoded_reply(NONCE, failure), EXPECTED) == failure
 
 
+def test_a_text_of_a_device_can_be_written_to_every_file() -> None:
+    evaluation = order(Evaluate(model="personal", splits=("test",)))
+    measures = {"examples": 3, "weight": 3, "loss": None, "accuracy": None, "reason": "a\ud800\nb\x1b"}
+    answer = Reply(device="ann", weight=1, change=None, metrics={"test": measures})
+
+    found = decoded_reply(encoded_reply(NONCE, answer), expected_of(evaluation, NONCE, ["accuracy"]))
+
+    assert isinstance(found, Reply)
+    reason = found.metrics["test"]["reason"]
+    assert reason == "a\\ud800 b\\x1b"
+    assert str(reason).encode()
+
+
 def nan_at(name: str, value: float) -> dict[str, Tensor]:
     tensors = change()
     tensors[name] = tensors[name].clone()
@@ -129,6 +142,7 @@ WRONG_VALUES = {
     "a text as the loss": {**ANSWER, "metrics": {"train": {**TRAIN["train"], "loss": "x"}}},
     "a list as the loss": {**ANSWER, "metrics": {"train": {**TRAIN["train"], "loss": [0.1]}}},
     "infinite loss": {**ANSWER, "metrics": {"train": {**TRAIN["train"], "loss": float("inf")}}},
+    "a loss beyond float32": {**ANSWER, "metrics": {"train": {**TRAIN["train"], "loss": 1e308}}},
     "minus one example": {**ANSWER, "metrics": {"train": {**TRAIN["train"], "examples": -1}}},
     "a long reason": {"device": "ann", "reason": "x" * 3000},
     "a number as the reason": {"device": "ann", "reason": 3},

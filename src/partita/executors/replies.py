@@ -18,6 +18,7 @@ from partita.errors import one_line
 from partita.executors.codec import answer_of, answer_values
 from partita.params import Params, from_bytes, to_bytes
 from partita.protocol import DeviceId, Evaluate, Failure, Order, Reply, Update
+from partita.sums import LARGEST
 
 _LENGTH = 4
 """Bytes of the length of a head."""
@@ -173,12 +174,15 @@ def _checked_answer(values: Any, expected: Expected) -> Reply | Failure:
     metrics = values["metrics"]
     if not isinstance(metrics, dict) or not metrics.keys() <= expected.measures.keys():
         raise Refused(f"The splits must be among {', '.join(expected.measures)}.")
-    for split, measures in metrics.items():
-        _check_measures(split, measures, expected.measures[split])
-    return Reply(device=expected.device, weight=values["weight"], change=None, metrics=metrics)
+    checked = {
+        split: _checked_measures(split, measures, expected.measures[split])
+        for split, measures in metrics.items()
+    }
+    return Reply(device=expected.device, weight=values["weight"], change=None, metrics=checked)
 
 
-def _check_measures(split: str, measures: Any, names: frozenset[str]) -> None:
+def _checked_measures(split: str, measures: Any, names: frozenset[str]) -> dict[str, Any]:
+    """Return the measures of a split; a text in them as one line that every file can hold."""
     if not isinstance(measures, dict) or measures.keys() != names:
         raise Refused(f"The measures of the split `{split}` must be exactly {', '.join(sorted(names))}.")
     for name, value in measures.items():
@@ -187,9 +191,10 @@ def _check_measures(split: str, measures: Any, names: frozenset[str]) -> None:
         elif name == "reason":
             is_right = value is None or _is_text(value)
         else:
-            is_right = value is None or (isinstance(value, float) and math.isfinite(value))
+            is_right = value is None or (isinstance(value, float) and abs(value) <= LARGEST)
         if not is_right:
             raise Refused(f"`{name}` of the split `{split}` has a value that it cannot have.")
+    return {name: one_line(value) if isinstance(value, str) else value for name, value in measures.items()}
 
 
 def _is_count(value: Any) -> bool:
