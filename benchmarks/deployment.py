@@ -79,7 +79,7 @@ def _exchange(values: int) -> float:
                 begin = time.perf_counter()
                 list(executor.ask([_order("ann", shared)]))
                 times.append(time.perf_counter() - begin)
-            hub.is_over = True
+            hub.finish(["ann"])
             service.wake()
             thread.join()
     return statistics.median(times[1:])
@@ -116,7 +116,7 @@ def _rounds() -> tuple[float, float]:
             times.append(time.perf_counter() - begin)
             peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
             assert len({answer.device for answer in answers if isinstance(answer, Reply)}) == DEVICES
-        hub.is_over = True
+        hub.finish(names)
         service.wake()
         for process in processes:
             process.join()

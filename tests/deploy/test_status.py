@@ -66,7 +66,7 @@ def test_the_page_says_when_nothing_has_happened_and_when_all_is_over() -> None:
     board = StatusBoard("pilot", hub)
     assert "Waiting for devices" in board.page()
 
-    hub.is_over = True
+    hub.finish([])
     assert "The run is over." in board.page()
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from partita.deploy.building import differing
@@ -27,10 +27,11 @@ class Hub:
         self.computes = computes
         self.desk = desk
         self.is_over = False
-        """Whether the run is finished: devices are told so, and end."""
+        """Whether the run is finished; late devices may still be onboarded."""
         self._changed = threading.Condition()
         self._seen: dict[DeviceId, float] = {}
         self._refused: dict[DeviceId, str] = {}
+        self._finished: set[DeviceId] = set()
         self._dismissed: set[DeviceId] = set()
 
     def refusal(self, device: DeviceId, values: Any) -> str | None:
@@ -64,9 +65,9 @@ class Hub:
         told = {"run": self.run, "computes": dict(self.computes), **self.desk.told(device)}
         if (post := self.desk.find(device)) is not None:
             return {"kind": "order", **told, **post_values(post, self.desk.tensors)}
-        if not self.is_over:
-            return {"kind": "wait", **told}
         with self._changed:
+            if device not in self._finished:
+                return {"kind": "wait", **told}
             self._dismissed.add(device)
             self._changed.notify_all()
         return {"kind": "done", **told}
@@ -97,11 +98,28 @@ class Hub:
             self._changed.wait_for(lambda: len(self._seen) >= count)
         return self.joined()
 
-    def wait_until_known(self, devices: Sequence[DeviceId], seconds: float) -> list[DeviceId]:
-        """Wait until devices know that the run is over, for some seconds; return those that do not."""
+    def finish(self, devices: Iterable[DeviceId]) -> None:
+        """Tell devices from now on that the run is over for them; others that ask have come late."""
         with self._changed:
-            self._changed.wait_for(lambda: self._dismissed.issuperset(devices), timeout=seconds)
-            return [device for device in devices if device not in self._dismissed]
+            self.is_over = True
+            self._finished |= set(devices)
+
+    def wait_for_late(self, seconds: float) -> list[DeviceId]:
+        """Return the devices that have come late as soon as there are any.
+
+        There are none if all others know that the run is over, or when so many seconds have passed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._late() or self._dismissed >= self._finished, timeout=seconds)
+            return self._late()
+
+    def unaware(self) -> list[DeviceId]:
+        """Return the devices that do not know yet that the run is over for them."""
+        with self._changed:
+            return sorted(self._finished - self._dismissed)
+
+    def _late(self) -> list[DeviceId]:
+        return [device for device in self.connected() if device not in self._finished]
 
 
 def _listed(names: Sequence[str]) -> str:

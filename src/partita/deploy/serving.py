@@ -18,6 +18,7 @@ from partita.config.reading import changed
 from partita.config.schema import Config
 from partita.deploy.building import build_for_server, computes_with, for_server
 from partita.deploy.hub import Hub
+from partita.deploy.receiving import allow_connections
 from partita.deploy.service import Service
 from partita.deploy.status import StatusBoard
 from partita.deploy.tls import Revocations, check_loopback, server_context
@@ -108,6 +109,7 @@ class Server:
             context, revoked = None, None
         else:
             context, revoked = server_context(own.home), Revocations(own.home)
+        allow_connections()
         service = Service(self.hub, own.host, own.port, context, revoked)
         if own.status is not None:
             service.status = self.board, own.status
@@ -139,18 +141,28 @@ class Server:
         """
         watch = self._watched(watch)
         runner.finish(run, watch, self._executor)
-        self._onboard(run, watch)
         with contextlib.suppress(OSError):
             run.folder.personal_folder.rmdir()  # Personal parts are on the devices.
-        self.hub.is_over = True
-        service.wake()
-        if missing := self.hub.wait_until_known(self._known(), self.listening.linger):
+        self._dismiss(service, self.served.devices)
+        self._resume_onboarding(run, watch)
+        for onboarded in self.served.late.values():
+            self._dismiss(service, onboarded)
+        while late := self.hub.wait_for_late(self.listening.linger):
+            logger.warning("%d devices have joined late and are onboarded.", len(late))
+            self._begin_onboarding(run, late, watch)
+            self._dismiss(service, late)
+        if missing := self.hub.unaware():
             logger.warning(
                 "%d devices do not know that the run is over, %r for example: `partita serve --resume` "
                 "tells them.",
                 len(missing),
                 missing[0],
             )
+
+    def _dismiss(self, service: Service, devices: Sequence[DeviceId]) -> None:
+        """Tell devices that the run is over for them."""
+        self.hub.finish(devices)
+        service.wake(devices)
 
     def _watched(self, watch: RoundCallback) -> RoundCallback:
         """Return a callback that also fills in the operator's page."""
@@ -172,26 +184,19 @@ class Server:
             self.served.restored = restored
             self.served.save(self.listening.home)
 
-    def _onboard(self, run: runner.Prepared, watch: RoundCallback) -> None:
-        """Personalize the devices that have joined after the run began; resume it if it was interrupted."""
+    def _resume_onboarding(self, run: runner.Prepared, watch: RoundCallback) -> None:
+        """Finish the onboarding that was interrupted; one that was only announced is forgotten."""
+        late = self.served.late
+        self.served.late = {
+            number: late[number] for number in late if RunFolder(run.folder.onboarded_folder / number).exists
+        }
         known = OnboardedRun(run.folder)
         if (left := known.unfinished) is not None and left.exists:
             devices = self.served.late[left.path.name]
-            config = resumed_config(left, [])
-            self._carry_out(known, left, config, devices, watch)
-        before = self._known()
-        late = [device for device in self.hub.connected() if device not in before]
-        if late:
-            logger.warning("%d devices have joined late and are onboarded.", len(late))
-            self._begin_onboarding(known, run, late, watch)
+            self._carry_out(known, left, resumed_config(left, []), devices, watch)
 
-    def _known(self) -> list[DeviceId]:
-        """Return all devices of the run, with those that have joined late."""
-        return [*self.served.devices, *(device for some in self.served.late.values() for device in some)]
-
-    def _begin_onboarding(
-        self, known: OnboardedRun, run: runner.Prepared, late: Sequence[DeviceId], watch: RoundCallback
-    ) -> None:
+    def _begin_onboarding(self, run: runner.Prepared, late: Sequence[DeviceId], watch: RoundCallback) -> None:
+        known = OnboardedRun(run.folder)
         number = max((each.number for each in known.onboardings), default=0) + 1
         folder = RunFolder(run.folder.onboarded_folder / str(number))
         config = changed(run.config, onboard.FOR_A_FEW)
