@@ -158,6 +158,28 @@ def test_a_device_that_cannot_join_is_one_clear_line(
         assert reason in capsys.readouterr().err
 
 
+def test_a_file_that_exists_is_noticed_before_a_device_trains_for_days(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--config", str(folder / "config.toml"), "--device", "ann", "--home", str(folder / "home")]
+
+    code = main(["join", "--server", "https://localhost:1", *own, "--export", str(folder / "ann.parquet")])
+
+    assert code == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_a_check_of_a_home_that_does_not_exist_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(check(folder, folder / "new" / "home")) == 1
+
+    output = capsys.readouterr().out
+    assert "device.key` is missing" in output
+    assert "good  disk: " in output
+    assert not (folder / "new").exists()
+
+
 def test_the_record_of_what_left_is_printed_and_verified(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ def add(add_parser: AddParser) -> None:
 def join(options: argparse.Namespace) -> int:
     """Take part in a run as one device, or check whether it could."""
     need_extra("`partita join`")
+    from partita.data.writing import check_new
     from partita.deploy.exporting import export_own
     from partita.deploy.home import owned
     from partita.deploy.joining import join
@@ -75,6 +76,8 @@ def join(options: argparse.Namespace) -> int:
         check_loopback(host)
     if options.check:
         return _check(options)
+    if options.export is not None:
+        check_new(options.export)
     with owned(options.home):
         joined = _joined(options)
         context = None if options.insecure else device_context(options.home)

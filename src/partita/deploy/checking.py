@@ -43,7 +43,7 @@ def check_machine(built: Built, home: Path, *, seed: int) -> list[Finding]:
     assert training is not None, "A plan from a config has both."
     costs = model.costs(own, training.method.local)
     wanted = _COPIES * costs["disk_bytes"] + 2 * costs["up_bytes"]
-    free = shutil.disk_usage(home).free
+    free = shutil.disk_usage(next(path for path in (home, *home.absolute().parents) if path.exists())).free
     found = [Finding("disk", f"{_size(wanted)} needed, {_size(free)} free", wanted <= free)]
     memory = visit_costs(model, own, plan, reuse=bool(built.execution.reuse))["visit_bytes"]
     available = _available_memory()
