@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,18 @@ def test_a_check_of_a_home_that_does_not_exist_says_so(
     assert "device.key` is missing" in output
     assert "good  disk: " in output
     assert not (folder / "new").exists()
+
+
+def test_keys_are_made_without_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys; from partita.cli import main; code = main(sys.argv[1:]);"
+        "print(code, 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, "keys", "request", "--home", "home", "--device", "ann"]
+
+    printed = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert printed.splitlines()[-1] == "0 False"
 
 
 def test_the_record_of_what_left_is_printed_and_verified(

@@ -13,9 +13,9 @@ import pytest
 
 from partita.deploy import keys, receiving, service
 from partita.deploy.link import Unreachable
-from partita.executors.replies import encoded_reply, expected_of
+from partita.executors.replies import encoded_reply
 from partita.protocol import Failure, Reply
-from served import COMPUTES, Site, asked, make_homes, order_for, reply_of, serving
+from served import COMPUTES, Site, asked, make_homes, reply_of, serving
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def is_closed(connection: socket.socket) -> bool:
 def test_uploads_that_one_device_leaves_unfinished_do_not_hold_up_another(
     made: Path, upload: Upload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    largest = expected_of(order_for("ann"), "0" * 32, []).largest
-    monkeypatch.setattr(service, "_MEMORY", 2 * largest)  # For one reply of each device.
+    size = len(encoded_reply("0" * 32, reply_of("ann")))
+    monkeypatch.setattr(service, "_MEMORY", 2 * size)  # For one reply of each device.
     with serving(made) as site:
         nonces = asked(site, "ann", "bob"), site.hub.message("bob")["nonce"]
         for _ in range(4):

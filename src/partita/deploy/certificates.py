@@ -8,6 +8,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from cryptography import x509
@@ -16,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from partita.protocol import DeviceId
+if TYPE_CHECKING:
+    from partita.protocol import DeviceId  # It imports torch, and takes seconds on a small machine.
 
 _URI = "urn:partita:device:"
 _EARLY = timedelta(minutes=5)
@@ -53,7 +55,9 @@ class Authority:
         names = x509.SubjectAlternativeName([_host(host) for host in hosts])
         return self._signed(key, hosts[0], names, ExtendedKeyUsageOID.SERVER_AUTH, days)
 
-    def for_device(self, key: CertificatePublicKeyTypes, device: DeviceId, *, days: int) -> x509.Certificate:
+    def for_device(
+        self, key: CertificatePublicKeyTypes, device: "DeviceId", *, days: int
+    ) -> x509.Certificate:
         """Return the certificate of a device."""
         return self._signed(key, device, _device_name(device), ExtendedKeyUsageOID.CLIENT_AUTH, days)
 
@@ -85,7 +89,7 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
 
-def request_of(key: ec.EllipticCurvePrivateKey, device: DeviceId) -> x509.CertificateSigningRequest:
+def request_of(key: ec.EllipticCurvePrivateKey, device: "DeviceId") -> x509.CertificateSigningRequest:
     """Return a device's request for a certificate, signed with its own key."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name(device))
     return builder.add_extension(_device_name(device), critical=False).sign(key, hashes.SHA256())
@@ -95,7 +99,7 @@ def request_of(key: ec.EllipticCurvePrivateKey, device: DeviceId) -> x509.Certif
 class Identity:
     """The owner of a certificate."""
 
-    device: DeviceId | None
+    device: "DeviceId | None"
     """None: the certificate does not name exactly one device."""
     serial: int
     expires: datetime
@@ -107,7 +111,7 @@ def identity_in(certificate: bytes) -> Identity:
     return Identity(device_in(loaded), loaded.serial_number, loaded.not_valid_after_utc)
 
 
-def device_in(named: x509.Certificate | x509.CertificateSigningRequest) -> DeviceId | None:
+def device_in(named: x509.Certificate | x509.CertificateSigningRequest) -> "DeviceId | None":
     """Return the device that a certificate or a request names; None unless it names exactly one."""
     try:
         names = named.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -147,7 +151,7 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:_MAX_COMMON_NAME])])
 
 
-def _device_name(device: DeviceId) -> x509.SubjectAlternativeName:
+def _device_name(device: "DeviceId") -> x509.SubjectAlternativeName:
     return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{_URI}{quote(device, safe='')}")])
 
 

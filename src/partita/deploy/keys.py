@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -15,7 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from partita.deploy.certificates import Authority, device_in, new_key, request_of
 from partita.durable import PRIVATE, append_file, make_private_folder, replace_file
 from partita.errors import ConfigError
-from partita.protocol import DeviceId
+
+if TYPE_CHECKING:
+    from partita.protocol import DeviceId  # It imports torch, and takes seconds on a small machine.
 
 CA_KEY, CA_CERTIFICATE, REVOKED = "ca.key", "ca.crt", "revoked.pem"
 SERVER_KEY, SERVER_CERTIFICATE = "server.key", "server.crt"
@@ -56,7 +59,7 @@ def make_server(ca: Path, home: Path, hosts: Sequence[str], *, days: int) -> Non
         replace_file(home / name, (ca / name).read_bytes())
 
 
-def make_request(home: Path, device: DeviceId) -> Path:
+def make_request(home: Path, device: "DeviceId") -> Path:
     """Make a device's private key in its home, and return the file with the request for a certificate.
 
     Raises:
@@ -71,7 +74,7 @@ def make_request(home: Path, device: DeviceId) -> Path:
     return home / DEVICE_REQUEST
 
 
-def sign_request(ca: Path, request: Path, device: DeviceId, *, days: int) -> bytes:
+def sign_request(ca: Path, request: Path, device: "DeviceId", *, days: int) -> bytes:
     """Return the certificate for a request, which must be for the device that the operator expects.
 
     Raises:
@@ -92,7 +95,7 @@ def sign_request(ca: Path, request: Path, device: DeviceId, *, days: int) -> byt
     return certificate.public_bytes(_PEM)
 
 
-def revoke(ca: Path, device: DeviceId) -> int:
+def revoke(ca: Path, device: "DeviceId") -> int:
     """Revoke every certificate of a device, and return their number.
 
     Raises:
@@ -125,7 +128,7 @@ def revoked_serials(file: Path, certificate: Path) -> frozenset[int]:
     return frozenset(entry.serial_number for entry in listed)
 
 
-def certificate_problem(home: Path, device: DeviceId, now: datetime) -> str | None:
+def certificate_problem(home: Path, device: "DeviceId", now: datetime) -> str | None:
     """Return why a device cannot use the keys in its home at some time, None if it can."""
     for name in (DEVICE_KEY, DEVICE_CERTIFICATE, CA_CERTIFICATE):
         if not (home / name).exists():

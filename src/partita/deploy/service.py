@@ -214,10 +214,11 @@ class Service:
             post = desk.named(device, request.match_info["nonce"])
             if not post.is_open:
                 return web.json_response({"counts": False})
+            largest = post.expected.largest
             with self._only_upload(device):
-                async with self._memory.taken(post.expected.largest):
+                async with self._memory.taken(min(request.content_length or 0, largest)):
                     try:
-                        content = await received(request, post.expected.largest)
+                        content = await received(request, largest)
                     except web.HTTPException as error:
                         desk.fail(post, error.reason)
                         raise

@@ -67,10 +67,17 @@ class Expected:
 
     device: DeviceId
     nonce: str
-    change: Mapping[str, _Tensor] | None
-    """The tensors of the change; None where none was asked for."""
+    shared: Params | None
+    """The shared part, whose change is asked for; None where none is."""
     measures: Mapping[str, frozenset[str]]
     """The names of the measures of each split."""
+
+    @property
+    def change(self) -> dict[str, _Tensor] | None:
+        """The tensors of the change; not kept, because there are as many of these objects as devices."""
+        if self.shared is None:
+            return None
+        return {name: _changes(tensor) for name, tensor in self.shared.items()}
 
     @property
     def largest(self) -> int:
@@ -92,9 +99,8 @@ def expected_of(order: Order, nonce: str, metrics: Iterable[str]) -> Expected:
     if isinstance(order.work, Evaluate):
         names = frozenset((*_COUNTS, "loss", "reason", *metrics))
         return Expected(order.device, nonce, None, dict.fromkeys(order.work.splits, names))
-    change = {name: _changes(tensor) for name, tensor in order.shared.items()}
-    trains_shared = isinstance(order.work, Update)
-    return Expected(order.device, nonce, change if trains_shared else None, {"train": frozenset(_TRAINED)})
+    shared = order.shared if isinstance(order.work, Update) else None
+    return Expected(order.device, nonce, shared, {"train": frozenset(_TRAINED)})
 
 
 def _changes(tensor: torch.Tensor) -> _Tensor:
@@ -132,11 +138,12 @@ def decoded_reply(content: bytes, expected: Expected) -> Reply | Failure:
     if head["nonce"] != expected.nonce:
         raise Refused("The reply is not to this order: it has another nonce.")
     answer = _checked_answer(head["answer"], expected)
-    if isinstance(answer, Failure) or expected.change is None:
+    change = expected.change
+    if isinstance(answer, Failure) or change is None:
         if len(content) != end:
             raise Refused("The reply has tensors, and none were asked for.")
         return answer
-    _check_tensors(memoryview(content)[end:], expected.change)
+    _check_tensors(memoryview(content)[end:], change)
     return answer_of(answer_values(answer), from_bytes(content[end:]))
 
 
