@@ -18,6 +18,7 @@ import yaml
 from torch import Tensor, nn
 
 from documents import ROOT, blocks_of
+from namespaces import ip
 from partita import FedAlt, FedAvg, Finetuning, Partition, Plan, Training, pipeline
 from partita.executors.launch import Launch, launched
 from partita.tasks.image import image
@@ -354,10 +355,6 @@ def test_the_pods_on_kubernetes_are_ranks() -> None:
 
 HOSTS = {"partita-a": "10.77.0.1", "partita-b": "10.77.0.2"}
 """Two machines, as network namespaces of this one."""
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
 @pytest.fixture
