@@ -59,8 +59,8 @@ def test_the_extra_resolves_with_its_constraints_and_every_version_is_pinned() -
     pinned = dict(line.lower().replace("_", "-").split("==") for line in lines if "==" in line)
     for package in json.loads(done.stdout)["install"]:
         name, version = (package["metadata"][key] for key in ("name", "version"))
-        if name != "partita":
-            assert pinned[name.lower().replace("_", "-").replace(".", "-")] == version, name
+        if name != "partita":  # A build for one kind of processor, such as 2.13.0+cpu, is the same version.
+            assert pinned[name.lower().replace("_", "-").replace(".", "-")] == version.partition("+")[0], name
 
 
 @needs_flower
