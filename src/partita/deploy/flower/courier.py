@@ -40,7 +40,7 @@ class _Node:
     number: int
     device: DeviceId | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What the device has said of itself."""
+    """The introduction of the device: its id, and digests of all that it computes with."""
     message: str | None = None
     """The id of the message that it has not answered yet."""
     post: Post | None = None
