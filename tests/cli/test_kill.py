@@ -13,11 +13,42 @@ from typing import Any
 import pytest
 
 from soak.processes import session
+from tables import texts, write
 
 COMMAND = Path(sys.executable).parent / "partita"
 SETTINGS = ["pretrain.rounds=15", "personalize.rounds=25", "evaluate.every=7", "model.width=4"]
 
 
+LORA = """
+workers = 1
+[task]
+kind = "text"
+data = "texts.parquet"
+tokenizer = "model"
+max_length = 6
+[model]
+name = "hf"
+path = "llama"
+lora = { r = 2, targets = ["q_proj", "v_proj"], layers = [-1] }
+[partition]
+personal = "lora_b"
+[pretrain]
+rounds = 4
+devices_per_round = 3
+batch_size = 6
+[personalize]
+method = "fedsim"
+rounds = 12
+devices_per_round = 3
+batch_size = 6
+optimizer = "adamw"
+shared_lr = 0.01
+[finetune]
+epochs = 2
+batch_size = 6
+optimizer = "adamw"
+personal_lr = 0.01
+"""
 OTHER = {"commit.json", "config.toml", "report.html", "figures", "tables"}
 """What says when and where it was made, or how many seconds that took."""
 
@@ -55,6 +86,43 @@ def test_ten_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
     assert contents(killed) == contents(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_kills_change_no_bit_of_a_run_that_trains_lora(tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="the extra `hf` is not installed")
+    from tiny_models import WORDS, write_llama
+
+    # Enough is computed before the last block that it is kept.
+    write_llama(tmp_path / "llama", dim=320)
+    columns = {
+        "text": lambda device, row: " ".join(WORDS[4 + (5 * device + 7 * row + n) % 12] for n in range(4)),
+        "split": lambda _, row: "test" if row > 11 else "train",
+    }
+    write(tmp_path / "texts.parquet", texts(devices=6, rows=14, **columns))
+    (tmp_path / "lora.toml").write_text(LORA)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([COMMAND, "run", tmp_path / "lora.toml", f"out={whole}"], check=True, capture_output=True)
+    command = [COMMAND, "run", tmp_path / "lora.toml", f"out={killed}"]
+
+    for number, moment in enumerate((2, 6, 9)):
+        kill_after(moment, command, killed)
+        command = [COMMAND, "run", "--resume", str(killed), f"workers={1 + number % 2}"]
+    subprocess.run(command, check=True, capture_output=True)
+
+    assert contents(killed) == contents(whole)
+    assert len(list((whole / "personal").iterdir())) == 6
+
+
+def kill_after(rounds: int, command: list[Any], folder: Path) -> None:
+    """Start a run, and kill it once it has written down so many rounds."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while rounds_of(folder) < rounds or not (folder / "config.toml").exists():
+        assert process.poll() is None, "The run ended before it was killed."
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL, "The run ended before it was killed."
 
 
 @pytest.mark.slow

@@ -65,7 +65,9 @@ def tokens_of(tokenizer: str, column: str, max_length: int, prefix: str = "") ->
     """
     found = read_tokenizer(tokenizer)
     begin = found.eos_token_id if found.bos_token_id is None else found.bos_token_id
-    first = found(prefix, add_special_tokens=False)["input_ids"] if prefix else [begin]
+    first = [] if begin is None else [begin]
+    if prefix:
+        first = found(prefix, add_special_tokens=False)["input_ids"]
     if len(first) > max_length:
         raise ValueError(f"`prefix` must have at most `max_length` = {max_length} tokens, got {len(first)}.")
     return Tokens(found, column, max_length, tuple(first))
