@@ -82,7 +82,7 @@ def flat(params: Params, prefix: str = "") -> np.ndarray:
 
 
 def kept_by(result: Result, device: str) -> Params:
-    return result._record.kept(device) or {}
+    return result._models.record.kept(device) or {}
 
 
 def algorithm_1(rounds: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:

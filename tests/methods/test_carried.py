@@ -68,7 +68,7 @@ def train(local: Any, **settings: Any) -> Result:
 
 
 def kept(result: Result, device: str) -> dict[str, Tensor]:
-    return result._record.kept(device) or {}
+    return result._models.record.kept(device) or {}
 
 
 def test_kept_tensors_may_depend_on_the_personal_part() -> None:

@@ -41,7 +41,7 @@ UPDATE = Update(personal=Pace(lr=0.1, epochs=EPOCHS), shared=Pace(lr=0.1, epochs
 
 @pytest.fixture(autouse=True)
 def _small_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let small models count as large, and count anew."""
+    """Let small models count as large, and start counting."""
     monkeypatch.setattr(settling, "MIN_OPERATIONS", 0)
     ROWS.clear()
     HOARD.clear()

@@ -1,4 +1,4 @@
-"""What a device's model is loaded with before its visit, and what the device keeps after it.
+"""A device's model, loaded before its visit, and the tensors that the device keeps after it.
 
 The personal part comes from the device's own store and goes back there, with all else that the method
 declares to keep.

@@ -103,7 +103,7 @@ class Dispatch:
     def _begin(self, worker: WorkerState) -> None:
         """Let a worker take orders, with all tensors that they need."""
         self._pool.board.leave(worker.number)  # Its time begins now.
-        # One that was stopped neither reads nor ends what it has begun to send.
+        # One that was stopped neither reads nor ends what it has started to send.
         worker.child.connection.settimeout(self._timeout + _BETWEEN if self._timeout else None)
         for name in self._names:
             self._pool.give(worker, name)

@@ -133,7 +133,9 @@ class ComparisonCurves:
             ]
             known = [outcome for outcome in before if outcome is not None]
             if seed in self.samples and len(known) == len(before):
-                own = curve_of(self._results.runs[variant][seed].anew(), metric, sample=self.samples[seed])
+                own = curve_of(
+                    self._results.runs[variant][seed].reopened(), metric, sample=self.samples[seed]
+                )
                 rounds, sent = sum(each.rounds for each in known), sum(each.sent for each in known)
                 curves.append(SeedCurve(points=own, rounds=rounds, sent=sent))
         return curves

@@ -57,7 +57,7 @@ class RunFolder:
         self.baseline_folder = self.path / "finetune"
         """The run of the Finetune baseline."""
 
-    def anew(self) -> "RunFolder":
+    def reopened(self) -> "RunFolder":
         """Return the same folder with nothing read yet: what is read through it is let go with it."""
         return RunFolder(self.path)
 

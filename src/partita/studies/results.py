@@ -99,7 +99,7 @@ class Results:
     """The cells that diverged and have a result nonetheless."""
     runs: Mapping[Variant, Mapping[int, RunFolder]] = field(default_factory=dict)
     """The finished runs, by variant and seed; also those without a metric. A table of one is read through
-    `RunFolder.anew`: all of them together may not fit in memory."""
+    `RunFolder.reopened`: all of them together may not fit in memory."""
     directions: Mapping[str, Direction] = field(default_factory=dict)
     """The direction of every metric, the headline metric's first."""
     alone: str = START
@@ -161,7 +161,7 @@ def collect(comparison: Comparison, failed: Mapping[str, str]) -> Results:
             continue
         summary = summary or run.summary
         outcome = _outcome(run, positions)
-        finished[cell.name] = runs.setdefault(cell.row, {})[cell.seed] = run.anew()
+        finished[cell.name] = runs.setdefault(cell.row, {})[cell.seed] = run.reopened()
         if outcome.last:
             outcomes.setdefault(cell.row, {})[cell.seed] = outcome
         diverged += [cell.name] if any(divergence(run)) else []

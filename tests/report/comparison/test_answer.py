@@ -239,6 +239,7 @@ def test_the_best_on_unseen_devices_is_named_beside_the_best_on_seen_ones() -> N
     found = standings(changes="unseen", fedavg=FLAT, fedalt=CLEAR)
     rows = [{"device": device, "split": "test", "examples": 10} for device in ("u0", "u1")]
     run: Any = SimpleNamespace(values={"partition": {"personal": "output"}}, unseen=Table.from_pylist(rows))
+    run.reopened = lambda: run
     results = replace(found.data.results, runs={("fedalt", ""): {0: run}})
     answer = ComparisonAnswer(Standings(replace(found.data, results=results)))
 

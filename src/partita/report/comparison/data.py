@@ -154,7 +154,7 @@ class ComparisonData:
     def _measurements(self, variant: Variant, *, seen: bool) -> dict[int, dict[Place, Datum]]:
         sample = self.sample if seen else self._unseen_sample
         runs = self._runs(variant)
-        return {seed: _last_rows(run.anew(), sample, seen=seen) for seed, run in runs.items()}
+        return {seed: _last_rows(run.reopened(), sample, seen=seen) for seed, run in runs.items()}
 
     @cached_property
     def sample(self) -> Sample:
@@ -168,7 +168,7 @@ class ComparisonData:
     @property
     def _all_runs(self) -> Iterator[RunFolder]:
         """Every finished run, opened one after the other: tables are not held together."""
-        return (run.anew() for runs in self.results.runs.values() for run in runs.values())
+        return (run.reopened() for runs in self.results.runs.values() for run in runs.values())
 
     def changes_of(self, variant: Variant) -> Changes:
         """Return the change of each device from the reference, averaged over seeds."""

@@ -67,7 +67,9 @@ class _ComparisonPage:
         command = f"partita compare {folder.config_file.name} out=FOLDER"
         return Page(
             title=f"{folder.values['name']}: comparison",
-            setup=setup_line([run.anew() for runs in self._results.runs.values() for run in runs.values()]),
+            setup=setup_line(
+                [run.reopened() for runs in self._results.runs.values() for run in runs.values()]
+            ),
             answer=answer.sentence(),
             details=[*answer.details(), *filter(None, [sample])],
             sections=[

@@ -206,7 +206,7 @@ def _comparison(folder: Path, name: str) -> Source:
         reference_is=f"the {'baseline' if baseline else 'first model'} of the first comparison",
         data=_data_of(runs[0]),
         settings=_settings_of(comparison),
-        examples=_examples(run.anew() for run in runs),
+        examples=_examples(run.reopened() for run in runs),
         notes=[f"{name}: {note}" for note in results.notes],
     )
 

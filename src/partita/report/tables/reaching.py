@@ -60,7 +60,7 @@ class Reaching:
         found: dict[int, _Curves] = {}
         for seed, sample in self._samples.items():
             runs = {variant: own[seed] for variant, own in self.results.runs.items() if seed in own}
-            found[seed] = {variant: curve_of(run.anew(), sample=sample) for variant, run in runs.items()}
+            found[seed] = {variant: curve_of(run.reopened(), sample=sample) for variant, run in runs.items()}
         return {seed: curves for seed, curves in found.items() if curves[self.results.reference]}
 
     @cached_property
