@@ -48,7 +48,12 @@ class Site:
     folder: Path
     desk: Desk
     hub: Hub
-    port: int
+    service: Service
+
+    @property
+    def port(self) -> int:
+        """The port of the service."""
+        return self.service.port
 
     def context(self, home: str) -> ssl.SSLContext:
         return tls.device_context(self.folder / home)
@@ -93,7 +98,7 @@ def serving(folder: Path) -> Iterator[Site]:
     hub = Hub("f" * 32, COMPUTES, desk)
     home = folder / "server"
     with Service(hub, "127.0.0.1", 0, tls.server_context(home), tls.Revocations(home)) as service:
-        yield Site(folder, desk, hub, service.port)
+        yield Site(folder, desk, hub, service)
 
 
 def asked(site: Site, *devices: str) -> str:

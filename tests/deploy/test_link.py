@@ -177,6 +177,18 @@ def test_the_reason_of_a_refusal_may_be_longer_than_what_was_asked_for() -> None
         link.tensors("0" * 64, 10)
 
 
+@pytest.mark.parametrize(
+    "status", ["408 Request Timeout", "429 Too Many Requests", "503 Service Unavailable"]
+)
+def test_a_server_that_cannot_answer_now_is_asked_again(status: str) -> None:
+    with (
+        Answering(answer(status, b'{"error": "later"}')) as url,
+        Link(url, "ann", None) as link,
+        pytest.raises(Unreachable, match=status[:3]),
+    ):
+        link.poll({})
+
+
 def test_a_compressed_answer_is_not_decompressed() -> None:
     body = gzip.compress(b'{"kind": "wait"}')
     with (

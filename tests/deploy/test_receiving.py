@@ -52,6 +52,12 @@ def upload() -> Iterator[Upload]:
         yield send
 
 
+def until(is_true: Callable[[], bool]) -> None:
+    """Wait until something is true."""
+    while not is_true():
+        time.sleep(0.01)
+
+
 def is_closed(connection: socket.socket) -> bool:
     """Wait for the end of a connection, and return whether it came without an answer."""
     try:
@@ -67,11 +73,13 @@ def test_uploads_that_one_device_leaves_unfinished_do_not_hold_up_another(
     monkeypatch.setattr(service, "_MEMORY", 2 * size)  # For one reply of each device.
     with serving(made) as site:
         nonces = asked(site, "ann", "bob"), site.hub.message("bob")["nonce"]
-        for _ in range(4):
-            upload(site, "ann", nonces[0])
+        stalled = [upload(site, "ann", nonces[0]) for _ in range(4)]
         with site.link("bob") as link:
             assert link.reply(nonces[1], encoded_reply(nonces[1], reply_of("bob")))
         answer = site.desk.next_answer(0)
+        for connection in stalled:
+            connection.close()
+        until(lambda: not site.service._uploads)
 
     assert isinstance(answer, Reply)
     assert answer.device == "bob"
@@ -81,6 +89,7 @@ def test_a_new_upload_of_a_device_takes_the_place_of_its_old_one(site: Site, upl
     nonce = asked(site, "ann")
     content = encoded_reply(nonce, reply_of("ann"))
     old = upload(site, "ann", nonce)
+    until(lambda: "ann" in site.service._uploads)
 
     with site.link("ann") as link:
         assert link.reply(nonce, content)
@@ -94,8 +103,10 @@ def test_a_lost_connection_is_no_failure_and_the_reply_can_be_sent_again(site: S
     nonce = asked(site, "ann")
     content = encoded_reply(nonce, reply_of("ann"))
     for _ in range(3):
-        upload(site, "ann", nonce).close()
-    time.sleep(0.2)
+        connection = upload(site, "ann", nonce)
+        until(lambda: "ann" in site.service._uploads)
+        connection.close()
+        until(lambda: "ann" not in site.service._uploads)
 
     assert site.desk.next_answer(0) is None
     with site.link("ann") as link:

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _POLL, _QUEUE = 60.0, 600.0
 """Seconds after which a request for an order is given up and tried again, and those that a transfer may wait
 for its turn."""
+_LATER = (408, 429)
+"""Statuses of an answer, besides errors of the server, that say to try again: too slow, too many requests."""
 _FIRST, _LONGEST = 0.5, 60.0
 """Seconds before the first new attempt, and the longest time between two."""
 _MAX_MESSAGE = 2**24
@@ -138,7 +140,7 @@ class Link:
                 if (size := size + len(piece)) > largest:
                     raise Unreachable(f"the answer has more than {largest} bytes")
             content = b"".join(pieces)
-            if response.status >= 500:
+            if response.status >= 500 or response.status in _LATER:
                 raise Unreachable(f"it answers with the status {response.status}")
             if response.status >= 300:
                 raise Rejected(_message(content).get("error") or f"The status is {response.status}.")
