@@ -67,6 +67,47 @@ def test_a_command_of_the_results_does_all_its_runs(
     assert len(outcome["tables"]["methods"]["rows"]) >= len(asked.get("methods", "").split(","))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not DATA, reason="$PARTITA_DATA does not say where the tables are")
+def test_the_comparison_of_a_chat_runs_with_a_small_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("peft", reason="the extra `hf` is not installed")
+    from tiny_models import write_llama
+
+    config = str(ROOT / "experiments/pretrained/irc_smollm2.toml")
+    small = [f"model.path={write_llama(tmp_path / 'llama')}", "model.file=", "model.lora.layers=[-1]"]
+    small += ["task.devices=3", "personalize.devices_per_round=3", "personalize.rounds=1", "workers=1"]
+
+    assert main(["compare", config, *small, f"out={tmp_path / 'grid'}", "--json", "--quiet"]) == 0
+
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["failed"] == {}
+    assert len(outcome["tables"]["methods"]["rows"]) == 4
+    summary = json.loads((tmp_path / "grid/cells/fedsim-lora_b-1/summary.json").read_text())
+    counts = summary["stages"]["personalized"]
+    assert counts["helped"] + counts["hurt"] + counts["same"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not DATA, reason="$PARTITA_DATA does not say where the tables are")
+def test_the_comparison_of_icons_runs_without_pretrained_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = str(ROOT / "experiments/pretrained/icons_efficientnet.toml")
+    small = ["model.start=", "task.size=32", "task.devices=2", "task.max_examples=8", "workers=1"]
+    small += [f"{stage}.rounds=1" for stage in ("pretrain", "personalize")] + ["finetune.epochs=1"]
+    small += [f"{stage}.devices_per_round=1" for stage in ("pretrain", "personalize")]
+
+    assert main(["compare", config, *small, f"out={tmp_path / 'grid'}", "--json", "--quiet"]) == 0
+
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["failed"] == {}
+    assert len(outcome["tables"]["methods"]["rows"]) == 9
+
+
 def test_every_comparison_is_in_the_results() -> None:
     named = {Path(shlex.split(command)[2]).stem for command in COMMANDS}
 
