@@ -99,10 +99,11 @@ def test_an_onboarding_that_the_server_loses_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     from partita.deploy import serving
+    from partita.studies import run as runner
 
     deployment, (late, _) = with_late(tmp_path)
     name = "write_onboarding" if moment == "announced" else "write_config"
-    owner = serving if moment == "announced" else serving.runner
+    owner = serving if moment == "announced" else runner
     original = getattr(owner, name)
 
     def losing(*arguments: Any, **options: Any) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from connect_proxy import ConnectProxy
-from partita.deploy.link import Link, Rejected, Unreachable, proxy_for
+from partita.deploy.attempts import Rejected, Unreachable
+from partita.deploy.link import Link, proxy_for
 from partita.errors import ConfigError
 from partita.executors.replies import encoded_reply
 from served import COMPUTES, Site, asked, make_homes, reply_of, serving

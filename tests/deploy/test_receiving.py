@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from partita.deploy import keys, receiving, service
-from partita.deploy.link import Unreachable
+from partita.deploy.attempts import Unreachable
 from partita.executors.replies import encoded_reply
 from partita.protocol import Failure, Reply
 from served import COMPUTES, Site, asked, make_homes, reply_of, serving
