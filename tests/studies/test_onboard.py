@@ -61,7 +61,8 @@ def same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool
     return some.keys() == others.keys() and all(torch.equal(some[name], others[name]) for name in some)
 
 
-def test_a_device_that_joins_has_the_bits_of_an_unseen_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", slow_but(["fedalt", "knn_per"], "fedalt"))
+def test_a_device_that_joins_has_the_bits_of_an_unseen_one(method: str, tmp_path: Path) -> None:
     share, names = 0.5, [f"d{number}" for number in range(8)]
     unseen = [name for name in names if is_unseen(name, share)]
     assert 2 <= len(unseen) <= 6
@@ -71,8 +72,9 @@ def test_a_device_that_joins_has_the_bits_of_an_unseen_one(tmp_path: Path) -> No
         folder.mkdir()
         write(folder / "tabular.parquet", [row for row in rows if row["device"] in own])
     write(tmp_path / "new.parquet", [row for row in rows if row["device"] in unseen])
-    expected = partita.open(finished(whole, "tabular", **{"evaluate.unseen": share}))
-    run = finished(seen, "tabular")
+    settings = {"personalize.method": method}
+    expected = partita.open(finished(whole, "tabular", **settings, **{"evaluate.unseen": share}))
+    run = finished(seen, "tabular", **settings)
 
     done = onboard(RunFolder(run), tmp_path / "new.parquet")
 
@@ -84,6 +86,8 @@ def test_a_device_that_joins_has_the_bits_of_an_unseen_one(tmp_path: Path) -> No
     rows = [row for row in expected.devices.select(columns).to_pylist() if not row["seen"]]
     assert done.folder.measurements.select(columns).to_pylist() == rows
     assert done.folder.summary["stages"] == expected.summary["unseen"]
+    work = {line["work"] for line in done.folder.lines()}
+    assert work == ({"evaluate"} if method == "knn_per" else {"evaluate", "finetune"})
 
 
 def test_the_run_itself_stays_as_it_was(run: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from partita.report.tables.table import to_html
 from partita.runs.folder import RunFolder
 from partita.runs.onboarded import OnboardedRun
 from partita.shown import shown
+from partita.tasks.task import Task
 from partita.training.evaluation import Summary
 from partita.training.journal import RoundRow
 
@@ -133,4 +134,10 @@ class Result:
         """
         self._models.personalization(device)
         chosen = self.served(device) if which == "served" else which
-        return self._models.predictor(device, chosen, self._models.origin.task)
+        return self._models.predictor(device, chosen, self._task_of)
+
+    def _task_of(self, device: DeviceId) -> Task:
+        """Return the task with the rows of a device: the run's, or that of its onboarding."""
+        if isinstance(self._record, RunFolder):
+            return ServedRun(self._record, self._models).task_of(device)
+        return self._models.origin.task

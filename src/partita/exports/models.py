@@ -145,7 +145,9 @@ class Models:
         rows = rows_among(self.record.measurements, "stage", [Stage.FINETUNED])
         return frozenset([*heard, *(row["device"] for row in rows.to_pylist() if not is_failed(row))])
 
-    def predictor(self, device: DeviceId, which: Literal["personal", "global"], task: Task) -> nn.Module:
+    def predictor(
+        self, device: DeviceId, which: Literal["personal", "global"], task_of: Callable[[DeviceId], Task]
+    ) -> nn.Module:
         """Return the module that predicts for a device, in eval mode.
 
         It is the device's model, unless its method declares another one in `predicts`.
@@ -153,11 +155,13 @@ class Models:
         Args:
             device: the device.
             which: its own model, or the pretrained (`global`) one.
-            task: the task that has the rows of the device.
+            task_of: returns the task that has the rows of a device; called where the method needs them.
         """
         local = self.origin.local if which == "personal" else None
 
         def own_examples() -> OwnExamples:
+            with _gradients():
+                task = task_of(device)
             train = examples_of(task.devices[device].get("train", ()))
             return OwnExamples(train, batch_size=1, predict=task.predict)
 

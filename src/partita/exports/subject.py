@@ -44,7 +44,7 @@ class Subject:
     @cached_property
     def predictor(self) -> nn.Module:
         """The module that predicts for the device: the model, unless its method declares another one."""
-        return self.run.models.predictor(self.device, self.which, self.task)
+        return self.run.models.predictor(self.device, self.which, self.run.task_of)
 
     @property
     def needs_examples(self) -> bool:

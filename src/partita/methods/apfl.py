@@ -7,7 +7,8 @@ Adaptive Personalized Federated Learning
 It runs on the partition `full` without its penalty. The shared model w is trained by FedAvg. A device keeps a
 model v of its own and a weight alpha, and predicts with alpha v + (1 - alpha) w. In every step w moves by the
 gradient of its own loss, and v and alpha move by the gradient of the mixture's loss, all at one point. Alpha
-has the learning rate of v and stays between 0 and 1. Statistics of normalization layers are not mixed: w and
+has the learning rate of v and stays between 0 and 1; the authors' code moves it in the first step of a visit
+alone. Statistics of normalization layers are not mixed: w and
 v each have their own.
 """
 

@@ -8,7 +8,8 @@ Devices train one model together. A device predicts with the mean of that model'
 the nearest of its own training examples, by the squared distance of the inputs of the model's head: each of
 the k nearest votes for its class with weight exp(-distance / (dimension x scale)). Nothing is trained or kept
 for it, so a device that training has not seen predicts in the same way. On its own training examples a device
-meets each example again in its memory.
+meets each example again in its memory. The paper chooses the weight of the memory for each device, on its
+validation examples; here all devices have the same one.
 """
 
 from collections.abc import Iterable

@@ -16,8 +16,8 @@ from partita.studies.statistics import mean_of
 from partita.tasks.metrics import Direction
 
 _GAP = (
-    "Unseen devices took no part in training. Their personal part begins at its start and is fine-tuned on "
-    "their own training examples. Gap: the weighted mean over seen devices minus that over unseen ones, "
+    "Unseen devices took no part in training. A personal part begins at its start, and fine-tuning trains it "
+    "on their own training examples. Gap: the weighted mean over seen devices minus that over unseen ones, "
     "positive if unseen devices are worse."
 )
 
