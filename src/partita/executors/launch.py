@@ -92,6 +92,18 @@ def warn_of_tasks(environment: Mapping[str, str] = os.environ) -> None:
         )
 
 
+def warn_of_copies(environment: Mapping[str, str] = os.environ) -> None:
+    """Log a warning, in the first of a launcher's processes, that each does all of what Python asks for."""
+    for rank, ranks in _NAMES:
+        if environment.get(rank) == "0" and environment.get(ranks, "1") != "1":
+            logger.warning(
+                "A launcher has started %s processes, and from Python no work is divided among them: each "
+                "does all of it. `torchrun -m partita run CONFIG.toml` divides a run.",
+                environment[ranks],
+            )
+            return
+
+
 def _number(name: str, environment: Mapping[str, str]) -> int:
     try:
         return int(environment[name])
