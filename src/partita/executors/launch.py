@@ -18,6 +18,8 @@ _NAMES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 """The variables of a rank and of the number of ranks: those of most launchers, and Slurm's."""
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID")
 """The same for a rank's number on its machine, which a launcher need not set."""
+_MEANING = {"MASTER_ADDR": "host of rank 0", "MASTER_PORT": "same free port for all of them"}
+"""The meaning of the other variables, for an error that asks for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,6 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     own = _LOCAL[is_slurm]
     local = _number(own, environment) if own in environment else 0
     return Launch(rank=rank, ranks=ranks, address=environment["MASTER_ADDR"], port=port, local=local)
-
-
-_MEANING = {"MASTER_ADDR": "host of rank 0", "MASTER_PORT": "same free port for all of them"}
 
 
 def _refuse_half(environment: Mapping[str, str]) -> None:
