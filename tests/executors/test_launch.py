@@ -2,9 +2,11 @@ from dataclasses import replace
 
 import pytest
 
+from partita import FedAlt, named_partition, run
 from partita.cli import main
 from partita.errors import ConfigError
-from partita.executors.launch import Launch, launched, warn_of_tasks
+from partita.executors.launch import Launch, launched, warn_of_copies, warn_of_tasks
+from partita.testing.small import SmallNet, small_devices, small_task
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 WHERE = {"address": "node0", "port": 29500}
@@ -47,6 +49,25 @@ def test_tasks_of_slurm_without_an_address_run_alone_and_the_first_one_says_so(
     assert record.getMessage().startswith(
         "Slurm has started 4 tasks, and MASTER_ADDR is not set: each task runs"
     )
+
+
+def test_in_python_the_first_of_several_processes_says_that_each_does_all_of_the_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_copies({})
+    warn_of_copies({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"})
+    warn_of_copies({**TORCHRUN, "RANK": "1"})
+    assert not caplog.records
+
+    warn_of_copies({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"})
+    for name, value in {**TORCHRUN, "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    task = small_task(small_devices(2))
+    partition = named_partition(SmallNet(), "output")
+    run(task, partition, FedAlt(shared_lr=0.1), rounds=1)
+
+    said = "A launcher has started 4 processes, and from Python no work is divided among them: each does"
+    assert [record.getMessage().startswith(said) for record in caplog.records] == [True, True]
 
 
 @pytest.mark.parametrize(("name", "other"), [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")])

@@ -15,6 +15,7 @@ from partita.config.tasks import given_task
 from partita.data.arrow import Table as ArrowTable
 from partita.data.arrow import stacked
 from partita.errors import ConfigError
+from partita.executors.launch import warn_of_copies
 from partita.methods import registry
 from partita.report import write
 from partita.report.tables.comparison import comparison_tables, write_comparison_tables
@@ -153,6 +154,7 @@ def compare(
         ConfigError: an argument or a setting cannot be used; nothing has been trained then.
         RunFailed: no run is finished.
     """
+    warn_of_copies()
     begun = to_resume(out, resume=resume, kind="comparison", is_kind=is_comparison)
     changes = {
         "compare.methods": None if methods is None else [_name_of(m) for m in as_list("methods", methods)],

@@ -13,6 +13,7 @@ from partita.device.accelerators import check_available
 from partita.device.settings import Precision
 from partita.device.store import DiskStore, MemoryStore
 from partita.durable import replace_file
+from partita.executors.launch import warn_of_copies
 from partita.executors.settings import Execution
 from partita.exports.models import Origin
 from partita.methods.method import Method
@@ -98,6 +99,8 @@ def pipeline(
         raise ValueError("`reuse='disk'` needs `out`, the folder to keep rows in.")
     if folder is not None and folder.path.exists() and not resume:
         raise FileExistsError(f"`{folder.path}` already exists: give another `out`, or `resume=True`.")
+    if executor is None:
+        warn_of_copies()
     with run_progress(progress, watch) as watcher:
         if folder is None:
             record = _run_in_memory(origin, plan, executor, watcher, execution)

@@ -10,6 +10,7 @@ from partita.api.progress import study_progress
 from partita.api.settings import as_list, check_same, to_resume, values_of
 from partita.config.tasks import given_task
 from partita.errors import ConfigError
+from partita.executors.launch import warn_of_copies
 from partita.report.differences import counted
 from partita.report.tables.commands import trials_table
 from partita.report.tables.table import Table, write_tables
@@ -89,6 +90,7 @@ def tune(
         ConfigError: an argument or a setting cannot be used; nothing has been trained then.
         RunFailed: no trial ran to its end.
     """
+    warn_of_copies()
     begun = to_resume(out, resume=resume, kind="search", is_kind=is_search)
     own = {key: as_list(key, choices) for key, choices in space.items()}
     values = values_of(settings or {}, {"workers": workers}, out)

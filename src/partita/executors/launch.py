@@ -18,6 +18,8 @@ _NAMES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 """The variables of a rank and of the number of ranks: those of most launchers, and Slurm's."""
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID")
 """The same for a rank's number on its machine, which a launcher need not set."""
+_MEANING = {"MASTER_ADDR": "host of rank 0", "MASTER_PORT": "same free port for all of them"}
+"""The meaning of the other variables, for an error that asks for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +70,6 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     return Launch(rank=rank, ranks=ranks, address=environment["MASTER_ADDR"], port=port, local=local)
 
 
-_MEANING = {"MASTER_ADDR": "host of rank 0", "MASTER_PORT": "same free port for all of them"}
-
-
 def _refuse_half(environment: Mapping[str, str]) -> None:
     """Raise if a launcher has set one of its two variables."""
     for name, other in (_NAMES[0], _NAMES[0][::-1]):
@@ -90,6 +89,18 @@ def warn_of_tasks(environment: Mapping[str, str] = os.environ) -> None:
             "among them, set MASTER_ADDR and MASTER_PORT.",
             tasks,
         )
+
+
+def warn_of_copies(environment: Mapping[str, str] = os.environ) -> None:
+    """Log a warning, in the first of a launcher's processes, that each does all of what Python asks for."""
+    for rank, ranks in _NAMES:
+        if environment.get(rank) == "0" and environment.get(ranks, "1") != "1":
+            logger.warning(
+                "A launcher has started %s processes, and from Python no work is divided among them: each "
+                "does all of it. `torchrun -m partita run CONFIG.toml` divides a run.",
+                environment[ranks],
+            )
+            return
 
 
 def _number(name: str, environment: Mapping[str, str]) -> int:

@@ -49,9 +49,8 @@ def _made(values: Values) -> BaseException:
     kind = _find(values["module"], values["type"])
     if kind is not None and values["arguments"] is not None:
         try:
-            is_builtin = (
-                kind.__module__ == "builtins"
-            )  # Only its constructor sets, for example, an exit code.
+            # Only the constructor of a builtin one sets, for example, an exit code.
+            is_builtin = kind.__module__ == "builtins"
             error = kind(*values["arguments"]) if is_builtin else kind.__new__(kind, *values["arguments"])
             if str(error) == values["message"]:
                 return error
