@@ -40,9 +40,8 @@ def claimed(config: Config, name: str = "") -> Iterator[Path]:
             if is_fault(error):
                 raise
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(
-                f"Cannot create the run's folder, `{config.out or 'runs'}`: {reason}."
-            ) from None
+            place = config.out or f"runs/{name}"
+            raise ConfigError(f"Cannot create the run's folder, `{place}`: {reason}.") from None
         try:
             yield folder
         except OSError as error:

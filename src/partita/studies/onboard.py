@@ -106,7 +106,7 @@ def go_back(run: RunFolder, devices: Sequence[DeviceId]) -> dict[DeviceId, int]:
         The number of the onboarding that each device has left.
 
     Raises:
-        ConfigError: a device was not personalized again.
+        ConfigError: a device does not have a model of `onboard --again`.
         InUse: another process is writing the run.
     """
     with _locked(run):
@@ -114,7 +114,9 @@ def go_back(run: RunFolder, devices: Sequence[DeviceId]) -> dict[DeviceId, int]:
         held = {device: each for device, each in known.holders.items() if each.is_again}
         for device in devices:
             if device not in held:
-                raise ConfigError(f"Device {device!r} has no previous model: it was not personalized again.")
+                raise ConfigError(
+                    f"Device {device!r} has no model to go back to: the one that it has is not of `--again`."
+                )
         chosen = {device: held[device] for device in devices or held}
         for each in {each.number: each for each in chosen.values()}.values():
             each.withdraw([device for device, own in chosen.items() if own.number == each.number])
@@ -237,16 +239,14 @@ def _check_devices(known: OnboardedRun, ids: Sequence[DeviceId], data: Path, *, 
     wrong = [device for device in ids if (device in every) != again]
     if not wrong:
         return
-    are = f"{len(wrong)} devices" if len(wrong) > 1 else "a device"
-    if again:
-        raise ConfigError(
-            f"`{data}` has {are} that the run does not know, {wrong[0]!r}: onboard new devices without "
-            "`--again`."
-        )
-    raise ConfigError(
-        f"`{data}` has {are} that the run knows already, {wrong[0]!r}: personalize known devices again with "
-        "`--again`."
+    relation = "does not know" if again else "knows already"
+    remedy = "onboard new devices without" if again else "personalize known devices again with"
+    found = (
+        f"a device that the run {relation}, {wrong[0]!r}"
+        if len(wrong) == 1
+        else f"{len(wrong)} devices that the run {relation}, such as {wrong[0]!r}"
     )
+    raise ConfigError(f"`{data}` has {found}: {remedy} `--again`.")
 
 
 def carry_out(
