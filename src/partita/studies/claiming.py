@@ -88,7 +88,8 @@ def _is_empty_folder(path: Path) -> bool:
 
 def _exists(folder: Path) -> ConfigError:
     run = RunFolder(folder)
-    if not (run.exists or run.commit_file.exists()):
+    run.check_config()
+    if not run.exists:
         return ConfigError(f"`{folder}` already exists and holds no run: give another `out`.")
     how = f"`--resume {shlex.quote(str(folder))}`"
     return ConfigError(f"`{folder}` already exists: give another `out`, or resume with {how}.")

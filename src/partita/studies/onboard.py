@@ -25,7 +25,6 @@ from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.runs.onboarded import OnboardedRun, Onboarding, write_onboarding
 from partita.runs.tensors import shared_tensors
-from partita.seals import missing
 from partita.studies import run as runner
 from partita.studies.resume import check_paths, located_files
 from partita.training import onboarding
@@ -141,8 +140,7 @@ def _left_over(known: OnboardedRun) -> RunFolder | None:
     left = known.unfinished
     if left is None or left.exists:
         return left
-    if left.commit_file.exists():
-        raise missing(left.config_file)
+    left.check_config()
     shutil.rmtree(left.path)
     return None
 
