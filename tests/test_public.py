@@ -1,7 +1,9 @@
 """The public names, and what importing them costs."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,13 @@ def test_every_public_name_is_there() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'FedNone'"):
         _ = partita.FedNone  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_package_imports_nothing_until_a_name_is_used() -> None:
+    # Ctrl-C ends a command in one line as soon as `partita.__main__` is read, which is after the package.
+    statements = ast.parse(Path(partita.__file__).read_text()).body
+
+    assert not [each for each in statements if isinstance(each, ast.Import | ast.ImportFrom)]
 
 
 @pytest.mark.parametrize("arguments", ["['--help']", "['run', '--help']", "['config']"])

@@ -3,13 +3,14 @@
 A model is split into parameters u that all devices share and parameters v_i that belong to device i and
 never leave it. FedAlt updates v_i first and u after it; FedSim updates both at once.
 
-Names are imported when they are first used, so that `partita --help` does not wait for torch.
+Names are imported when they are first used, so that `partita --help` does not wait for torch. Nothing at all
+is imported here: a command cannot end in one line at Ctrl-C before this module is read.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from partita.api.comparison import ComparisonResult, compare, open_comparison
     from partita.api.opening import open
     from partita.api.result import Result
@@ -174,8 +175,10 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a public name when it is first asked for."""
+    from importlib import import_module
+
     if name == "__version__":
         from importlib import metadata  # Slow: not before it is needed.
 

@@ -170,3 +170,18 @@ def test_a_search_is_checked_with_all_trials(here: Path, capsys: pytest.CaptureF
     assert code == 1
     assert "`search/trial-1.json` is damaged: its values are not those of its sha256." in lines[0]
     assert any("search/trial-0/shared/pretrained.safetensors` is missing" in line for line in lines)
+
+
+def test_a_run_whose_config_is_gone_is_no_dead_end(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run").mkdir()
+    Path("run/commit.json").write_text("{}")
+
+    for arguments in (
+        ["run", "--resume", "run"],
+        ["run", "--resume", "run", "--reset-device", "d0"],
+        ["run", "mine.toml", "out=run"],
+        ["export", "run", "d0", "d0.safetensors"],
+    ):
+        assert main(arguments) == 2
+        line = "partita: `run/config.toml` is missing: restore it from a copy.\n"
+        assert capsys.readouterr().err == line, arguments

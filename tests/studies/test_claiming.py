@@ -123,5 +123,6 @@ def test_a_name_that_is_too_long_leaves_no_folder_behind(
 
     line = capsys.readouterr().err
     assert "Cannot create the run's folder" in line
+    assert value in line
     assert "File name too long" in line
     assert list(here.iterdir()) == [here / "c.toml"]

@@ -154,9 +154,9 @@ def test_more_devices_join_later_and_known_ones_are_refused(
     assert main(["onboard", str(run), str(tmp_path / "later.parquet"), "--quiet"]) == 0
     capsys.readouterr()
     assert main(["onboard", str(run), str(tmp_path / "new.parquet"), "--quiet"]) == 2
-    assert "has 3 devices that the run knows already, 'd4': personalize" in capsys.readouterr().err
+    assert "has 3 devices that the run knows already, such as 'd4': personalize" in capsys.readouterr().err
     assert main(["onboard", str(run), str(tmp_path / "tabular.parquet"), "--quiet"]) == 2
-    assert "4 devices that the run knows already, 'd0'" in capsys.readouterr().err
+    assert "4 devices that the run knows already, such as 'd0'" in capsys.readouterr().err
 
     assert sorted(OnboardedRun(RunFolder(run)).joined) == ["d4", "d5", "d6", "d7"]
     assert contents(run / "onboarded/1") == first
@@ -438,7 +438,7 @@ def test_the_better_on_held_out_rows_is_served_and_back_returns_to_the_one_befor
     assert not same(partita.open(run).personal("d3"), before["d3"])
     capsys.readouterr()
     assert main(["onboard", str(run), "--back", "d2"]) == 2
-    assert "Device 'd2' has no previous model" in capsys.readouterr().err
+    assert "Device 'd2' has no model to go back to" in capsys.readouterr().err
     assert main(["onboard", str(run), "--back"]) == 0
     assert capsys.readouterr().out == "1 device has the model from before again\n"
     assert same(partita.open(run).personal("d3"), before["d3"])
@@ -466,7 +466,10 @@ def test_the_previous_model_is_the_one_that_the_device_had(run: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["NEW", "--again"], "3 devices that the run does not know, 'd4': onboard new devices without"),
+        (
+            ["NEW", "--again"],
+            "3 devices that the run does not know, such as 'd4': onboard new devices without",
+        ),
         (["none.parquet"], "There is no file or folder `none.parquet`."),
         ([], "needs a run's folder and one table, or --resume"),
         (["NEW", "NEW"], "needs a run's folder and one table, or --resume"),

@@ -174,7 +174,8 @@ class Models:
             ValueError: the run has no such device.
         """
         if device not in self.origin.task.devices and device not in self.record.joined:
-            raise ValueError(f"There is no device {device!r}. Near ids: {self.near(device) or 'none'}.")
+            near = f" Near ids: {found}." if (found := self.near(device)) else ""
+            raise ValueError(f"There is no device {device!r}.{near}")
         return self.origin.personalization.on(device)
 
     def near(self, device: DeviceId) -> str:

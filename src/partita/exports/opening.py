@@ -56,6 +56,7 @@ def finished_run(path: Path) -> RunFolder:
         raise ConfigError(
             f"`{path}` holds a comparison: give the folder of one of its runs, in `{path / CELLS}`."
         )
+    folder.check_config()
     if not folder.exists:
         raise ConfigError(f"`{path}` holds no run: it has no `{folder.config_file.name}`.")
     check_finished(folder)

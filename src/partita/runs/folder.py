@@ -100,6 +100,11 @@ class RunFolder:
         """Whether a run has been written here."""
         return self.config_file.is_file()
 
+    def check_config(self) -> None:
+        """Raise if `config.toml` is missing beside a commit: the folder holds a run, which is damaged."""
+        if self.commit_file.exists() and not self.exists:
+            raise missing(self.config_file)
+
     @property
     def is_finished(self) -> bool:
         """Whether the folder holds a finished run.
@@ -125,12 +130,8 @@ class RunFolder:
     @property
     def config_text(self) -> str:
         """The text of `config.toml`, which is checked unless an earlier version of Partita wrote it."""
-        try:
-            content = self.config_file.read_bytes()
-        except FileNotFoundError:
-            if self.commit_file.exists():
-                raise missing(self.config_file) from None
-            raise
+        self.check_config()
+        content = self.config_file.read_bytes()
         if (text := unsealed_text(self.config_file, content)) is not None:
             return text
         if self.commit is not None and not self.is_earlier:

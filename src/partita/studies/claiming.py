@@ -40,9 +40,8 @@ def claimed(config: Config, name: str = "") -> Iterator[Path]:
             if is_fault(error):
                 raise
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(
-                f"Cannot create the run's folder, `{config.out or 'runs'}`: {reason}."
-            ) from None
+            place = config.out or f"runs/{name}"
+            raise ConfigError(f"Cannot create the run's folder, `{place}`: {reason}.") from None
         try:
             yield folder
         except OSError as error:
@@ -89,7 +88,8 @@ def _is_empty_folder(path: Path) -> bool:
 
 def _exists(folder: Path) -> ConfigError:
     run = RunFolder(folder)
-    if not (run.exists or run.commit_file.exists()):
+    run.check_config()
+    if not run.exists:
         return ConfigError(f"`{folder}` already exists and holds no run: give another `out`.")
     how = f"`--resume {shlex.quote(str(folder))}`"
     return ConfigError(f"`{folder}` already exists: give another `out`, or resume with {how}.")

@@ -25,7 +25,6 @@ from partita.runs.folder import RunFolder
 from partita.runs.journal import FolderJournal
 from partita.runs.onboarded import OnboardedRun, Onboarding, write_onboarding
 from partita.runs.tensors import shared_tensors
-from partita.seals import missing
 from partita.studies import run as runner
 from partita.studies.resume import check_paths, located_files
 from partita.training import onboarding
@@ -106,7 +105,7 @@ def go_back(run: RunFolder, devices: Sequence[DeviceId]) -> dict[DeviceId, int]:
         The number of the onboarding that each device has left.
 
     Raises:
-        ConfigError: a device was not personalized again.
+        ConfigError: a device does not have a model of `onboard --again`.
         InUse: another process is writing the run.
     """
     with _locked(run):
@@ -114,7 +113,9 @@ def go_back(run: RunFolder, devices: Sequence[DeviceId]) -> dict[DeviceId, int]:
         held = {device: each for device, each in known.holders.items() if each.is_again}
         for device in devices:
             if device not in held:
-                raise ConfigError(f"Device {device!r} has no previous model: it was not personalized again.")
+                raise ConfigError(
+                    f"Device {device!r} has no model to go back to: the one that it has is not of `--again`."
+                )
         chosen = {device: held[device] for device in devices or held}
         for each in {each.number: each for each in chosen.values()}.values():
             each.withdraw([device for device, own in chosen.items() if own.number == each.number])
@@ -139,8 +140,7 @@ def _left_over(known: OnboardedRun) -> RunFolder | None:
     left = known.unfinished
     if left is None or left.exists:
         return left
-    if left.commit_file.exists():
-        raise missing(left.config_file)
+    left.check_config()
     shutil.rmtree(left.path)
     return None
 
@@ -237,16 +237,14 @@ def _check_devices(known: OnboardedRun, ids: Sequence[DeviceId], data: Path, *, 
     wrong = [device for device in ids if (device in every) != again]
     if not wrong:
         return
-    are = f"{len(wrong)} devices" if len(wrong) > 1 else "a device"
-    if again:
-        raise ConfigError(
-            f"`{data}` has {are} that the run does not know, {wrong[0]!r}: onboard new devices without "
-            "`--again`."
-        )
-    raise ConfigError(
-        f"`{data}` has {are} that the run knows already, {wrong[0]!r}: personalize known devices again with "
-        "`--again`."
+    relation = "does not know" if again else "knows already"
+    remedy = "onboard new devices without" if again else "personalize known devices again with"
+    found = (
+        f"a device that the run {relation}, {wrong[0]!r}"
+        if len(wrong) == 1
+        else f"{len(wrong)} devices that the run {relation}, such as {wrong[0]!r}"
     )
+    raise ConfigError(f"`{data}` has {found}: {remedy} `--again`.")
 
 
 def carry_out(

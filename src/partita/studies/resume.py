@@ -80,6 +80,7 @@ def check_paths(overrides: Sequence[str]) -> None:
 
 def _check_is_run(folder: RunFolder) -> None:
     check_is_run(folder.path)
+    folder.check_config()
     if not folder.exists:
         again = shlex.quote(f"out={folder.path}")
         raise ConfigError(

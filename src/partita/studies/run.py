@@ -111,6 +111,7 @@ def reopen(path: Path, overrides: Sequence[str] = (), reset: Sequence[DeviceId] 
 def reset_devices(folder: RunFolder, devices: Sequence[DeviceId]) -> None:
     """Let devices of an unfinished run, or of its unfinished baseline, start again."""
     check_is_run(folder.path)
+    folder.check_config()
     if not folder.exists:
         raise ConfigError(f"`{folder.path}` holds no run: it has no `{folder.config_file.name}`.")
     inner = RunFolder(folder.baseline_folder)
