@@ -1,4 +1,4 @@
-"""What the server receives and sends: in a limited time, and in limited memory for all devices together."""
+"""Transfers of the server: in a limited time, and in limited memory for all devices together."""
 
 import asyncio
 import resource
