@@ -30,6 +30,7 @@ from partita.executors.replies import encoded_reply
 from partita.params import Params
 from partita.protocol import Failure, Order, Pace, Reply, Stage, Start, Update, key_of
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import shared_tensors
 
 IDS = [f"device-{number:04}" for number in range(3)]
 Tamper = Callable[[Message, Message], Message]
@@ -543,7 +544,7 @@ def test_a_device_writes_its_own_model_when_the_run_is_over(
     folder = run(grid, tmp_path, config)
 
     state = partita.load(tmp_path / "own.safetensors").state_dict()
-    expected = {**folder.shared("personalized"), **(store_of(tmp_path / IDS[0]).load(IDS[0]) or {})}
+    expected = {**shared_tensors(folder, "personalized"), **(store_of(tmp_path / IDS[0]).load(IDS[0]) or {})}
     assert state.keys() == expected.keys()
     assert all((state[name] == tensor).all() for name, tensor in expected.items())
     assert "finetuned, test: " in capsys.readouterr().out

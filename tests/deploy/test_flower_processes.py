@@ -27,6 +27,7 @@ from partita.device.store import DiskStore
 from partita.params import Params
 from partita.protocol import key_of
 from partita.runs.folder import RunFolder
+from partita.runs.tensors import shared_tensors
 from ranks import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -296,6 +297,6 @@ def test_a_superlink_and_three_supernodes_have_the_bits_of_our_simulation_and_no
         assert partita.load(folder / f"{device}.safetensors")
     lines = machines.run(machines.command("partita outbox", "--verify"), "outbox")
     assert "are as they were written" in lines
-    shared = [tensor.numpy() for tensor in expected.shared("personalized").values()]
+    shared = [tensor.numpy() for tensor in shared_tensors(expected, "personalized").values()]
     assert recorder.has_any(shared)  # What does travel is found.
     assert not recorder.has_any(saved)

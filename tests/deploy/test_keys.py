@@ -123,9 +123,8 @@ def test_a_revoked_certificate_is_refused_at_once_and_others_are_not(ca: Path, t
 def test_a_certificate_that_expires_while_it_is_connected_is_refused(ca: Path, tmp_path: Path) -> None:
     keys.make_server(ca, tmp_path / "server", ["localhost"], days=DAYS)
     revoked = tls.Revocations(tmp_path / "server")
-    request = keys.make_request(tmp_path / "home", "ann")
-    signed = keys.sign_request(ca, request, "ann", days=0)  # Valid until now.
-    expired = x509.load_pem_x509_certificate(signed).public_bytes(serialization.Encoding.DER)
+    signed = keys._authority(ca).for_device(new_key().public_key(), "ann", days=0)  # Valid until now.
+    expired = signed.public_bytes(serialization.Encoding.DER)
 
     assert tls.device_of(der(device_home(ca, tmp_path / "other", "ann")), revoked) == "ann"
     time.sleep(1.1)  # Certificates have whole seconds.
@@ -171,6 +170,25 @@ def test_a_certificate_with_several_names_is_no_device() -> None:
     assert device_in(server) is None
     assert device_in(both.sign(key, server.signature_hash_algorithm)) is None
     assert device_in(request_of(key, "ann")) == "ann"
+
+
+@pytest.mark.parametrize(
+    ("host", "days"), [("höst.de", 1), ("a host", 1), ("", 1), ("localhost", 0), ("::1", 9999)]
+)
+def test_keys_that_cannot_be_are_one_clear_line_and_nothing_is_written(
+    ca: Path, tmp_path: Path, host: str, days: int
+) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        keys.make_server(ca, tmp_path / "server", [host], days=days)
+
+    assert not (tmp_path / "server").exists()
+
+
+def test_a_certificate_is_valid_for_a_day_at_least(ca: Path, tmp_path: Path) -> None:
+    request = keys.make_request(tmp_path / "ann", "ann")
+
+    with pytest.raises(ConfigError, match="1 to 3650"):
+        keys.sign_request(ca, request, "ann", days=-5)
 
 
 def test_a_key_is_never_replaced(ca: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def check_onboarded(deployment: Deployment, number: int, device: Device) -> None
     assert onboarded.is_finished
     assert set(device.part.home.results) == {"pretrained", "personalized", "finetuned"}
     assert device.personal
+    assert not list(deployment.run.path.rglob("personal"))  # Personal parts are on the devices.
     assert all(device.joined.device not in line["asked"] for line in lines_of(deployment.run))
 
 

@@ -139,6 +139,27 @@ def test_a_reply_to_an_order_that_is_answered_is_not_read(site: Site, upload: Up
     assert b'"counts": false' in answer
 
 
+def test_tensors_that_a_device_does_not_read_take_no_memory_and_are_given_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving, "_SILENCE", 0.2)
+    monkeypatch.setattr(receiving, "_SLOWEST", 1e12)
+    content = bytes(2**25)  # Far more than the system keeps for a connection.
+    asked(site, "ann")
+    post = site.desk.find("ann")
+    assert post is not None
+    site.desk._tensors[post.tensors["shared"]] = content
+    connection = http.client.HTTPSConnection("localhost", site.port, context=site.context("ann"))
+    connection.request("GET", f"/v1/tensors/{post.tensors['shared']}")
+    time.sleep(0.4)
+
+    with pytest.raises(http.client.IncompleteRead) as caught:
+        connection.getresponse().read()
+
+    connection.close()
+    assert len(caught.value.partial) < len(content) / 2
+
+
 def test_a_compressed_request_is_taken_as_it_is(site: Site) -> None:
     # Decompressed, its first bytes would be valid JSON.
     body = gzip.compress(b"{}" + b" " * 200)

@@ -5,6 +5,7 @@ of another authority work too.
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 _URI = "urn:partita:device:"
 _EARLY = timedelta(minutes=5)
 """Certificates are valid from a little before they are made: clocks differ."""
-_CA_DAYS = 3650
+CA_DAYS = 3650
+"""How long an authority is valid, and at most a certificate."""
+_HOST = re.compile("[A-Za-z0-9_.*-]+")
 _MAX_COMMON_NAME = 64
 
 
@@ -43,7 +46,7 @@ class Authority:
     def create(cls, name: str) -> "Authority":
         """Return a new authority."""
         key, subject = new_key(), _name(name)
-        builder = _builder(subject, subject, key.public_key(), days=_CA_DAYS)
+        builder = _builder(subject, subject, key.public_key(), days=CA_DAYS)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(is_authority=True), critical=True)
         return cls(key, builder.sign(key, hashes.SHA256()))
@@ -51,7 +54,11 @@ class Authority:
     def for_server(
         self, key: ec.EllipticCurvePublicKey, hosts: Sequence[str], *, days: int
     ) -> x509.Certificate:
-        """Return the certificate of a server that is reached by some host names or addresses."""
+        """Return the certificate of a server that is reached by some host names or addresses.
+
+        Raises:
+            ValueError: a host is neither.
+        """
         names = x509.SubjectAlternativeName([_host(host) for host in hosts])
         return self._signed(key, hosts[0], names, ExtendedKeyUsageOID.SERVER_AUTH, days)
 
@@ -65,7 +72,7 @@ class Authority:
         """Return the signed list of revoked certificates with these serial numbers."""
         now = datetime.now(UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject)
-        builder = builder.last_update(now - _EARLY).next_update(now + timedelta(days=_CA_DAYS))
+        builder = builder.last_update(now - _EARLY).next_update(now + timedelta(days=CA_DAYS))
         for serial in serials:
             entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
             builder = builder.add_revoked_certificate(entry.build())
@@ -159,4 +166,8 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not _HOST.fullmatch(host):
+            raise ValueError(
+                f"A host must be an address or a name in ASCII, such as xn--hst-sna.de, got {host!r}."
+            ) from None
         return x509.DNSName(host)

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from partita.deploy.certificates import Authority, device_in, new_key, request_of
+from partita.deploy.certificates import CA_DAYS, Authority, device_in, new_key, request_of
 from partita.durable import PRIVATE, append_file, make_private_folder, replace_file
 from partita.errors import ConfigError
 
@@ -49,11 +49,18 @@ def make_server(ca: Path, home: Path, hosts: Sequence[str], *, days: int) -> Non
         home: the server's home.
         hosts: the host names and addresses by which devices reach the server.
         days: how long the certificate is valid.
+
+    Raises:
+        ConfigError: the home has a key already, or a host or the time cannot be.
     """
+    _check_days(days)
     _refuse_existing(home / SERVER_KEY)
     key, authority = new_key(), _authority(ca)
+    try:
+        certificate = authority.for_server(key.public_key(), hosts, days=days)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     _write_key(home / SERVER_KEY, key)
-    certificate = authority.for_server(key.public_key(), hosts, days=days)
     replace_file(home / SERVER_CERTIFICATE, certificate.public_bytes(_PEM))
     for name in (CA_CERTIFICATE, REVOKED):
         replace_file(home / name, (ca / name).read_bytes())
@@ -78,8 +85,10 @@ def sign_request(ca: Path, request: Path, device: "DeviceId", *, days: int) -> b
     """Return the certificate for a request, which must be for the device that the operator expects.
 
     Raises:
-        ConfigError: the file is no request, is not signed with its own key, or is for another device.
+        ConfigError: the file is no request, is not signed with its own key, or is for another device; or the
+            time cannot be.
     """
+    _check_days(days)
     authority = _authority(ca)
     try:
         asked = x509.load_pem_x509_csr(request.read_bytes())
@@ -161,6 +170,11 @@ def _authority(folder: Path) -> Authority:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"`{folder / CA_KEY}` is not a key that `partita keys ca` has made.")
     return Authority(key, x509.load_pem_x509_certificate((folder / CA_CERTIFICATE).read_bytes()))
+
+
+def _check_days(days: int) -> None:
+    if not 1 <= days <= CA_DAYS:
+        raise ConfigError(f"`--days` must be 1 to {CA_DAYS}, as long as the authority, got {days}.")
 
 
 def _refuse_existing(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Requests as the server receives them: in a limited time, and in limited memory for all of them together."""
+"""Transfers of the server: in a limited time, and in limited memory for all devices together."""
 
 import asyncio
 import resource
@@ -11,8 +11,8 @@ _SILENCE = 60.0
 """Seconds without a byte after which a request is given up."""
 _SLOWEST = 20_000
 """Bytes a second that a transfer must have."""
-
-
+_PIECE = 2**18
+"""Bytes that are handed to a connection at a time: it keeps a copy of what a device has not read yet."""
 _FILES = 2**16
 """Open files that are enough: every device has a connection."""
 
@@ -89,3 +89,21 @@ async def received(request: web.Request, largest: int) -> bytes:
     except TimeoutError:
         raise web.HTTPRequestTimeout(reason="The request has not arrived in time.") from None
     return b"".join(pieces)
+
+
+async def sent(request: web.Request, content: bytes) -> web.StreamResponse:
+    """Return the answer with some content, after sending it as fast as the device reads it.
+
+    Raises:
+        ConnectionResetError: the connection was lost, or the device is too slow.
+    """
+    response = web.StreamResponse(headers={"Content-Length": str(len(content))})
+    await response.prepare(request)
+    try:
+        async with asyncio.timeout(transfer_seconds(len(content))):
+            for begin in range(0, len(content), _PIECE):
+                await response.write(content[begin : begin + _PIECE])
+            await response.write_eof()
+    except TimeoutError:
+        raise ConnectionResetError("The device does not read its tensors in time.") from None
+    return response

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from partita.deploy.hub import Hub
-from partita.deploy.receiving import Memory, received
+from partita.deploy.receiving import Memory, received, sent
 from partita.deploy.status import FAREWELL, StatusBoard, served_status
 from partita.deploy.tls import Revocations, device_of
 from partita.errors import ConfigError
@@ -211,7 +211,7 @@ class Service:
         content = self._hub.desk.tensors(digest) if post and digest in post.tensors.values() else None
         if content is None:
             return _problem(404, "No open order of this device has such tensors.")
-        return web.Response(body=content)
+        return await sent(request, content)
 
     async def _reply(self, request: web.Request, device: DeviceId) -> web.StreamResponse:
         """Take the reply to an order, after checking it; one that is answered already is not read."""

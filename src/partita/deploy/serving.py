@@ -114,14 +114,13 @@ class Server:
             watch: called after every round.
         """
         runner.finish(run, watch, self._executor)
-        with contextlib.suppress(OSError):
-            run.folder.personal_folder.rmdir()  # Personal parts are on the devices.
+        _remove_personal(run.folder)
         self.hub.finish(self.served.devices)
         self._resume_onboarding(run, watch)
         for onboarded in self.served.late.values():
             self.hub.finish(onboarded)
         while late := self.hub.wait_for_late(self.settings.linger):
-            logger.warning("%d devices have joined late and are onboarded.", len(late))
+            logger.warning("Devices that have joined late are onboarded: %d.", len(late))
             self._begin_onboarding(run, late, watch)
             self.hub.finish(late)
         if missing := self.hub.unaware():
@@ -177,6 +176,7 @@ class Server:
     ) -> None:
         built: Built = build_for_server(config, folder.path, devices)
         onboard.carry_out(known, runner.Prepared(config, built, folder), watch, self._executor)
+        _remove_personal(folder)
 
 
 def new_server(settings: Serving, config: Config, beside: Path) -> Server:
@@ -202,6 +202,12 @@ def resumed_server(settings: Serving, overrides: Sequence[str]) -> Server:
         raise ConfigError(f"`{settings.home}` has no run to resume.")
     served = Served(**read_json(file))
     return Server(settings, resumed_config(folder, overrides), folder.path, served)
+
+
+def _remove_personal(folder: RunFolder) -> None:
+    """Remove a run's folder of personal parts, which are on the devices; one that is not empty stays."""
+    with contextlib.suppress(OSError):
+        folder.personal_folder.rmdir()
 
 
 def _ledger(folder: RunFolder, served: Served) -> Ledger:
