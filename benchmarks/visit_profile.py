@@ -26,9 +26,9 @@ from partita.server.round import Server, ask
 DEVICES, EXAMPLES = 50, 10
 STEPS = {
     "seeds": "partita.device.visit:seed_everything",
-    "load u and v": "partita.device.visit:Visitor._load",
+    "load u and v": "partita.device.loading:Loader.load",
     "examples and batches": "partita.device.visit:Visitor._training, partita.device.visit:Visitor._batches",
-    "forward pass": "__main__:cross_entropy",
+    "forward pass": f"{__name__}:cross_entropy",
     "backward pass and step": "partita.methods.descent:_step",
     "change of u and exact mean": "partita.mean:WeightedMean.add_after",
 }
@@ -54,13 +54,19 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def timed(step: str, path: str) -> None:
-    """Replace a function by one that adds the time of its calls to those of a step."""
+def place_of(path: str) -> tuple[Any, str]:
+    """Return the module or class that a function is in, and its name there."""
     module, _, names = path.strip().partition(":")
     owner: Any = importlib.import_module(module)
     *outer, name = names.split(".")
     for attribute in outer:
         owner = getattr(owner, attribute)
+    return owner, name
+
+
+def timed(step: str, path: str) -> None:
+    """Replace a function by one that adds the time of its calls to those of a step."""
+    owner, name = place_of(path)
     function = getattr(owner, name)
 
     def call(*arguments: Any, **options: Any) -> Any:

@@ -231,7 +231,7 @@ class ServerStage:
         """Return the order for every device of a cohort."""
         work = self._work(turn)
         shared = state.shared if isinstance(work, Update) else self.shared_part(state)
-        split = self.stages.splits[self.stage]
+        split, summed = self.stages.splits[self.stage], self._summed(turn)
         best = self.stopping.best if isinstance(work, Update) else None
         return [
             Order(
@@ -242,7 +242,7 @@ class ServerStage:
                 shared=shared,
                 start=self.stages.start_of(self.stage, split.on(device)),
                 keep=None if best is None else label_of(self.stage, best),
-                single=self._is_single(turn, number),
+                single=summed is not None and number >= summed,
             )
             for number, device in enumerate(cohort)
         ]
@@ -265,13 +265,13 @@ class ServerStage:
         whole = {name: tensor for name, tensor in frozen.items() if not is_common(tensor)}
         return {**self.shared_part(state), **whole}
 
-    def _is_single(self, turn: Turn, number: int) -> bool:
-        """Return whether the server needs the change of the device with this number in the cohort by itself.
+    def _summed(self, turn: Turn) -> int | None:
+        """Return of how many devices, the first of a cohort, changes may be added up; None: of all.
 
         Whether that of a device beyond the first ones counts is known when all others have answered.
         """
         training, wanted = self.stages.plan.training(self.stage), self.wanted(turn)
-        return training is not None and wanted is not None and (training.needs_single or number >= wanted)
+        return 0 if training and wanted is not None and training.needs_single else wanted
 
     def _work(self, turn: Turn) -> Update | Finetune | Evaluate:
         plan = self.stages.plan
