@@ -223,6 +223,8 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         (["run", "none.toml"], "Cannot read the config `none.toml`: No such file or directory."),
+        (["rnu"], "invalid choice 'rnu'. Did you mean `run`? Choose from run, compare,"),
+        (["run", "mien.toml"], "No such file or directory. Did you mean `mine.toml`?"),
         (["run", "broken.toml"], "`broken.toml` is not valid TOML"),
         (
             ["run", "mine.toml", "persnalise.rounds=3"],

@@ -462,7 +462,10 @@ def test_the_previous_model_is_the_one_that_the_device_had(run: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["NEW", "--again"], "3 devices that the run does not know, 'd4': onboard new devices without"),
+        (
+            ["NEW", "--again"],
+            "3 devices that the run does not know, such as 'd4': onboard new devices without",
+        ),
         (["none.parquet"], "There is no file or folder `none.parquet`."),
         ([], "needs a run's folder and one table, or --resume"),
         (["NEW", "NEW"], "needs a run's folder and one table, or --resume"),

@@ -240,8 +240,8 @@ def _check_devices(known: OnboardedRun, ids: Sequence[DeviceId], data: Path, *, 
     are = f"{len(wrong)} devices" if len(wrong) > 1 else "a device"
     if again:
         raise ConfigError(
-            f"`{data}` has {are} that the run does not know, {wrong[0]!r}: onboard new devices without "
-            "`--again`."
+            f"`{data}` has {are} that the run does not know, such as {wrong[0]!r}: onboard new devices "
+            "without `--again`."
         )
     raise ConfigError(
         f"`{data}` has {are} that the run knows already, {wrong[0]!r}: personalize known devices again with "
