@@ -1,11 +1,12 @@
 """Errors that a caller can act on."""
 
+import difflib
 import errno
 import os
 import signal
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from traceback import FrameSummary
@@ -156,15 +157,15 @@ def is_fault(error: BaseException) -> bool:
 
 
 def ends_study(error: BaseException) -> bool:
-    """Return whether an error in one run of a study ends the study: it would meet all other runs, too.
+    """Return whether an error in one run of a study ends the study, because the other runs would fail too.
 
-    Besides faults such are files of the study that this process may not write.
+    These are the machine's faults, and files of the study that this process may not write.
     """
     return is_fault(error) or (isinstance(error, PermissionError) and not is_of_device(error))
 
 
 def raise_fault(error: Exception, path: Path) -> None:
-    """Raise an error that is one of the machine again, with the file: not the file is wrong, but the disk."""
+    """Raise an error again, with the file's name, if it is the machine's fault and not the file's."""
     if isinstance(error, OSError) and is_fault(error):
         error.filename = error.filename or str(path)
         raise error
@@ -204,6 +205,24 @@ def one_line(text: str) -> str:
     """
     words = " ".join(line.strip() for line in text.strip().split("\n"))
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+
+
+def did_you_mean(value: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return a question about the most similar name, after a space; empty if none is similar.
+
+    >>> did_you_mean("sise", ["size", "label"])
+    ' Did you mean `size`?'
+    """
+    near = difflib.get_close_matches(value, list(known), n=1)
+    return f" Did you mean `{prefix}{near[0]}`?" if near else ""
+
+
+def near_file(missing: Path, folders: Iterable[Path]) -> str:
+    """Return a question about a file in some folders with a similar name; empty if there is none."""
+    files = [file for folder in folders if os.access(folder, os.R_OK) for file in folder.iterdir()]
+    near = [file.stem for file in files if file.suffix == missing.suffix]
+    found = difflib.get_close_matches(missing.stem, near, n=1)
+    return f" Did you mean `{found[0]}{missing.suffix}`?" if found else ""
 
 
 def shortened(value: object, length: int = 80) -> str:

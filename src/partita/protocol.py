@@ -120,8 +120,8 @@ class Start:
     frozen: str
     """Digest of the frozen part: the device must have the same one, and no training round sends it."""
     pretrained: Params | None = None
-    """Tensors of the frozen part as pretraining has left them: those that are frozen only from then on. None
-    for a device that already has them."""
+    """The pretrained values of tensors that pretraining trains and that are frozen from then on. None for a
+    device that already has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +212,7 @@ class Executor(Protocol):
         ...
 
     def restore(self, label: str) -> None:
-        """Let every device go back to what it has preserved for `label`; to do so again does no harm.
+        """Let every device go back to the part it preserved for `label`; repeating this does no harm.
 
         A device must have gone back before it is asked again. Only training that may stop early needs this.
         """

@@ -223,6 +223,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         (["run", "none.toml"], "Cannot read the config `none.toml`: No such file or directory."),
+        (["run", "mien.toml"], "No such file or directory. Did you mean `mine.toml`?"),
         (["run", "broken.toml"], "`broken.toml` is not valid TOML"),
         (
             ["run", "mine.toml", "persnalise.rounds=3"],
@@ -304,6 +305,13 @@ def test_a_mistyped_command_is_an_error_in_one_line(
 
     assert caught.value.code == 2
     error_line(capsys)
+
+
+def test_a_mistyped_command_is_answered_with_the_most_similar_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["rnu"])
+
+    assert "invalid choice 'rnu'. Did you mean `run`? Choose from run, compare," in error_line(capsys)
 
 
 def test_arguments_that_are_not_text_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

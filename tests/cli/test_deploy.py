@@ -212,6 +212,15 @@ def test_the_record_of_what_left_is_printed_and_verified(
     assert main(["outbox", "--home", str(home), "--verify"]) == 2
 
 
+def test_the_record_of_a_home_that_does_not_exist_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home").mkdir()
+
+    assert main(["outbox", "--home", str(tmp_path / "hone"), "--verify"]) == 2
+    assert "hone`. Did you mean `home`?" in capsys.readouterr().err
+
+
 def small_deployment(folder: Path) -> Deployment:
     """Run a small deployment and return it."""
     config = write_config(folder, devices=2)

@@ -198,7 +198,11 @@ def test_the_command_in_the_error_works(tmp_path: Path, column: str, ids: list[A
             {},
             "t.parquet`: `split` must hold train, validation, test, got struct<part: string>.",
         ),
-        ([{"device": "a", "text": "x", "patient": 1}], {"group": "patinet"}, "has no column `patinet`"),
+        (
+            [{"device": "a", "text": "x", "patient": 1}],
+            {"group": "patinet"},
+            "has no column `patinet`. Did you mean `patient`? Its",
+        ),
         ([{"device": "a", "text": "x", "id": None}], {}, "`t.parquet`, row 0, device 'a': `id` is empty."),
         (
             [{"device": "a", "text": "x", "time": None}],

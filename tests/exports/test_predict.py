@@ -177,7 +177,7 @@ def test_devices_that_the_run_does_not_know_are_named_with_what_to_do(
     assert main(["predict", str(run), str(tmp_path / "new.parquet"), str(tmp_path / "out.parquet")]) == 2
 
     error = capsys.readouterr().err
-    assert "rows of 2 devices that the run does not know, 'd4'" in error
+    assert "rows of 2 devices that the run does not know, such as 'd4'" in error
     assert f"`partita onboard {run} DATA.parquet`" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out.parquet").exists()

@@ -54,6 +54,21 @@ def test_a_model_that_is_far_worse_is_beyond_the_axis_and_one_that_is_far_better
     assert axis_ends(points, [], "up", kept=[-90.0]) == pytest.approx((-90 - 4.8, 30 + 4.8))
 
 
+def test_a_bar_beyond_the_axis_is_explained_and_a_rounded_zero_has_no_minus() -> None:
+    # The models are at 0.5 to 0.8: the bar from -0.9 to 1.9 is cut off.
+    gains = {"a": -0.00001, "b": 0.1, "c": 0.2, "d": 0.3}
+    wide = Difference(value=0.1, low=-1.4, high=1.4, devices=4, seeds=2)
+    rows = [forest_row("FedAvg", 0.5, None, LINE), forest_row("wide", 0.6, wide, LINE)]
+    for name, gain in gains.items():
+        found = Difference(value=gain, low=gain - 0.1, high=gain + 0.1, devices=4, seeds=1)
+        rows.append(forest_row(name, 0.5 + gain, found, LINE))
+
+    svg, _, caption = drawn(rows, LINE, "up")
+
+    assert caption.endswith("An arrow at the end of a bar means that it extends beyond the axis.")
+    assert ">+0.0000<" in svg
+
+
 def drawn(rows: list[Datum], line: Line | None, direction: Direction) -> tuple[str, str, str]:
     """The chart as it is drawn, the title of its axis and its caption."""
     chart = forest_section(rows, line, "test wer", title="All models", direction=direction).chart

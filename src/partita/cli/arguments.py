@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from partita.cli import (
     check,
@@ -24,7 +24,7 @@ from partita.cli import (
     serve,
     tune,
 )
-from partita.errors import one_line
+from partita.errors import did_you_mean, one_line
 
 _COMMANDS = (
     run.add,
@@ -48,7 +48,15 @@ _COMMANDS = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in one line, with the most similar choice."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = list(map(str, action.choices))
+            hint = did_you_mean(str(value), choices)
+            raise argparse.ArgumentError(
+                action, f"invalid choice {value!r}.{hint} Choose from {', '.join(choices)}"
+            )
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"partita: {one_line(message[0].upper() + message[1:])}. See `{self.prog} --help`.\n")

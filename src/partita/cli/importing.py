@@ -27,7 +27,7 @@ def add(add_parser: AddParser) -> None:
     )
     parser.add_argument("out", metavar="OUT.parquet", type=Path, help="the table to write")
     parser.add_argument(
-        "settings", nargs="*", metavar="key=value", help="options, see docs/how-to/own-data.md"
+        "settings", nargs="*", default=[], metavar="key=value", help="options, see docs/how-to/own-data.md"
     )
     add_quiet(parser)
     parser.set_defaults(command=import_, json=False)

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "arguments",
         nargs="*",
         metavar="CONFIG.toml | section.key=value",
-        help="a config file, then values that override it",
+        help="a config file, by default the quickstart's, then values that override it",
     )
 
 

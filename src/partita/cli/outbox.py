@@ -7,6 +7,7 @@ from typing import Any
 
 from partita.cli.options import AddParser
 from partita.cli.output import print_json
+from partita.errors import ConfigError, near_file
 from partita.shown import shown_lines
 
 
@@ -27,6 +28,10 @@ def outbox(options: argparse.Namespace) -> int:
     """Print all that has left a device, or check that the record is whole."""
     from partita.deploy.outbox import read_lines, verify
 
+    if not options.home.is_dir():
+        raise ConfigError(
+            f"There is no folder `{options.home}`.{near_file(options.home, [options.home.parent])}"
+        )
     if options.verify:
         count, last = verify(options.home)
         print(f"All {count} lines are as they were written; the last digest is {last}")

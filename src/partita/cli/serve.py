@@ -46,7 +46,7 @@ def add(add_parser: AddParser) -> None:
         metavar="N",
         type=int,
         default=1,
-        help="a round that has fewer replies at its deadline goes on (1)",
+        help="a round with fewer replies at its deadline keeps waiting (1)",
     )
     parser.add_argument(
         "--linger",

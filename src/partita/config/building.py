@@ -12,7 +12,6 @@ from torch import nn
 
 from partita.config.loading import OPTIMIZERS, call, load, own_code, taken
 from partita.config.partitions import build_partition, frozen_patterns
-from partita.config.reading import did_you_mean
 from partita.config.schema import (
     SERVER,
     Config,
@@ -27,7 +26,7 @@ from partita.config.schema import (
 from partita.config.sections import create, in_section
 from partita.config.tasks import build_task
 from partita.device.accelerators import check_available
-from partita.errors import ConfigError
+from partita.errors import ConfigError, did_you_mean
 from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.methods.carried import Carried, carries, kept_by, make_update, sent_by

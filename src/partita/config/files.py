@@ -13,7 +13,7 @@ from partita.config.loading import TASKS
 from partita.config.overrides import KEYS, OF_MODEL, PATH, PRETRAINED, START, TABLE, TOKENIZER
 from partita.config.schema import Config
 from partita.data.digests import describe_file, describe_files, describe_table, is_there, places_of
-from partita.errors import ConfigError, shortened
+from partita.errors import ConfigError, near_file, shortened
 from partita.models.hub import FOLDER, files_of, find_model
 
 
@@ -76,7 +76,7 @@ def _not_found(key: str, name: str, places: Sequence[Path], *, is_recorded: bool
     if current not in folders:
         looked += f", nor, if the command line names it, in `{current}`"
     hint = "" if os.environ.get("PARTITA_DATA") else " Files are also found in the folder $PARTITA_DATA."
-    return f"{looked}.{hint}"
+    return f"{looked}.{hint}{near_file(Path(name), folders)}"
 
 
 def _describe(config: Config, key: str, file: Path) -> str:

@@ -8,10 +8,9 @@ from typing import Any
 
 from partita.config.changes import parse_overrides
 from partita.config.loading import call, load
-from partita.config.reading import did_you_mean
 from partita.data.importers.source import import_source
 from partita.data.writing import ProgressFn
-from partita.errors import ConfigError
+from partita.errors import ConfigError, did_you_mean
 
 SOURCES = {
     "emnist": "partita.data.importers.emnist:Emnist",
@@ -47,7 +46,10 @@ def import_data(
     """
     known = SOURCES | TABLES
     if kind not in known:
-        raise ConfigError(f"The kind of `partita import` must be one of {', '.join(known)}, got {kind!r}.")
+        hint = did_you_mean(kind, known)
+        raise ConfigError(
+            f"The kind of `partita import` must be one of {', '.join(known)}, got {kind!r}.{hint}"
+        )
     function = load("kind", kind, known)
     options = _options(kind, function, settings)
     if kind in TABLES:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from partita.config.overrides import PRETRAINED
-from partita.config.reading import check_type, did_you_mean, unknown_key
-from partita.errors import ConfigError, InUse, RunFailed, described, is_fault
+from partita.config.reading import check_type, unknown_key
+from partita.errors import ConfigError, InUse, RunFailed, described, did_you_mean, is_fault
 
 TASKS = {
     "digits": "partita.tasks.digits:digits",

@@ -1,6 +1,5 @@
 """Reading a config: TOML, then `key=value` on top, with every value checked for its type."""
 
-import difflib
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from partita.config.overrides import with_overrides
 from partita.config.provenance import find_own_code
 from partita.config.schema import SERVER, Config, PersonalizeConfig, PretrainConfig
 from partita.config.sections import alternatives, in_section
-from partita.errors import ConfigError, raise_fault, shortened
+from partita.errors import ConfigError, did_you_mean, near_file, raise_fault, shortened
 from partita.methods.named import NamedMethod
 
 logger = logging.getLogger(__name__)
@@ -45,7 +44,9 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise_fault(error, path)
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"Cannot read the config `{path}`: {reason}.") from None
+        raise ConfigError(
+            f"Cannot read the config `{path}`: {reason}.{near_file(path, [path.parent])}"
+        ) from None
     values = with_overrides(read_toml(text, f"`{path}`"), overrides)
     values["name"] = values.get("name") or path.stem
     return values
@@ -168,12 +169,6 @@ def _elsewhere(kind: type, key: str) -> str:
     sections = {name: hint for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
     homes = [f"`{name}.{key}`" for name, hint in sections.items() if key in get_type_hints(hint)]
     return f" Did you mean {' or '.join(homes)}?" if homes else ""
-
-
-def did_you_mean(value: str, known: Sequence[str], prefix: str = "") -> str:
-    """Return a question about the most similar name, empty if none is similar."""
-    near = difflib.get_close_matches(value, known, n=1)
-    return f" Did you mean `{prefix}{near[0]}`?" if near else ""
 
 
 def to_values(config: Any) -> dict[str, Any]:

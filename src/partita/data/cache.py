@@ -74,7 +74,7 @@ class ExampleCache:
 def bytes_of(value: Any) -> int:
     """Return the approximate size of examples in memory: tensors, texts, numbers and what contains them.
 
-    What several of them have in common, such as the storage of two views, counts once.
+    Memory that several of them share, such as the storage of two views, counts once.
     """
     return _bytes_of(value, set())
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from partita.data.arrow import Ids, check_id_type, id_strings
 from partita.data.rows import Location, RowError
 from partita.data.writing import BYTES
-from partita.errors import ConfigError, raise_fault
+from partita.errors import ConfigError, did_you_mean, raise_fault
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ class ParquetFiles:
     def require_column(self, column: str) -> None:
         """Raise a `ConfigError` that lists the existing columns if there is no such column."""
         if column not in self.schema.names:
-            columns = ", ".join(self.schema.names)
-            raise ConfigError(f"`{self.paths[0]}` has no column {column!r}. Its columns: {columns}.")
+            hint, columns = did_you_mean(column, self.schema.names), ", ".join(self.schema.names)
+            raise ConfigError(f"`{self.paths[0]}` has no column {column!r}.{hint} Its columns: {columns}.")
 
     def stream(self, nbytes: int = BYTES) -> TableStream:
         """Return all columns as a stream of tables of at most about `nbytes` each."""

@@ -1,10 +1,11 @@
 """The keys of `[task]` that say how a table is read."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
+
+from partita.errors import did_you_mean
 
 UNSEEN = "unseen"
 """The argument of a task's function that is no key of `[task]`: a config sets it in `[evaluate]`."""
@@ -83,9 +84,7 @@ def unknown_key(name: str, known: Sequence[str]) -> ValueError:
     >>> unknown_key("sise", ["size", "label"])
     ValueError('There is no key `sise`. Did you mean `size`? The keys: size, label.')
     """
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean `{near[0]}`?" if near else ""
-    return ValueError(f"There is no key `{name}`.{hint} The keys: {', '.join(known)}.")
+    return ValueError(f"There is no key `{name}`.{did_you_mean(name, known)} The keys: {', '.join(known)}.")
 
 
 def keys_of(task: Callable[..., Any]) -> list[str]:

@@ -22,7 +22,7 @@ from partita.data.rows import PartialRow, RowError, Rows, SkippedRow, SkippedRow
 from partita.data.sorted_copy import ensure_sorted_copy
 from partita.data.splits import SPLITS, SplitRule
 from partita.data.unseen import divide
-from partita.errors import ConfigError
+from partita.errors import ConfigError, did_you_mean
 from partita.protocol import DeviceId
 
 
@@ -156,7 +156,10 @@ class DeviceTable:
         needed += [options.time] if self.rule.by_time else []
         for name in filter(None, needed):
             if name not in names:
-                raise ConfigError(f"`{self.path}` has no column `{name}`. Its columns: {', '.join(names)}.")
+                hint = did_you_mean(name, names)
+                raise ConfigError(
+                    f"`{self.path}` has no column `{name}`.{hint} Its columns: {', '.join(names)}."
+                )
         if self.rule.by_time and (options.group or "group" in names):
             raise ConfigError(f'`{self.path}` has groups, which `split = "time"` cannot keep in one split.')
         check_id_type(self.groups.schema.field(options.device).type, options.device, f"`{self.path}`")

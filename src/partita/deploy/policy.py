@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from partita.config.reading import check_type, did_you_mean
+from partita.config.reading import check_type
 from partita.device.roles import Role
-from partita.errors import ConfigError
+from partita.errors import ConfigError, did_you_mean
 from partita.params import change_in_bytes
 from partita.protocol import Evaluate, Finetune, Order, Reply, Stage, Update
 

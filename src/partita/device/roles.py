@@ -50,7 +50,8 @@ def build_roles(
     }
     return {
         stage: Role(
-            personalization=stages[stage], **{name: value for name, value in own.items() if value is not None}
+            personalization=stages[stage],
+            **{name: value for name, value in given.items() if value is not None},
         )
-        for stage, own in settings.items()
+        for stage, given in settings.items()
     }

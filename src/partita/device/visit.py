@@ -141,9 +141,9 @@ class Visitor:
                 return self._evaluate(bench, order, order.work)
 
     def _prepare(self, bench: Workbench, order: Order) -> Carried:
-        """Load the model, in place, and return what an update carries besides.
+        """Load the model, in place, and return the further tensors of an update.
 
-        What the device has kept may be as large as the model: its memory is free again when this returns.
+        Tensors that the device keeps may be as large as the model: their memory is free when this returns.
         """
         kept = self._loader.load(bench, order)
         if isinstance(order.work, Update):

@@ -92,7 +92,7 @@ def _check_known(run: ServedRun, data: Path, counts: Mapping[DeviceId, int]) -> 
         are = f"{len(unknown)} devices" if len(unknown) > 1 else "a device"
         near = run.models.near(unknown[0])
         raise ConfigError(
-            f"`{data}` has rows of {are} that the run does not know, {unknown[0]!r}"
+            f"`{data}` has rows of {are} that the run does not know, such as {unknown[0]!r}"
             f"{f' (near ids: {near})' if near else ''}: personalize them with `partita onboard "
             f"{run.folder.path} DATA.parquet`, or predict some rows with `--device`."
         )

@@ -9,10 +9,10 @@ and its reply counts as padded with zeros. Replies weigh by the norm of what a d
 to the model, the paper's sparsity-weighted aggregation. Ranks are fixed: the paper's pruning of ranks is left
 out (its gamma = 1).
 
-Which modules are low-rank, and which rank each device has, is in the partition: any in which the shared
-tensors of a device's model are smaller in one dimension than those of the largest one. The built-in networks
-have adapters for that: `partition.shared = "adapter"`, with a width that is a function of the device. A
-pretrained model has LoRA: `partition.shared = "rest"` or "lora".
+The partition defines the low-rank modules and the rank of each device: any partition in which the shared
+tensors of a device's model are smaller in one dimension than those of the largest model. The built-in
+networks have adapters for that: `partition.shared = "adapter"`, with a width that is a function of the
+device. A pretrained model has LoRA: `partition.shared = "rest"` or "lora".
 """
 
 import math

@@ -4,7 +4,6 @@ Names are listed without an import, so that `partita --help` and `partita config
 method's module is imported when the method is first used.
 """
 
-import difflib
 import logging
 import pkgutil
 from functools import cache
@@ -12,7 +11,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from partita.errors import ConfigError
+from partita.errors import ConfigError, did_you_mean
 from partita.methods.named import Citation, NamedMethod
 
 logger = logging.getLogger(__name__)
@@ -64,11 +63,9 @@ def find(name: str, key: str = "personalize.method") -> NamedMethod:
         return _load(name)
     module, colon, attribute = name.partition(":")
     if not colon:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean `{near[0]}`?" if near else ""
         raise ConfigError(
             f"`{key}` must be one of {', '.join(known)} or an import path such as "
-            f"'package.module:METHOD', got {name!r}.{hint}"
+            f"'package.module:METHOD', got {name!r}.{did_you_mean(name, known)}"
         )
     try:
         return _as_method(getattr(import_module(module), attribute), title=attribute)

@@ -40,8 +40,8 @@ class Resizable:
     patterns: Sequence[str]
     """Patterns of its tensors."""
     resize: Callable[..., nn.Module]
-    """`resize(model, width=...)` gives the adapters of a model another width, in place: they begin again, and
-    do what wider ones do in which further units are 0."""
+    """`resize(model, width=...)` gives the adapters of a model another width, in place. They are initialized
+    again, and equal wider adapters whose further units are 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
+from partita.errors import did_you_mean
 from partita.models.adapters import Adapters, Resizable, Width, adapters, patterns, resized
 from partita.models.full import full
 from partita.models.heads import second_head
@@ -104,13 +105,14 @@ def _part_of(model: nn.Module, name: str) -> list[str] | Adapters | Resizable:
         return [name]
     if name not in parts:
         missing = f"{type(model).__name__} names no part {name!r}"
-        known = f"Known: {', '.join(partition_names(model))}, norm"
+        names = [*partition_names(model), "norm"]
+        known = f"Known: {', '.join(names)}"
         if name == "head":
             raise ValueError(
                 f"{missing}, its output layer: add it to `parts` of the model, such as "
                 f"parts = {{'head': ['fc.*']}}. {known}."
             )
-        raise ValueError(f"{missing}. {known}; or patterns, such as 'head.*'.")
+        raise ValueError(f"{missing}.{did_you_mean(name, names)} {known}; or patterns, such as 'head.*'.")
     part = parts[name]
     return part if isinstance(part, Adapters | Resizable) else list(patterns(part))
 

@@ -277,7 +277,7 @@ class Partition:
 def uses_batch_statistics(model: nn.Module) -> bool:
     """Return whether a BatchNorm of a model, as its modules are set now, normalizes by the batch itself.
 
-    Then a batch of one example is no use: it has no variance between examples.
+    Such a model cannot train on a batch of one example, which has no variance.
     """
     return any(
         module.training or module.running_mean is None

@@ -1,8 +1,8 @@
 """The tensors of a model by name, remembered for as long as its modules hold the same ones.
 
 A walk over all modules costs as much as a step of a small model, and a visit needs the names several times.
-So what the last walk over a model has found is kept, and compared each time with what its modules hold now: a
-model may replace the tensor of a buffer, or a whole layer.
+So the tensors found by the last walk are cached, and compared each time with those that the modules hold now:
+a model may replace the tensor of a buffer, or a whole layer.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,14 +20,14 @@ Child = Callable[[], nn.Module | None]
 
 @dataclass(frozen=True)
 class Marks:
-    """As long as these are the same, no module has another mode and no tensor another value."""
+    """Marks of a model's state: while they are equal, no mode of a module and no tensor has changed."""
 
     modes: list[bool]
     """Whether each module is in train mode."""
     versions: list[tuple[int, int]]
     """Each tensor by its identity, with its version, which grows where it is changed in place."""
     tensors: tuple[Tensor, ...] = field(compare=False)
-    """The tensors: as long as they are alive, no other has the identity of one."""
+    """The tensors, kept alive so that no other tensor gets the identity of one."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Inside:
 
     @property
     def marks(self) -> Marks:
-        """The marks by which a change of the model is seen."""
+        """The marks that reveal a change of the model."""
         tensors = (*self.state.values(), *self.scratch.values())
         versions = [(id(tensor), tensor._version) for tensor in tensors]  # noqa: SLF001
         return Marks([module.training for module in self.modules], versions, tensors)

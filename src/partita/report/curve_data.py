@@ -221,7 +221,7 @@ def labels_of(points: Sequence[Datum], domains: Mapping[str, tuple[float, float]
         for height, _ in wanted:
             below = max(height, below + gap)
             places.append(below)
-        # What was pushed beyond the top comes down again, and pushes those below it.
+        # Labels pushed beyond the top come down again, and push those below them.
         above = high + gap
         for at in reversed(range(len(places))):
             above = places[at] = min(places[at], above - gap)

@@ -71,7 +71,8 @@ def _row(
         "point": point,
         "low": low,
         "high": high,
-        "gain": gain,
+        # Zero is added because a rounded -0.00001 would be drawn as -0.0000.
+        "gain": None if gain is None else round(gain, 4) + 0.0,
         "verdict": verdict,
     }
 
@@ -134,6 +135,9 @@ def _exceptions(rows: Sequence[Datum], line: Line | None, ends: tuple[float, flo
             "plus the difference on those that both have (in parentheses, the mean over all of their own): "
             f"{means}."
         )
+    bars = [(row["low"], row["high"]) for row in rows if row["low"] is not None]
+    if not all(ends[0] <= low and high <= ends[1] for low, high in bars):
+        yield "An arrow at the end of a bar means that it extends beyond the axis."
     if not all(ends[0] <= row["point"] <= ends[1] for row in rows):
         yield "A hollow arrow with a number is a model whose mean is beyond the axis."
 

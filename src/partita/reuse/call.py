@@ -49,7 +49,7 @@ class Call:
         return self.values.need(handle.node)
 
     def close(self) -> None:
-        """Compute, in place, what someone still holds a lazy tensor of, before parameters move."""
+        """Compute, in place, the lazy tensors that are still referenced, before parameters move."""
         for reference in self._handed_out:
             if (handle := reference()) is not None:
                 self.real(handle)

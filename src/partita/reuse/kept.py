@@ -1,4 +1,4 @@
-"""Rows that are kept for one device: what entered a computation, and what came out of it.
+"""Rows that are kept for one device: the inputs and outputs of a computation.
 
 Positions in the device's training examples say where a row belongs. They are a hint: a row counts as known
 only where what enters the computation is the same as when it was kept, value by value.
@@ -56,7 +56,7 @@ class Kept:
         return sum(rows.values.nbytes for rows in self.rows.values()) // self.size
 
     def is_same(self, name: str, positions: Tensor | None, tensor: Tensor, *, is_constant: bool) -> bool:
-        """Return whether a tensor equals what is kept of it; keep, in place, what is not known yet.
+        """Return whether a tensor equals its kept rows; keep, in place, those that are new.
 
         Args:
             name: the name to keep it under.
@@ -128,7 +128,7 @@ class Kept:
         return kept
 
     def forget(self) -> None:
-        """Drop, in place, what is not valid in later visits."""
+        """Drop, in place, the rows that are not valid in later visits."""
         self.rows = {name: rows for name, rows in self.rows.items() if rows.is_constant}
         self.args = {}
         self.whole = {name: both for name, both in self.whole.items() if both[1]}

@@ -1,7 +1,7 @@
 """Rows that are kept between visits: in memory, and on disk where asked.
 
-What precedes the first parameter that is not frozen is the same in every visit. Dropping it changes no
-result: it is computed again.
+The output of the layers before the first parameter that is not frozen is the same in every visit. Dropping it
+changes no result: it is computed again.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class KeptRows:
         return kept if kept is not None and kept.size == size else Kept(size)
 
     def put(self, frozen: str, device: DeviceId, kept: Kept) -> None:
-        """Keep what stays valid, and let go of the rows of the devices visited longest ago."""
+        """Keep the rows that stay valid, and drop those of the least recently visited devices."""
         kept.forget()
         if not kept.nbytes:
             return

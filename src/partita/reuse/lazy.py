@@ -52,7 +52,7 @@ class Node:
     version: int = 0
 
     def set(self, value: Any) -> None:
-        """Set the value and let go of what it was computed from, in place."""
+        """Set the value and release the inputs that it was computed from, in place."""
         self.value, self.compute, self.args, self.parents = value, None, ((), {}), ()
         self.version = value._version if isinstance(value, Tensor) else 0  # noqa: SLF001
 

@@ -1,4 +1,4 @@
-"""Modules in which nothing moves: a check that they are as they were, and a `forward` in place of theirs."""
+"""Modules without trained tensors: a check that they are unchanged, and a replacement of their `forward`."""
 
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass

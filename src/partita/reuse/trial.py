@@ -1,4 +1,4 @@
-"""Trial runs of a model's modules: which of them can be put off, and compute a row whatever its batch.
+"""Trial runs of a model's modules: which can be deferred, and compute each row independently of its batch.
 
 A module is refused as a whole, and those inside it are tried, where a call of it draws random numbers,
 changes a tensor or an attribute, lets a value escape to Python, returns anything but tensors with one row per
@@ -55,7 +55,7 @@ class Trial:
     rows: int = 0
     """The number of examples in the batch that is run."""
     is_watched: bool = False
-    """Whether to look for what would refuse the module."""
+    """Whether to look for reasons to refuse the module."""
     reason: str = ""
     """The reason to refuse it."""
     has_gradient: bool = False

@@ -1,4 +1,4 @@
-"""Values that were put off: they are taken from what is kept, or computed.
+"""Deferred values: they are taken from the kept rows, or computed.
 
 A value is computed by the very module or operation that was put off, so it has the bits that it would have
 had. Where some rows of a batch are kept, the others are computed by themselves, at least four at a time.
@@ -15,7 +15,7 @@ from partita.reuse.kept import Kept
 from partita.reuse.lazy import Autocast, Node, realized
 
 MIN_ROWS = 4
-"""Smaller batches are neither kept nor taken from what is kept: torch computes them with other bits."""
+"""Smaller batches are not reused: torch computes them with other bits."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Values:
                 node.set(self._run(node, [parent.checked() for parent in node.parents], self.rows))
 
     def _recall(self, node: Node) -> bool:
-        """Take a value from what is kept, in place, if all its rows are."""
+        """Take a value from the kept rows, in place, if all its rows are kept."""
         unknown = None if self.kept is None else self.kept.unknown(node.name, self.positions)
         if self.kept is None or unknown is None or len(unknown):
             return False

@@ -1,4 +1,4 @@
-"""One visit that computes only once what comes before the first parameter that moves.
+"""One visit, which computes the layers before the first trained parameter only once.
 
 A visit owns its batches and its loss. Its batches remember the positions of their examples, and while the
 loss of such a batch is computed, the modules of the stage's plan answer from what is kept for these
@@ -105,7 +105,7 @@ class Reusing:
         self._batch = batch, positions
 
     def begin(self) -> None:
-        """End the phase: what moved may have been anything."""
+        """End the phase, after which any tensor may have changed."""
         self._moving = None
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
-"""Computing only once, in all visits of a process, what comes before the first parameter that moves.
+"""Reuse, in all visits of a process, of the layers that precede the first trained parameter.
 
-What is kept is settled once for a stage. What precedes the first parameter that is not frozen is kept for
-later visits of the device too.
+Which modules are reused is settled once for a stage. The output of the layers before the first parameter that
+is not frozen is kept for later visits of the device too.
 """
 
 import logging
@@ -30,7 +30,7 @@ _PLAINLY = nullcontext(Plainly())
 
 
 class Reuses:
-    """Settles and carries out, for all visits of a process, the reuse of what was computed.
+    """Settles and carries out the reuse of computed values for all visits of a process.
 
     Args:
         task: data, model, loss and metrics.
@@ -67,7 +67,7 @@ class Reuses:
             self.is_off = before
 
     def is_settled(self, own: Personalization, settings: Method | Finetuning) -> bool:
-        """Return whether it is known what visits of a model compute only once; once True, it stays so."""
+        """Return whether the modules to reuse in visits of a model are settled; once True, it stays True."""
         if (id(own), id(settings)) in self._settled:
             return True
         plans = self._plans.get((id(own), settings.batch_size), {})

@@ -1,11 +1,11 @@
-"""How the server combines the changes of a cohort: the weighted mean, or rules that few devices cannot bend.
+"""How the server combines the changes of a cohort: the weighted mean, or rules robust to a few bad devices.
 
 Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates
     D. Yin, Y. Chen, K. Ramchandran, P. Bartlett. ICML 2018.
     https://arxiv.org/abs/1803.01498
 
 Its trimmed mean and its median are taken coordinate by coordinate. They need all changes of a cohort at once,
-and each by itself: what an executor has added up cannot be taken apart.
+and each by itself, not the sums that an executor makes.
 """
 
 import math
@@ -24,7 +24,7 @@ Rule = Literal["mean", "trimmed_mean", "median"]
 _CHUNK = 65_536
 """Coordinates that are sorted at a time."""
 _SUMMED = 16_384
-"""Elements whose squares are added up at a time: so few that torch uses one thread, always the same way."""
+"""Elements whose squares are added up at a time: few enough for torch to use one thread and one order."""
 
 
 class Aggregator(Protocol):
@@ -86,7 +86,7 @@ class Aggregating:
         return self.holds_changes or self.max_change_norm > 0
 
     def begin(self, shared: Params) -> Aggregator:
-        """Return what combines the changes of one round."""
+        """Return the aggregator of one round."""
         inner = TrimmedMean(shared, self._trimmed) if self.holds_changes else WeightedMean(shared)
         return Clipped(inner, self.max_change_norm) if self.max_change_norm else inner
 

@@ -152,7 +152,7 @@ class _Answers:
             self._counted += self._merge(answer)
             return
         if answer.device not in self._unanswered:
-            raise ValueError(f"The executor has an answer of {answer.device!r} too many: it was not asked.")
+            raise ValueError(f"{answer.device!r} has answered twice, or without being asked.")
         self._unanswered.remove(answer.device)
         if isinstance(answer, Failure):
             self._outcome.failed[answer.device] = answer.reason
@@ -200,14 +200,14 @@ class _Answers:
 
 
 def _failed(outcome: Outcome) -> dict[DeviceId, str]:
-    """Return the reason of each device that failed, in the order of `asked`, with those without an answer."""
+    """Return why each device failed, in the order of `asked`; a device without an answer failed too."""
     others = {*outcome.replies, *outcome.left_out}
     reasons = {device: outcome.failed.get(device, "There was no answer.") for device in outcome.asked}
     return {device: reason for device, reason in reasons.items() if device not in others}
 
 
 def _bytes_down(orders: Sequence[Order]) -> int:
-    """Return the size of all that is sent; most orders have the same tensors, which are looked at once."""
+    """Return the size of everything sent; most orders have the same tensors, which are measured once."""
     sent = Counter(id(order.shared) for order in orders)
     tensors = {id(order.shared): order.shared for order in orders}
     return sum(count * size_in_bytes(tensors[key]) for key, count in sent.items())
@@ -237,7 +237,7 @@ def _check_metrics(reply: Reply) -> None:
 
 
 def _check_types(change: Params, like: Params) -> None:
-    """Raise if a floating-point tensor changes by another type of number, or an integer one by no int64."""
+    """Raise unless floating-point tensors have a floating-point change, and integer ones an int64 change."""
     for name, tensor in change.items():
         if name in like:
             is_right = tensor.is_floating_point() if like[name].is_floating_point() else _is_int64(tensor)

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from partita.config.reading import did_you_mean
-from partita.errors import ConfigError
+from partita.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True)

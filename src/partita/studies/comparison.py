@@ -9,9 +9,9 @@ from typing import Any
 
 from partita.config.building import build_execution
 from partita.config.changes import with_values
-from partita.config.reading import did_you_mean, read_values
+from partita.config.reading import read_values
 from partita.durable import locked, replace_file
-from partita.errors import ConfigError, RunFailed, explained
+from partita.errors import ConfigError, RunFailed, did_you_mean, explained
 from partita.executors.settings import Execution
 from partita.methods import registry
 from partita.methods.named import Citation

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
 from partita.config.changes import dotted, value_at
-from partita.config.reading import did_you_mean, unknown_key
+from partita.config.reading import unknown_key
 from partita.config.schema import CompareConfig, Config
-from partita.errors import ConfigError
+from partita.errors import ConfigError, did_you_mean
 from partita.methods import registry
 from partita.methods.named import NamedMethod
 from partita.studies.columns import chosen

@@ -1,11 +1,12 @@
 """Metrics over all predictions of a device, each with a direction."""
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
+
+from partita.errors import did_you_mean
 
 Direction = Literal["up", "down"]
 MetricFn = Callable[[Any, Any], float | Tensor | None]
@@ -67,8 +68,7 @@ def select(names: Sequence[str], known: Mapping[str, NamedMetric], *, of: str) -
         )
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(str(name).lower(), known, n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else ""
+            hint = did_you_mean(str(name).lower(), known)
             raise ValueError(f"`metrics`: {of} has no metric {name!r}.{hint} Its metrics: {every}.")
         if names.count(name) > 1:
             raise ValueError(f"`metrics` must name each metric once, got {name!r} {names.count(name)} times.")

@@ -46,11 +46,11 @@ class CostModel:
     def costs(self, personalization: Personalization, local: LocalFn) -> Costs:
         """Return the costs of a partition; where devices differ, the largest, and each size separately.
 
-        What the update `local` declares besides the model is sent and kept too.
+        Tensors that the update `local` declares are sent and kept too.
         """
         kinds = personalization.kinds(self.task.devices.ids)
         with same_gradients(self.model):
-            # What travels has the shapes of the whole shared part, also where a device has less of it.
+            # Traffic has the shapes of the whole shared part, also where a device has less of it.
             traffic = self._traffic(personalization, local)
             sizes = [
                 self._costs_of_one(own, device, local, {"devices": count, **traffic})

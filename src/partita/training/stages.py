@@ -1,4 +1,4 @@
-"""The server's side of each stage: where u starts, how the server steps, and what devices are asked to do."""
+"""The server's side of each stage: the start of u, the server's step, and the orders to devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ from partita.training.stopping import Stopping
 
 
 class Stages:
-    """The stages of a run, each starting from what the one before has left in the journal.
+    """The stages of a run, each starting from the result of the one before, which is in the journal.
 
     Args:
         task: data, model, loss and metrics.
@@ -34,7 +34,7 @@ class Stages:
         plan: the rounds of every stage.
         seed: the run's seed.
         devices: all devices that can be asked, the unseen ones too.
-        journal: holds what earlier stages have left.
+        journal: holds the results of earlier stages.
     """
 
     def __init__(
@@ -190,9 +190,8 @@ class ServerStage:
     def failed_models(self) -> Mapping[DeviceId, str]:
         """The devices whose own model of this stage failed, with reasons.
 
-        There are none where devices evaluate a model of which they have kept no part of their own: the
-        pretrained one, or any other without personal tensors or without a state, unless the method declares a
-        model of each device's own.
+        There are none where every device evaluates the same model: the pretrained one, or one without
+        personal tensors or state, unless the method declares a model of each device's own.
         """
         training = self.stages.plan.training(self.stage)
         is_kept = training is None or training.method.stateful
@@ -248,7 +247,7 @@ class ServerStage:
         ]
 
     def aggregator(self, turn: Turn, state: State) -> Aggregator | None:
-        """Return what combines the changes of a round; None where there are none."""
+        """Return the aggregator of a round; None where devices send no changes."""
         training = self.stages.plan.training(self.stage)
         return training.begin(state.shared) if training and turn.trains_shared else None
 
@@ -268,7 +267,7 @@ class ServerStage:
     def _summed(self, turn: Turn) -> int | None:
         """Return of how many devices, the first of a cohort, changes may be added up; None: of all.
 
-        Whether that of a device beyond the first ones counts is known when all others have answered.
+        For a spare device it does: whether its change counts is only known when the others have answered.
         """
         training, wanted = self.stages.plan.training(self.stage), self.wanted(turn)
         return 0 if training and wanted is not None and training.needs_single else wanted

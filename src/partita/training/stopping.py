@@ -33,15 +33,15 @@ class Decision:
     round: int = 0
     """Training rounds before the last measurement."""
     best: int | None = None
-    """Training rounds before the best measurement, the earliest of equals; None before the first metric."""
+    """Training rounds before the best measurement, the first one in a tie; None before the first metric."""
     mean: Mean | None = None
     """The best metric, and the weight of the devices that it was measured on."""
 
     def after(self, round: int, mean: Mean | None) -> "Decision":
         """Return the decision after one more measurement; without a metric it is not better.
 
-        Only metrics of the same devices can be compared. So a measurement of less weight than the best one's
-        is not better, and one of more weight, which has devices that the best one lacks, is.
+        Only metrics of the same devices can be compared. A measurement with less weight than the best one
+        lacks some of its devices and is never better; one with more weight has further devices and always is.
         """
         if mean is None or not self._is_better(*mean):
             return replace(self, round=round)
@@ -49,7 +49,7 @@ class Decision:
 
     @property
     def stops(self) -> bool:
-        """Whether the metric has not become better for too many rounds."""
+        """Whether the metric has not improved for `patience` rounds."""
         return bool(self.patience) and self.best is not None and self.round - self.best >= self.patience
 
     def _is_better(self, metric: float, weight: float) -> bool:

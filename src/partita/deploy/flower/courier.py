@@ -182,7 +182,7 @@ class Courier:
 def carry_while(courier: Courier, work: Callable[[], None]) -> None:
     """Do some work in a thread of its own, and carry messages until it has ended.
 
-    What either raises ends both: the work, which waits for answers, ends with the process.
+    An exception in either ends both; the work, which waits for answers, ends with the process.
     """
     errors: list[BaseException] = []
 

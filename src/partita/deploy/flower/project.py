@@ -58,7 +58,7 @@ SETTINGS = (
     Setting("data", "", "in a simulation, the table of all devices"),
     Setting("devices", 1, "begin when so many devices have joined"),
     Setting("deadline", 0.0, "seconds after which a device misses its round; 0: it is waited for"),
-    Setting("min-devices", 1, "a round that has fewer replies at its deadline goes on"),
+    Setting("min-devices", 1, "a round with fewer replies at its deadline keeps waiting"),
     Setting("linger", 120.0, "seconds that devices have at the end to learn that the run is over"),
     Setting("resume", False, "resume the run in the home"),
 )

@@ -23,7 +23,11 @@ TITLE = "Curves"
 FURTHER = "Curves of further metrics"
 _AXES = {"round": "training rounds", "megabytes": "MB up and down, all devices"}
 """The title of each horizontal axis, by field."""
-_TICKS = alt.Axis(tickMinStep=1, tickCount=8, labelOverlap=True, format=",d")
+_TICKS = {
+    "round": alt.Axis(tickMinStep=1, tickCount=8, labelOverlap=True, format=",d"),
+    "megabytes": alt.Axis(tickCount=8, labelOverlap=True, format=",.6~g"),
+}
+"""The ticks of each horizontal axis: whole rounds, but fractions of a megabyte."""
 _FURTHER_HEIGHT = 150
 _MARGIN = 1.03
 """An axis is so many times as long as the longest line."""
@@ -75,7 +79,7 @@ class Curves:
         return alt.vconcat(*panels).resolve_scale(color="shared")
 
     def _lines(self, metric: str, axis: str, x: str, *, has_legend: bool) -> list[Any]:
-        across = alt.X(f"{x}:Q", title=_AXES[x], axis=_TICKS, scale=self._across(x))
+        across = alt.X(f"{x}:Q", title=_AXES[x], axis=_TICKS[x], scale=self._across(x))
         up = alt.Y("mean:Q", title=axis, scale=alt.Scale(domain=list(self.domains[metric]), zero=False))
         place = {"x": across, "y": up, "detail": "model:N", "tooltip": self._tips(axis)}
         colored = {**place, "color": self._colors(has_legend=has_legend)}

@@ -75,13 +75,15 @@ class Tradeoff:
         points = [self.place(point, width) for point in self.points]
         return Surroundings(width=width, height=_HEIGHT, points=points, lines=lines)
 
+    @property
+    def named(self) -> Sequence[str]:
+        """The models that are named at their points: those on the front, and those that have a color."""
+        front = [point["model"] for point in self.points if point[f"{self.cost}_front"]]
+        return [*front, *self.legend.shown]
+
     def groups(self, width: int) -> list[list[Named]]:
         """Return the models that are named, in groups at one place; the front and the best first."""
-        named = [
-            point
-            for point in self.points
-            if point[f"{self.cost}_front"] or point["model"] in self.legend.shown
-        ]
+        named = [point for point in self.points if point["model"] in self.named]
         named.sort(key=lambda point: not point[f"{self.cost}_front"])
         return together([Named(name=each["model"], at=self.place(each, width)) for each in named])
 

@@ -82,6 +82,9 @@ def tradeoff_section(standings: Standings, cost: Cost, metric: str) -> Section:
         axes=(cost.axis, metric),
         legend=legend_of(standings),
     )
+    if any(point["model"] not in content.named for point in points):
+        unnamed = "Gray points without a name are the other models: point at one to see its name."
+        content = replace(content, caption=f"{content.caption} {unnamed}")
     if content.axis.apart:
         content = replace(
             content, caption=f"{content.caption} Left of the dotted line, costs are not to scale."
