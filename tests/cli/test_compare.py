@@ -105,6 +105,7 @@ def test_a_comparison_writes_tables_in_every_format(here: Path, capsys: pytest.C
     assert "@inproceedings{mcmahan2017," in bib
 
 
+@pytest.mark.slow
 def test_own_code_is_found_when_resumed_from_another_folder(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,6 +164,7 @@ def test_transformers_alone_opens_a_merged_model(runs: Path, tmp_path: Path, nam
     torch.testing.assert_close(found, own_logits(runs / name, "d1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", [write_roberta, write_distilbert])
 def test_a_head_of_two_layers_is_exported_whole(runs: Path, tmp_path: Path, writes: Any) -> None:
     targets = {"write_roberta": "query", "write_distilbert": "q_lin"}[writes.__name__]
@@ -178,6 +179,7 @@ def test_a_head_of_two_layers_is_exported_whole(runs: Path, tmp_path: Path, writ
     assert len([name for name in saved if "classifier" in name]) == 4
 
 
+@pytest.mark.slow
 def test_a_trained_head_with_lora_is_only_exported_as_a_whole_model(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,6 +193,7 @@ def test_a_trained_head_with_lora_is_only_exported_as_a_whole_model(
     assert main(["export", str(run), "d0", str(tmp_path / "whole"), "--merged"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [[], CLASSES], ids=["lm", "classes"])
 def test_a_second_head_is_added_to_the_first_in_a_merged_model(
     runs: Path, tmp_path: Path, changes: list[str]

@@ -210,6 +210,7 @@ def table(folder: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.slow
 def test_compare_has_a_row_and_a_paper_for_it_with_and_without_a_state(here: Path) -> None:
     # The config's own method and its hyperparameter do not disturb the other methods.
     text = CONFIG.replace("[personalize]", '[personalize]\nmethod = "own_methods:METHOD"\ndecay = 0.9')

@@ -23,6 +23,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (folder / "config.toml", *(folder / "cells").rglob("*.*"))}
 
 
+@pytest.mark.slow
 def test_another_baseline_is_paired_without_training(grid: Path) -> None:
     before, first = files(grid), table(grid)
 

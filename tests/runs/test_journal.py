@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from marks import slow_but
 from partita import (
     Evaluation,
     FedAlt,
@@ -225,7 +226,7 @@ def resumes_after_a_power_loss(image: Image, whole: Path, place: Path) -> None:
     assert contents(folder) == contents(whole)
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("moment", slow_but([0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0], 0.0, 0.4, 0.8))
 def test_a_run_that_lost_power_goes_on_with_the_same_bits(
     moment: float, disk: Disk, whole: Path, tmp_path: Path
 ) -> None:

@@ -14,25 +14,46 @@ import pytest
 from compared import done, values
 from partita.cli import main
 from partita.report.comparison.page import comparison_page
+from partita.report.page import Page
 from partita.report.write import write_report
 from partita.studies.comparison import reopen
-from report.run.test_page import ParsedPage, data_sets
+from report.run.test_page import ParsedPage, check_charts, data_sets
 from sealing import change_commit
 
 pytestmark = pytest.mark.usefixtures("reports")
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages") / "grid"
     done(folder, values("finetune", "fedalt"))
-    write_report(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def comparison(grid: Path) -> Path:
+    """The comparison with its report, without figures."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("partita.report.write.write_figures", lambda charts, data, folder: None)
+        write_report(grid)
+    return grid
 
 
 def metrics(folder: Path, cell: str, stage: str) -> dict[str, float]:
     rows = pq.read_table(folder / "cells" / cell / "devices.parquet").to_pylist()
     return {r["device"]: r["metric"] for r in rows if (r["stage"], r["split"]) == (stage, "test")}
+
+
+def test_costs_of_a_part_are_those_of_describe(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", str(grid / "config.toml"), "--json"]) == 0
+    output = json.loads(capsys.readouterr().out)["partitions"]["output"]
+
+    (head, row) = (grid / "tables/costs.csv").read_text().splitlines()
+    numbers = dict(zip(head.split(","), row.split(","), strict=True))
+    assert numbers["personal part"] == "output"
+    assert int(numbers["personal parameters"]) == output["personal"]
+    assert float(numbers["kB sent"]) == pytest.approx(output["up_bytes"] / 1e3)
+    assert float(numbers["kB of memory for one example"]) == pytest.approx(output["memory_bytes"] / 1e3)
 
 
 def test_the_change_of_a_device_is_its_mean_over_seeds_with_the_range(comparison: Path) -> None:
@@ -63,15 +84,21 @@ def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
     page = ParsedPage(comparison / "report.html")
 
     assert {"Methods", "Final fine-tuning", "Devices helped and hurt"} <= set(page.texts["h2"])
-    assert {path.stem for path in (comparison / "figures").iterdir()} == {
-        *("forest", "bytes", "parameters", "metric", "curves"),
-        *("scatter", "violins", "sorted", "examples"),
-    }
     # One reference: also of the differences, although Finetune is compared.
     assert "difference from FedAvg, continued" in page.texts["th"]
     assert "better than FedAvg, continued" in page.texts["th"]
     captions = [a["data-caption"] for _, a in page.tags if a.get("data-caption")]
     assert any("The band is the range over seeds." in (caption or "") for caption in captions)
+
+
+@pytest.mark.slow
+def test_every_chart_is_a_figure(comparison: Path) -> None:
+    write_report(comparison)
+
+    assert {path.stem for path in (comparison / "figures").iterdir()} == {
+        *("forest", "bytes", "parameters", "metric", "curves"),
+        *("scatter", "violins", "sorted", "examples"),
+    }
 
 
 def test_the_loss_by_round_is_the_mean_over_seeds(comparison: Path) -> None:
@@ -89,18 +116,6 @@ def test_the_loss_by_round_is_the_mean_over_seeds(comparison: Path) -> None:
     assert own == pytest.approx({at: statistics.fmean(both) for at, both in losses.items()}, rel=1e-4)
     assert {row["part"] for row in rows} == {"pretraining", "whole model", "output"}
     assert "Finetune" not in {row["method"] for row in rows}
-
-
-def test_costs_of_a_part_are_those_of_describe(comparison: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["describe", str(comparison / "config.toml"), "--json"]) == 0
-    output = json.loads(capsys.readouterr().out)["partitions"]["output"]
-
-    (head, row) = (comparison / "tables/costs.csv").read_text().splitlines()
-    numbers = dict(zip(head.split(","), row.split(","), strict=True))
-    assert numbers["personal part"] == "output"
-    assert int(numbers["personal parameters"]) == output["personal"]
-    assert float(numbers["kB sent"]) == pytest.approx(output["up_bytes"] / 1e3)
-    assert float(numbers["kB of memory for one example"]) == pytest.approx(output["memory_bytes"] / 1e3)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -148,6 +163,7 @@ def test_the_answer_names_the_best_model_and_the_reference(comparison: Path) -> 
     assert points["mean"] == sorted(points["mean"], reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_failed_run_is_named(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"settings": {"fedalt": {"personalize": {"shared_lr": 1e30}}}})
@@ -159,6 +175,7 @@ def test_a_failed_run_is_named(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "grid/cells/start-3/summary.json").read_text())["split"] == "test"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     shutil.copytree(comparison, folder)
@@ -171,6 +188,7 @@ def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: P
     assert "No model has personal parameters" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_seeds_that_are_not_finished_are_left_out(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
@@ -193,6 +211,7 @@ def test_seeds_that_are_not_finished_are_left_out(comparison: Path, tmp_path: Pa
     assert "The band is" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_device_without_a_metric_is_there_with_its_reason(tmp_path: Path) -> None:
     grid = values("fedalt", task={"kind": "compared:undefined_on_some"})
@@ -271,9 +290,17 @@ def color_domains(spec: Any) -> Iterator[tuple[str, ...]]:
             yield from color_domains(each)
 
 
-def test_a_model_has_the_same_color_in_all_charts(comparison: Path) -> None:
-    page = comparison_page(reopen(comparison))
+@pytest.fixture(scope="module")
+def page(grid: Path) -> Page:
+    return comparison_page(reopen(grid))
 
+
+def test_every_chart_is_valid(page: Page) -> None:
+    assert page.charts
+    check_charts(page)
+
+
+def test_a_model_has_the_same_color_in_all_charts(page: Page) -> None:
     domains = {chart.name: set(color_domains(chart.spec)) for chart in page.charts}
 
     colored = {name for name, each in domains.items() if each}
