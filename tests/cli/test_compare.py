@@ -420,6 +420,7 @@ def test_a_stage_that_failed_is_in_the_notes_of_every_table_and_has_no_star(
     assert main(["compare", "--resume", "grid"]) == 1
 
 
+@pytest.mark.slow
 def test_a_comparison_carries_the_warnings_of_its_runs(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -172,6 +172,7 @@ def test_the_device_that_a_worker_was_at_when_it_was_killed_twice_fails_and_no_o
     assert sorted(tallied) == (sorted(ALL - Counter(["d3"])) if work is UPDATE else [])
 
 
+@pytest.mark.slow
 def test_a_visit_that_hangs_among_short_ones_fails_and_no_other(trial: Trial) -> None:
     trial.acts["d3"] = hang
 

@@ -105,6 +105,7 @@ def own_logits(run: Path, device: str) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.slow
 def test_the_folder_has_lora_under_peft_names_and_nothing_of_the_base(runs: Path, tmp_path: Path) -> None:
     assert main(["export", str(runs / "lm"), "d0", str(tmp_path / "adapter"), "--json"]) == 0
 

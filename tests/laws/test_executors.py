@@ -110,7 +110,7 @@ def run(case: str, folder: Path, **options: Any) -> dict[str, Any]:
     return content_of(folder)
 
 
-@pytest.mark.parametrize("case", slow_but(CASES, "three stages", "batch statistics"))
+@pytest.mark.parametrize("case", slow_but(CASES, "three stages"))
 def test_worker_processes_give_the_same_bits(case: str, tmp_path: Path) -> None:
     expected = run(case, tmp_path / "serial", workers=1)
 
@@ -266,6 +266,7 @@ class Whole(nn.Module):
         return self.inner(inputs)
 
 
+@pytest.mark.slow
 def test_integer_buffers_are_those_of_the_lowest_device_with_any_number_of_workers(tmp_path: Path) -> None:
     plan = Plan(personalize=Training(method=FedAvg(shared_lr=0.1), rounds=2, devices_per_round=6))
     task = affine_task(model=Whole)

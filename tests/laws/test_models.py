@@ -140,8 +140,12 @@ TASKS = {
     ),
 }
 LARGE = "resnet50"
+REPEATED = ("input", "output", "none")
+"""Partitions that slow tests alone try with every model: one part of it is personal, as with `head`, or none."""
 CASES = [
-    pytest.param(kind, name, marks=[pytest.mark.slow] if kind == LARGE else [], id=f"{kind}-{name}")
+    pytest.param(
+        kind, name, marks=[pytest.mark.slow] if kind == LARGE or name in REPEATED else [], id=f"{kind}-{name}"
+    )
     for kind, task in TASKS.items()
     for name in partition_names(task().model())
 ]

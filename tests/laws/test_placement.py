@@ -151,6 +151,7 @@ def test_adapters_tied_tensors_and_dropout_work_on_another_device() -> None:
     assert_close(there, here)
 
 
+@pytest.mark.slow
 def test_penalties_clipping_and_optimizers_work_on_another_device() -> None:
     own = Personalization(
         Partition(Affine(), personal="offset"),

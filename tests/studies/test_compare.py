@@ -344,6 +344,7 @@ def test_devices_without_a_metric_are_left_out_and_reported(tmp_path: Path) -> N
     assert f"{cells}: {6 - len(known)} devices have no test closeness ({reason})." in notes
 
 
+@pytest.mark.slow
 def test_an_earlier_stage_does_not_replace_a_missing_final_metric(tmp_path: Path) -> None:
     settings = {"fedalt": {"finetune": {"personal_lr": 1000.0}}}
     given = values("fedalt", task={"kind": "compared:diverging_metric"})
@@ -357,6 +358,7 @@ def test_an_earlier_stage_does_not_replace_a_missing_final_metric(tmp_path: Path
     assert "fedalt-output-3: 6 devices have no test closeness (d0: `closeness` has no value here)." in notes
 
 
+@pytest.mark.slow
 def test_without_pretraining_all_methods_begin_from_one_initialization(tmp_path: Path) -> None:
     given = values("fedalt", "fedadam", pretrain={**ROUNDS, "rounds": 0}, compare={"seeds": 1})
 

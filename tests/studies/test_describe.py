@@ -370,6 +370,7 @@ def test_the_papers_configs_are_described(name: str, monkeypatch: pytest.MonkeyP
             assert description.partitions[partition]["memory_bytes"] / 1e6 == pytest.approx(memory, abs=1)
 
 
+@pytest.mark.slow
 def test_a_tied_head_is_described_with_what_its_copy_costs(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -225,6 +225,7 @@ def test_initial_weights_of_a_moved_run_are_found_and_checked(
     assert main(["run", "--resume", str(run), "model.start=elsewhere.safetensors"]) == 0
 
 
+@pytest.mark.slow
 def test_a_comparison_is_not_resumed_with_other_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["methods=fedalt", "partitions=output", "seeds=1", "out=compared"]
     assert main(["compare", "mine.toml", *arguments]) == 0

@@ -101,6 +101,7 @@ def test_the_same_devices_are_unseen_in_every_cell(comparison: Comparison) -> No
         assert {row["device"] for row in rows if row["seen"]} == set(SEEN)
 
 
+@pytest.mark.slow
 def test_other_tables_are_as_if_unseen_devices_did_not_exist(comparison: Comparison, tmp_path: Path) -> None:
     done(tmp_path / "c", values("fedalt", task={"kind": "unseen_tasks:without_unseen"}))
 

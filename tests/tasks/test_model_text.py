@@ -315,6 +315,7 @@ def test_ranks_of_shared_lora_from_a_config(folder: Path, tmp_path: Path) -> Non
     assert (saved["r"], saved["lora_alpha"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_the_next_tokens_are_predicted_without_the_scores_of_all_positions(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,7 @@ def test_a_failed_run_is_named(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "grid/cells/start-3/summary.json").read_text())["split"] == "test"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"

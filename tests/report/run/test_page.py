@@ -209,6 +209,7 @@ def test_the_page_holds_each_data_set_once_with_every_visible_digit(run: Path) -
     assert [len(data["rounds"][name]) for name in ("loss", "shared_lr", "devices")] == [4, 4, 4]
 
 
+@pytest.mark.slow
 def test_missing_stages_are_named_and_have_no_empty_charts(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", personalize={"rounds": 0}, finetune={"epochs": 0, "baseline": False})
     write_report(folder)
@@ -486,10 +487,11 @@ COSTS = {"personal": 1, "up_bytes": 12_000, "memory_bytes": 3_500_000}
             "A device keeps 1 personal parameter, sends 12 kB per round of personalization and needs 3.5 MB of "
             "memory to train on one example.",
         ),
-        (
+        pytest.param(
             COSTS | {"personal": 1200, "memory_bytes": None, "sizes": []},
             "A device keeps at most 1,200 personal parameters and sends at most 12 kB per round of "
             "personalization.",
+            marks=pytest.mark.slow,
         ),
         (None, "This run has no record of the costs for a device."),
     ],
