@@ -17,10 +17,10 @@ from partita.report.comparison.page import comparison_page
 from partita.report.page import Page
 from partita.report.write import write_report
 from partita.studies.comparison import reopen
-from report.run.test_page import ParsedPage, check_charts, data_sets
+from report.run.test_page import ParsedPage, data_sets
 from sealing import change_commit
 
-pytestmark = pytest.mark.usefixtures("reports")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("reports")]
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +44,11 @@ def metrics(folder: Path, cell: str, stage: str) -> dict[str, float]:
     return {r["device"]: r["metric"] for r in rows if (r["stage"], r["split"]) == (stage, "test")}
 
 
-def test_costs_of_a_part_are_those_of_describe(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["describe", str(grid / "config.toml"), "--json"]) == 0
+def test_costs_of_a_part_are_those_of_describe(comparison: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", str(comparison / "config.toml"), "--json"]) == 0
     output = json.loads(capsys.readouterr().out)["partitions"]["output"]
 
-    (head, row) = (grid / "tables/costs.csv").read_text().splitlines()
+    (head, row) = (comparison / "tables/costs.csv").read_text().splitlines()
     numbers = dict(zip(head.split(","), row.split(","), strict=True))
     assert numbers["personal part"] == "output"
     assert int(numbers["personal parameters"]) == output["personal"]
@@ -91,7 +91,6 @@ def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
     assert any("The band is the range over seeds." in (caption or "") for caption in captions)
 
 
-@pytest.mark.slow
 def test_every_chart_is_a_figure(comparison: Path) -> None:
     write_report(comparison)
 
@@ -163,7 +162,6 @@ def test_the_answer_names_the_best_model_and_the_reference(comparison: Path) -> 
     assert points["mean"] == sorted(points["mean"], reverse=True)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_failed_run_is_named(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"settings": {"fedalt": {"personalize": {"shared_lr": 1e30}}}})
@@ -175,7 +173,6 @@ def test_a_failed_run_is_named(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "grid/cells/start-3/summary.json").read_text())["split"] == "test"
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
@@ -189,7 +186,6 @@ def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: P
     assert "No model has personal parameters" not in text
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_seeds_that_are_not_finished_are_left_out(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
@@ -212,7 +208,6 @@ def test_seeds_that_are_not_finished_are_left_out(comparison: Path, tmp_path: Pa
     assert "The band is" not in text
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_device_without_a_metric_is_there_with_its_reason(tmp_path: Path) -> None:
     grid = values("fedalt", task={"kind": "compared:undefined_on_some"})
@@ -228,7 +223,6 @@ def test_a_device_without_a_metric_is_there_with_its_reason(tmp_path: Path) -> N
     assert all(row["loss"] is not None for row in unknown)
 
 
-@pytest.mark.slow
 def test_local_training_is_not_drawn_if_it_would_dwarf_the_others(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"settings": {"local": {"finetune": {"personal_lr": 0.9}}}})
     done(tmp_path / "grid", grid)
@@ -240,7 +234,6 @@ def test_local_training_is_not_drawn_if_it_would_dwarf_the_others(tmp_path: Path
     assert "model: Local only" not in (tmp_path / "grid/figures/scatter.svg").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_the_state_of_scaffold_is_not_called_personal(tmp_path: Path) -> None:
     done(tmp_path / "grid", values("scaffold", "fedalt"))
@@ -252,7 +245,6 @@ def test_the_state_of_scaffold_is_not_called_personal(tmp_path: Path) -> None:
     assert personal["SCAFFOLD"] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_parts_given_by_patterns_have_their_costs(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"partitions": ["output", "slope.*"], "seeds": 1})
@@ -265,7 +257,6 @@ def test_parts_given_by_patterns_have_their_costs(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_the_page_of_a_comparison_begins_with_the_cells_that_diverged(tmp_path: Path) -> None:
     settings = {"fedalt": {"finetune": {"personal_lr": 50.0}}}
 
@@ -294,11 +285,6 @@ def color_domains(spec: Any) -> Iterator[tuple[str, ...]]:
 @pytest.fixture(scope="module")
 def page(grid: Path) -> Page:
     return comparison_page(reopen(grid))
-
-
-def test_every_chart_is_valid(page: Page) -> None:
-    assert page.charts
-    check_charts(page)
 
 
 def test_a_model_has_the_same_color_in_all_charts(page: Page) -> None:
