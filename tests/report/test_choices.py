@@ -93,6 +93,7 @@ def test_the_page_shows_the_chosen_columns_only(grid: Path) -> None:
     assert "closeness" not in headings[:5]
 
 
+@pytest.mark.slow
 def test_every_chart_of_a_comparison_is_valid(grid: Path) -> None:
     page = comparison_page(reopen(grid))
 

@@ -158,7 +158,7 @@ def check_charts(page: Page) -> None:
     """Raise if a specification is not valid Vega-Lite: charts are not validated where they are drawn."""
     for chart in page.charts:
         for spec in filter(None, (chart.spec, chart.narrow)):
-            alt.Chart.from_dict(dict(spec))
+            alt.Root.validate(dict(spec))
 
 
 def test_every_chart_is_valid(without_page: Path) -> None:
