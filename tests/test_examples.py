@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from documents import unprinted
+from marks import slow_but
 from notebooks import executed, texts_of
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -24,7 +25,7 @@ SCRIPTS = {
 """A pattern in the output of each script."""
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", slow_but(SCRIPTS, "own_model", "own_data", "resume_and_open"))
 def test_an_example_prints_what_it_promises(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,11 @@ import sys
 
 import pytest
 
+from marks import slow_but
+
 COMMON = """
 import os, signal, sys
+from marks import slow_but
 from partita import __main__ as started
 import partita.cli
 def interrupt(*_):
@@ -28,7 +31,7 @@ def run(code: str, closed: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", slow_but(MOMENTS, "in a command", "before the arguments are read"))
 def test_ctrl_c_ends_the_process_in_one_line(moment: str) -> None:
     if moment == "in a command":
         code = f"partita.cli.import_module = lambda _: None\n{MOMENTS[moment]}"

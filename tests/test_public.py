@@ -43,6 +43,7 @@ def test_help_imports_nothing_heavy(arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_imports_nothing_for_its_report_before_it_trains() -> None:
     script = (
         "import sys\nimport partita.progress.display, partita.studies.run\n"

@@ -199,6 +199,7 @@ def test_a_finished_comparison_refuses_another_task(mine: partita.ComparisonResu
         compared(mine.folder, synthetic(devices=5, examples=6), seeds=2, resume=True)
 
 
+@pytest.mark.slow
 def test_a_refused_resume_forgets_no_failure(tmp_path: Path) -> None:
     diverging = {**SETTINGS, "compare.tune": 1, "compare.settings.fedalt.personalize.shared_lr": 1e37}
     first = compared(tmp_path / "mine", settings=diverging)
@@ -223,6 +224,7 @@ def test_a_folder_without_a_comparison_is_not_resumed_and_the_message_is_for_pyt
     )
 
 
+@pytest.mark.slow
 def test_an_update_of_ones_own_is_compared_by_its_import_path(tmp_path: Path) -> None:
     result = compared(tmp_path / "mine", methods=["fedsim", LocalSim])
 
@@ -232,6 +234,7 @@ def test_an_update_of_ones_own_is_compared_by_its_import_path(tmp_path: Path) ->
         compared(tmp_path / "other", methods=[lambda: None])
 
 
+@pytest.mark.slow
 def test_an_update_of_a_notebook_is_compared_though_it_is_in_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

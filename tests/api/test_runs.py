@@ -95,6 +95,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_run_from_a_config_is_opened_by_its_folder_alone(quickstart: Path) -> None:
     opened = partita.open(quickstart)
 

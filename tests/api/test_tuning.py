@@ -46,6 +46,7 @@ def test_one_value_where_a_list_is_needed_is_said(choices: Any) -> None:
         partita.tune(task(), {KEY: choices})
 
 
+@pytest.mark.slow
 def test_a_search_is_resumed_with_the_same_space(tmp_path: Path) -> None:
     first = tuned(tmp_path / "mine")
 

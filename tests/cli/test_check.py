@@ -139,6 +139,7 @@ def test_a_reset_that_is_not_possible_is_refused(
     assert words in line
 
 
+@pytest.mark.slow
 def test_a_comparison_is_checked_with_all_cells(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["compare", "mine.toml", "out=grid", "--quiet"])
     code, lines = checked("grid", capsys)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from marks import slow_but
 from partita.cli import main
 from partita.config.reading import read_config
 from sealing import change_config
@@ -468,6 +469,7 @@ def test_the_installed_command_runs() -> None:
     assert done.stdout == "partita 0.2.0\n"
 
 
+@pytest.mark.slow
 def test_the_installed_command_fails_in_one_line(here: Path) -> None:
     command = Path(sys.executable).parent / "partita"
 
@@ -515,7 +517,7 @@ def test_a_wrong_rate_of_the_baseline_is_refused_before_training(
     assert not (here / "a").exists()
 
 
-@pytest.mark.parametrize("form", ["quadratic", "mixture"])
+@pytest.mark.parametrize("form", slow_but(["quadratic", "mixture"], "mixture"))
 def test_tune_searches_on_synthetic_tasks(here: Path, form: str) -> None:
     pytest.importorskip("optuna")
     (here / "syn.toml").write_text(

@@ -105,6 +105,7 @@ def test_a_comparison_writes_tables_in_every_format(here: Path, capsys: pytest.C
     assert "@inproceedings{mcmahan2017," in bib
 
 
+@pytest.mark.slow
 def test_own_code_is_found_when_resumed_from_another_folder(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,6 +420,7 @@ def test_a_stage_that_failed_is_in_the_notes_of_every_table_and_has_no_star(
     assert main(["compare", "--resume", "grid"]) == 1
 
 
+@pytest.mark.slow
 def test_a_comparison_carries_the_warnings_of_its_runs(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

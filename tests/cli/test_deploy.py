@@ -65,6 +65,7 @@ def check(folder: Path, home: Path, *more: str, device: str = "ann") -> list[str
     return ["join", *arguments, "--check", *more]
 
 
+@pytest.mark.slow
 def test_the_derived_values_are_those_of_a_run(folder: Path) -> None:
     assert (
         main(["run", str(folder / "whole.toml"), f"out={folder / 'run'}", "pretrain.rounds=1", "--quiet"])
@@ -183,6 +184,7 @@ def test_a_check_of_a_home_that_does_not_exist_says_so(
     assert not (folder / "new").exists()
 
 
+@pytest.mark.slow
 def test_keys_are_made_without_torch(tmp_path: Path) -> None:
     program = (
         "import sys; from partita.cli import main; code = main(sys.argv[1:]);"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from marks import slow_but
 from partita.cli import main
 from partita.config.reading import read_config
 from partita.studies.describe import describe
@@ -19,7 +20,9 @@ COMMANDS = [line for line in RESULTS if line.startswith("partita compare experim
 DATA = os.environ.get("PARTITA_DATA", "")
 
 
-@pytest.mark.parametrize("path", [*SMALL, *COMPARED], ids=lambda path: f"{path.parent.stem}-{path.stem}")
+@pytest.mark.parametrize(
+    "path", slow_but([*SMALL, *COMPARED], SMALL[0]), ids=lambda path: f"{path.parent.stem}-{path.stem}"
+)
 def test_an_experiment_is_described_without_its_data(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jiwer", reason="the extra `speech` is not installed")
     monkeypatch.delenv("PARTITA_DATA", raising=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from marks import slow_but
 from partita.cli import main
 from partita.runs.folder import RunFolder
 from tables import split_of, texts, write
@@ -60,7 +61,7 @@ def fail_to_sync(monkeypatch: pytest.MonkeyPatch, code: int, *, after: int) -> N
 
 
 @pytest.mark.parametrize("command", STUDY)
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("code", slow_but([errno.ENOSPC, errno.EIO], errno.ENOSPC))
 def test_a_fault_names_the_file_and_the_command_to_resume_with(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, code: int
 ) -> None:
@@ -117,7 +118,7 @@ def test_a_fault_while_the_report_is_written_says_that_only_it_is_missing(
     assert line == f"partita: No space left on device: `x/report.html`. {missing}"
 
 
-@pytest.mark.parametrize("command", STUDY)
+@pytest.mark.parametrize("command", slow_but(STUDY, "run", "tune"))
 def test_a_file_that_may_not_be_written_is_no_failure_of_a_device_or_a_cell(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -134,7 +135,7 @@ def test_a_file_that_may_not_be_written_is_no_failure_of_a_device_or_a_cell(
     assert main([command, "--resume", "x", "--quiet"]) == 0
 
 
-@pytest.mark.parametrize("command", ["compare", "tune"])
+@pytest.mark.parametrize("command", slow_but(["compare", "tune"], "tune"))
 def test_a_fault_before_the_first_round_of_a_cell_or_trial_says_how_to_resume_the_study(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

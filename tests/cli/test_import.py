@@ -69,6 +69,7 @@ def test_an_ungrouped_table_is_sorted_and_run(
     assert main(["run", "words.toml", "task.data=sorted.parquet", *quick]) == 0
 
 
+@pytest.mark.slow
 def test_devices_are_simulated_for_a_table_without_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,10 @@ def test_a_command_without_a_reader_ends_quietly(
     "arguments",
     [
         ["run", *SHORT, "finetune.baseline=false"],
-        ["compare", *SHORT, "methods=fedavg", "seeds=1", "compare.baseline=fedavg"],
+        pytest.param(
+            ["compare", *SHORT, "methods=fedavg", "seeds=1", "compare.baseline=fedavg"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_result_without_a_reader_still_has_its_report(

@@ -77,6 +77,7 @@ def test_no_command_executes_a_planted_module(kind: str, tmp_path: Path) -> None
     assert not (tmp_path / "proof").exists()
 
 
+@pytest.mark.slow
 def test_a_report_imports_no_code_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

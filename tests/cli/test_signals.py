@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from marks import slow_but
 from partita.cli import main
 from partita.cli.signals import Interrupts
 from partita.errors import Terminated
@@ -153,7 +154,7 @@ def during_a_round(rounds: int, then: Callable[[], None]) -> Callable[..., Any]:
     return counted
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", slow_but(COMMANDS, "run"))
 def test_a_command_commits_the_round_and_is_resumed_with_the_same_bits(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -236,6 +237,7 @@ class Twice:
         raise error
 
 
+@pytest.mark.slow
 def test_all_processes_of_a_study_end_after_their_rounds(tmp_path: Path) -> None:
     from partita.studies.jobs import Callbacks
 

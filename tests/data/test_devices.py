@@ -9,6 +9,7 @@ from partita.data.devices import devices_of
 from small import affine_task
 
 
+@pytest.mark.slow
 def test_a_million_devices_cost_less_than_twenty_megabytes_until_visited() -> None:
     loaded: list[str] = []
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from marks import slow_but
 from partita.data.sort import chunks, sort_table
 from partita.data.writing import BYTES
 from partita.errors import ConfigError
@@ -56,7 +57,10 @@ def schema_with(device: pa.DataType) -> pa.Schema:
     return pa.schema(columns, metadata={"huggingface": "{}", "mine": "kept"})
 
 
-@pytest.mark.parametrize(("memory", "size"), [(300, 100), (10_000, 200), (256_000_000, 400)])
+@pytest.mark.parametrize(
+    ("memory", "size"),
+    slow_but([(300, 100), (10_000, 200), (256_000_000, 400)], (300, 100), (256_000_000, 400)),
+)
 @pytest.mark.parametrize(
     ("kind", "ids"),
     [

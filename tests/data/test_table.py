@@ -65,6 +65,7 @@ def test_columns_can_have_other_names(tmp_path: Path) -> None:
     assert contents(table) == {("a", "train"): ["x"], ("a", "test"): ["y"]}
 
 
+@pytest.mark.slow
 def test_opening_a_table_of_large_rows_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     with pq.ParquetWriter(path, pa.schema([("device", pa.string()), ("text", pa.string())])) as writer:

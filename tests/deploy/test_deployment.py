@@ -16,6 +16,7 @@ from deployed import (
     simulated,
     write_config,
 )
+from marks import slow_but
 from partita.deploy import joining
 from partita.deploy.joining import Participant
 from partita.deploy.link import Link
@@ -93,7 +94,7 @@ def crashing(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: float) 
     return where
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_but(range(3), 0))
 def test_devices_that_crash_anywhere_end_with_the_same_bits(
     base: tuple[Path, RunFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -129,7 +130,7 @@ class Stop(Exception):
     """The server ends."""
 
 
-@pytest.mark.parametrize("rounds", [1, 3, 5, 8])
+@pytest.mark.parametrize("rounds", slow_but([1, 3, 5, 8], 3))
 def test_a_server_that_stops_between_rounds_continues_with_the_same_bits(
     base: tuple[Path, RunFolder], tmp_path: Path, rounds: int
 ) -> None:
@@ -151,7 +152,7 @@ def test_a_server_that_stops_between_rounds_continues_with_the_same_bits(
         assert device.personal == personal_of(simulation, device.joined.device)
 
 
-@pytest.mark.parametrize("commits", [2, 4, 7])
+@pytest.mark.parametrize("commits", slow_but([2, 4, 7], 4))
 def test_a_round_that_the_server_loses_is_rolled_back_and_never_applied_twice(
     base: tuple[Path, RunFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int
 ) -> None:

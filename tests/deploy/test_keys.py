@@ -120,6 +120,7 @@ def test_a_revoked_certificate_is_refused_at_once_and_others_are_not(ca: Path, t
     assert tls.device_of(der(bob), revoked) == "bob"
 
 
+@pytest.mark.slow
 def test_a_certificate_that_expires_while_it_is_connected_is_refused(ca: Path, tmp_path: Path) -> None:
     keys.make_server(ca, tmp_path / "server", ["localhost"], days=DAYS)
     revoked = tls.Revocations(tmp_path / "server")

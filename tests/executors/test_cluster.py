@@ -61,6 +61,7 @@ def test_visits_on_another_rank_give_the_bits_of_one_process(tmp_path: Path) -> 
     assert content_of(tmp_path / "ranks") == content_of(tmp_path / "serial")
 
 
+@pytest.mark.slow
 def test_the_first_exception_in_the_order_of_the_round_is_raised(tmp_path: Path) -> None:
     def loss(model: nn.Module, batch: Any) -> Tensor:
         examples = len(batch[1])
@@ -85,6 +86,7 @@ def test_the_first_exception_in_the_order_of_the_round_is_raised(tmp_path: Path)
     assert error.value.args == expected.value.args == (10,)
 
 
+@pytest.mark.slow
 def test_warnings_name_the_same_device_as_in_one_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

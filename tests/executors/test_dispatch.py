@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
+from marks import slow_but
 from partita import FedAvg, Partition, Plan, Task, Training
 from partita.device.store import DiskStore
 from partita.errors import RunFailed
@@ -157,7 +158,7 @@ def test_visits_that_were_not_reported_when_the_worker_was_killed_are_made_again
     assert not reasons(answers)
 
 
-@pytest.mark.parametrize("work", [UPDATE, EVALUATE], ids=["update", "evaluate"])
+@pytest.mark.parametrize("work", slow_but([UPDATE, EVALUATE], UPDATE), ids=["update", "evaluate"])
 def test_the_device_that_a_worker_was_at_when_it_was_killed_twice_fails_and_no_other(
     trial: Trial, work: Any
 ) -> None:
@@ -171,6 +172,7 @@ def test_the_device_that_a_worker_was_at_when_it_was_killed_twice_fails_and_no_o
     assert sorted(tallied) == (sorted(ALL - Counter(["d3"])) if work is UPDATE else [])
 
 
+@pytest.mark.slow
 def test_a_visit_that_hangs_among_short_ones_fails_and_no_other(trial: Trial) -> None:
     trial.acts["d3"] = hang
 
@@ -180,7 +182,7 @@ def test_a_visit_that_hangs_among_short_ones_fails_and_no_other(trial: Trial) ->
     assert heard(answers) == ALL - Counter(["d3"])
 
 
-@pytest.mark.parametrize("moment", ["take", "leave"])
+@pytest.mark.parametrize("moment", slow_but(["take", "leave"], "leave"))
 def test_a_worker_that_is_stopped_between_visits_is_replaced(
     moment: str, trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +247,7 @@ def test_a_worker_that_is_stopped_within_a_message_is_replaced(
     assert not reasons(answers)
 
 
+@pytest.mark.slow
 def test_workers_that_are_always_stopped_between_visits_end_the_run(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +259,7 @@ def test_workers_that_are_always_stopped_between_visits_end_the_run(
         list(trial.answers(UPDATE, timeout=0.3))
 
 
+@pytest.mark.slow
 def test_many_short_visits_may_take_longer_than_the_time_limit_of_one(trial: Trial) -> None:
     trial.acts = {device: lambda: time.sleep(0.5) for device in ALL}
 

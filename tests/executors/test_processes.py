@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from marks import slow_but
 from partita.durable import locked
 from partita.executors.messages import receive, send
 from partita.executors.processes import Child, Nursery
@@ -152,7 +153,7 @@ with Nursery(serve, lambda: Path(sys.argv[1]).touch()) as nursery:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", slow_but([signal.SIGKILL, signal.SIGTERM], signal.SIGKILL))
 def test_nothing_outlives_the_parent(number: signal.Signals, tmp_path: Path) -> None:
     mark = tmp_path / "orphaned"
     parent = subprocess.Popen([sys.executable, "-c", _PARENT, mark], stdout=subprocess.PIPE, text=True)
@@ -168,6 +169,7 @@ def test_nothing_outlives_the_parent(number: signal.Signals, tmp_path: Path) -> 
     assert mark.exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_terminal_is_left_to_the_parent(tmp_path: Path) -> None:
     mark = tmp_path / "orphaned"
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -142,6 +142,7 @@ def test_a_rank_that_waits_for_others_says_so_and_ends_by_ctrl_c(
     assert caplog.messages == [f"Waiting for the other ranks, at 127.0.0.1:{launch.port}."]
 
 
+@pytest.mark.slow
 def test_a_missing_rank_ends_the_wait_with_one_line(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "_WAIT", 0.2)
 

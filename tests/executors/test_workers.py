@@ -254,6 +254,7 @@ def test_there_are_no_more_workers_than_orders(tmp_path: Path) -> None:
         assert len(pids(executor)) == 3
 
 
+@pytest.mark.slow
 def test_a_visit_that_was_answered_in_time_is_not_late_where_the_answer_is_read_late(tmp_path: Path) -> None:
     def predict(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         with (tmp_path / "visits").open("a") as file:

@@ -105,6 +105,7 @@ def own_logits(run: Path, device: str) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.slow
 def test_the_folder_has_lora_under_peft_names_and_nothing_of_the_base(runs: Path, tmp_path: Path) -> None:
     assert main(["export", str(runs / "lm"), "d0", str(tmp_path / "adapter"), "--json"]) == 0
 
@@ -164,6 +165,7 @@ def test_transformers_alone_opens_a_merged_model(runs: Path, tmp_path: Path, nam
     torch.testing.assert_close(found, own_logits(runs / name, "d1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", [write_roberta, write_distilbert])
 def test_a_head_of_two_layers_is_exported_whole(runs: Path, tmp_path: Path, writes: Any) -> None:
     targets = {"write_roberta": "query", "write_distilbert": "q_lin"}[writes.__name__]
@@ -178,6 +180,7 @@ def test_a_head_of_two_layers_is_exported_whole(runs: Path, tmp_path: Path, writ
     assert len([name for name in saved if "classifier" in name]) == 4
 
 
+@pytest.mark.slow
 def test_a_trained_head_with_lora_is_only_exported_as_a_whole_model(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,6 +194,7 @@ def test_a_trained_head_with_lora_is_only_exported_as_a_whole_model(
     assert main(["export", str(run), "d0", str(tmp_path / "whole"), "--merged"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [[], CLASSES], ids=["lm", "classes"])
 def test_a_second_head_is_added_to_the_first_in_a_merged_model(
     runs: Path, tmp_path: Path, changes: list[str]

@@ -13,6 +13,7 @@ from torch import nn
 
 import partita
 from exported import KINDS, finished
+from marks import slow_but
 from partita.cli import main
 from partita.data.examples import examples_of
 from partita.errors import ConfigError
@@ -30,7 +31,7 @@ def same_on_every_test_row(run: Path, device: str, other: nn.Module) -> bool:
     return all(largest_difference(output_of(model, c), output_of(other, c)) == 0.0 for c in calls)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(KINDS, "text"))
 def test_a_loaded_model_is_the_served_one_bit_for_bit(
     kind: str, run_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -165,7 +166,9 @@ def test_a_device_that_chose_the_global_model_gets_it(tmp_path: Path) -> None:
     assert same_on_every_test_row(run, device, partita.load(tmp_path / "models" / found[device]["file"]))
 
 
-@pytest.mark.parametrize("personal", ["head", "full", "none", "adapter", "blocks.0.*"])
+@pytest.mark.parametrize(
+    "personal", slow_but(["head", "full", "none", "adapter", "blocks.0.*"], "blocks.0.*")
+)
 def test_every_partition_of_a_model_can_leave(personal: str, tmp_path: Path) -> None:
     untied = {"partition.untie": True} if personal == "head" else {}
     widths = {"partition.adapter_width": 3} if personal == "adapter" else {}

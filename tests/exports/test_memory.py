@@ -36,6 +36,7 @@ def test_examples_of_devices_that_are_exported_do_not_stay(
     assert ExampleCache.limit == limit
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_devices_that_are_exported(
     run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

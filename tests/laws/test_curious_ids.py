@@ -62,6 +62,7 @@ def test_curious_ids_stay_themselves_and_inside_their_folder(
     assert (tmp_path / "x").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_of_curious_ids_resumes_to_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

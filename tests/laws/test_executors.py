@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from marks import slow_but
 from partita import (
     CannotDo,
     Evaluation,
@@ -109,13 +110,14 @@ def run(case: str, folder: Path, **options: Any) -> dict[str, Any]:
     return content_of(folder)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but(CASES, "three stages"))
 def test_worker_processes_give_the_same_bits(case: str, tmp_path: Path) -> None:
     expected = run(case, tmp_path / "serial", workers=1)
 
     assert run(case, tmp_path / "workers", workers=3) == expected
 
 
+@pytest.mark.slow
 def test_one_worker_process_or_two_give_the_same_bits(tmp_path: Path) -> None:
     expected = run("three stages", tmp_path / "serial", workers=1)
 
@@ -197,6 +199,7 @@ def test_a_device_on_which_workers_are_killed_twice_is_a_failure_of_the_round(tm
     assert not same_bits(result.personal("d2"), before.personal("d2"))
 
 
+@pytest.mark.slow
 def test_a_visit_that_takes_too_long_is_a_failure_and_the_run_goes_on() -> None:
     devices, parent = affine_devices(), os.getpid()
 
@@ -263,6 +266,7 @@ class Whole(nn.Module):
         return self.inner(inputs)
 
 
+@pytest.mark.slow
 def test_integer_buffers_are_those_of_the_lowest_device_with_any_number_of_workers(tmp_path: Path) -> None:
     plan = Plan(personalize=Training(method=FedAvg(shared_lr=0.1), rounds=2, devices_per_round=6))
     task = affine_task(model=Whole)

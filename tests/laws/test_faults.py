@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from marks import slow_but
 from partita import (
     Devices,
     Evaluation,
@@ -140,7 +141,7 @@ def offset(task: Task) -> Partition:
     return Partition(task.model(), personal="offset")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but(CASES, "not finite"))
 def test_a_faulty_device_is_left_out_with_the_same_bits_in_every_executor(case: str, tmp_path: Path) -> None:
     make, reason = CASES[case]
     skip: dict[str, Any] = {"on_error": "skip"}
@@ -263,6 +264,7 @@ def test_further_devices_take_the_place_of_those_that_fail(tmp_path: Path) -> No
         assert list(line["failed"]) == [device for device in line["asked"] if device in FAULTY]
 
 
+@pytest.mark.slow
 def test_the_order_of_arrival_does_not_say_who_counts(tmp_path: Path) -> None:
     # A device takes the longer, the smaller its number: it has 5 training examples more than that.
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -309,7 +311,7 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", slow_but(RULES, "median"))
 def test_rules_for_devices_that_are_not_trusted_have_the_same_bits_in_every_executor(
     rule: str, tmp_path: Path
 ) -> None:

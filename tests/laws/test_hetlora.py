@@ -199,6 +199,7 @@ def test_padding_fills_what_a_device_lacks() -> None:
     assert sent["a"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
+@pytest.mark.slow
 def test_unseen_devices_have_their_rank_and_workers_and_resume_the_same_bits(tmp_path: Path) -> None:
     task = class_task(devices=class_devices(10))
     options: dict[str, Any] = {"task": task, "unseen": 0.4}

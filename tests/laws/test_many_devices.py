@@ -54,6 +54,7 @@ def test_a_round_looks_up_and_loads_its_cohort_alone(monkeypatch: pytest.MonkeyP
     assert rounds[-1] == ("evaluate", EVALUATED, 0, EVALUATED)
 
 
+@pytest.mark.slow
 def test_python_keeps_no_object_for_a_registered_device() -> None:
     data = torch.ones(4, 3), torch.ones(4)
 

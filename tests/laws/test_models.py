@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from marks import slow_but
 from partita import (
     Adapters,
     Additive,
@@ -139,15 +140,19 @@ TASKS = {
     ),
 }
 LARGE = "resnet50"
+REPEATED = ("input", "output", "none")
+"""Partitions that slow tests alone try with every model: one part of it is personal, as with `head`, or none."""
 CASES = [
-    pytest.param(kind, name, marks=[pytest.mark.slow] if kind == LARGE else [], id=f"{kind}-{name}")
+    pytest.param(
+        kind, name, marks=[pytest.mark.slow] if kind == LARGE or name in REPEATED else [], id=f"{kind}-{name}"
+    )
     for kind, task in TASKS.items()
     for name in partition_names(task().model())
 ]
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
-@pytest.mark.parametrize("method", [FedAlt, FedSim])
+@pytest.mark.parametrize("method", slow_but([FedAlt, FedSim], FedAlt))
 def test_every_model_trains_with_every_partition(kind: str, name: str, method: Any) -> None:
     task = TASKS[kind]()
     partition = named_partition(
@@ -247,6 +252,7 @@ def test_a_width_for_each_device_that_is_the_same_for_all_is_one_width() -> None
     assert all(same_bits(one.personal(device), each.personal(device)) for device in WIDTHS)
 
 
+@pytest.mark.slow
 def test_runs_with_differing_sizes_resume_with_the_same_bits(tmp_path: Path) -> None:
     task = TASKS["transformer"]()
     whole = pipeline(task, by_width(task), PLAN)

@@ -67,7 +67,7 @@ def assert_close(there: Result, here: Result) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", slow_but(registry.names(), "fedalt", "scaffold"))
+@pytest.mark.parametrize("name", slow_but(registry.names(), "fedalt"))
 def test_every_method_gives_the_same_bits_on_another_device(name: str) -> None:
     made = built(name, task_of(name), pretrain={"rounds": 1})
 
@@ -141,6 +141,7 @@ def test_every_task_gives_the_same_results_on_another_device(name: str, tmp_path
     assert_close(there, here)
 
 
+@pytest.mark.slow
 def test_adapters_tied_tensors_and_dropout_work_on_another_device() -> None:
     task = word_task()
     partition = named_partition(task.model(), "adapter", regularization=Regularization(dropout=0.1))
@@ -150,6 +151,7 @@ def test_adapters_tied_tensors_and_dropout_work_on_another_device() -> None:
     assert_close(there, here)
 
 
+@pytest.mark.slow
 def test_penalties_clipping_and_optimizers_work_on_another_device() -> None:
     own = Personalization(
         Partition(Affine(), personal="offset"),
@@ -187,7 +189,7 @@ def named_task() -> Task:
 
 
 @pytest.mark.parametrize("free", [10**9, 0])
-@pytest.mark.parametrize("task", [affine_task, named_task])
+@pytest.mark.parametrize("task", slow_but([affine_task, named_task], named_task))
 def test_results_do_not_depend_on_where_examples_are_kept(
     task: Callable[[], Task], free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ def test_a_device_that_fails_changes_no_control_variate(traffic: list[tuple[Orde
     assert not kept_by(result, "d1")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits_wherever_it_stopped(tmp_path: Path) -> None:
     class Killed(Exception):
         pass

@@ -204,6 +204,7 @@ class Killed(Exception):
     """Stands for a kill at a certain moment."""
 
 
+@pytest.mark.slow
 def test_onboarding_resumes_with_the_same_bits_after_a_kill_at_any_round(tmp_path: Path) -> None:
     task = affine_task(devices=DEVICES)
     run = partial(pipeline, task, offset(task), PLAN)

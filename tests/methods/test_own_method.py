@@ -195,6 +195,7 @@ def test_describe_counts_kept_tensors(here: Path, capsys: pytest.CaptureFixture[
     assert disk_bytes("own_methods:METHOD") > disk_bytes("fedalt")
 
 
+@pytest.mark.slow
 def test_tune_searches_its_hyperparameters(here: Path) -> None:
     method = "personalize.method=own_methods:METHOD"
     assert run("tune", method, "personalize.decay=0.0,0.9", "out=tuned") == 0
@@ -210,6 +211,7 @@ def table(folder: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.slow
 def test_compare_has_a_row_and_a_paper_for_it_with_and_without_a_state(here: Path) -> None:
     # The config's own method and its hyperparameter do not disturb the other methods.
     text = CONFIG.replace("[personalize]", '[personalize]\nmethod = "own_methods:METHOD"\ndecay = 0.9')
@@ -240,6 +242,7 @@ def test_compare_tunes_the_values_that_it_declares(here: Path) -> None:
     assert "personalize.decay" in keys
 
 
+@pytest.mark.slow
 def test_a_report_has_its_title_without_its_code(here: Path) -> None:
     method = "own_methods:METHOD"
     assert run("run", f"personalize.method={method}", "out=a") == 0

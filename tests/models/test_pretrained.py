@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 
 import fedalt_in_one_file as plain
 import partita
+from marks import slow_but
 from partita.device.store import DiskStore
 from partita.errors import ConfigError
 from partita.models import hub
@@ -282,7 +283,7 @@ def peft_loop(path: str, names: dict[str, str], start: dict[str, Tensor], *, ffa
     return u, v
 
 
-@pytest.mark.parametrize("ffa", [False, True], ids=["FedSA-LoRA", "FFA-LoRA"])
+@pytest.mark.parametrize("ffa", slow_but([False, True], True), ids=["FedSA-LoRA", "FFA-LoRA"])
 def test_training_is_the_plain_loop_with_peft(llama: Callable[..., Pretrained], ffa: bool) -> None:
     build = partial(llama, ffa=ffa)
     task = sentence_task(build)
@@ -333,6 +334,7 @@ def test_a_run_sends_and_writes_the_shared_tensors_alone(
     assert stored.keys() == set(own.partition.names("personal"))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_bits(llama: Callable[..., Pretrained], tmp_path: Path) -> None:
     task = sentence_task(llama)
     own = named_partition(initial_model(task, seed=1), "lora_b")
@@ -355,6 +357,7 @@ def test_a_stopped_run_ends_with_the_same_bits(llama: Callable[..., Pretrained],
     assert all(same_bits(whole.personal(device), resumed.personal(device)) for device in task.devices.ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reuse", [True, "disk"])
 def test_what_precedes_lora_is_computed_once_in_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reuse: bool | str
@@ -502,6 +505,7 @@ def hetlora_loop(path: str, names: dict[str, str], u: dict[str, Tensor]) -> dict
     return u
 
 
+@pytest.mark.slow
 def test_hetlora_on_lora_is_the_plain_loop_with_peft(llama: Callable[..., Pretrained]) -> None:
     task = sentence_task(llama)
     first = initial_model(task, seed=1)
@@ -520,6 +524,7 @@ def test_hetlora_on_lora_is_the_plain_loop_with_peft(llama: Callable[..., Pretra
         assert shapes == [(rank, 8)] * 2
 
 
+@pytest.mark.slow
 def test_ranks_of_shared_lora_need_a_method_that_fills(llama: Callable[..., Pretrained]) -> None:
     task = sentence_task(llama)
     for part in ("none", "lora_b"):
@@ -540,7 +545,7 @@ SENT = {
 }
 
 
-@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("name", slow_but(SENT, "A"))
 def test_bytes_are_those_of_the_shared_tensors(
     llama: Callable[..., Pretrained], tmp_path: Path, name: str
 ) -> None:

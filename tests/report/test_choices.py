@@ -6,7 +6,9 @@ import pytest
 
 from compared import done, table, values
 from partita.cli import main
-from report.run.test_page import ParsedPage
+from partita.report.comparison.page import comparison_page
+from partita.studies.comparison import reopen
+from report.run.test_page import ParsedPage, check_charts
 
 pytestmark = pytest.mark.usefixtures("reports", "no_figures")
 
@@ -23,6 +25,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (folder / "config.toml", *(folder / "cells").rglob("*.*"))}
 
 
+@pytest.mark.slow
 def test_another_baseline_is_paired_without_training(grid: Path) -> None:
     before, first = files(grid), table(grid)
 
@@ -88,3 +91,11 @@ def test_the_page_shows_the_chosen_columns_only(grid: Path) -> None:
     headings = ParsedPage(grid / "report.html").texts["th"]
     assert headings[:3] == ["method", "personal part", "kB of memory in a visit"]
     assert "closeness" not in headings[:5]
+
+
+@pytest.mark.slow
+def test_every_chart_of_a_comparison_is_valid(grid: Path) -> None:
+    page = comparison_page(reopen(grid))
+
+    assert {"forest", "bytes", "parameters", "curves", "scatter"} <= {chart.name for chart in page.charts}
+    check_charts(page)

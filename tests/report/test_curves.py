@@ -129,6 +129,7 @@ def test_a_method_that_begins_pretrained_continues_the_pretraining(comparison: C
     assert {point.devices for run in runs for point in curve_of(run)} == {3}
 
 
+@pytest.mark.slow
 def test_the_pages_of_a_comparison_and_of_its_runs_have_curves(comparison: Comparison) -> None:
     page, inner = comparison_page(comparison), run_page(comparison.run_of(comparison.cells[0]))
 
@@ -160,6 +161,7 @@ def test_a_run_has_the_curves_of_all_its_metrics_on_the_page_and_as_figures(tmp_
     assert len(curve_of(run)) == 3
 
 
+@pytest.mark.slow
 def test_a_page_without_curves_says_how_to_get_them(tmp_path: Path) -> None:
     begun = started(tmp_path / "grid", values("fedalt", evaluate={"every": 0}, compare={"seeds": 1}))
     assert not finish(begun, quiet)

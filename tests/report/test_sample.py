@@ -36,21 +36,37 @@ def smallest(devices: list[str], count: int) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run and a comparison of six devices."""
-    place = tmp_path_factory.mktemp("sample")
-    done(place / "grid", values("finetune", "fedalt"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sample")
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Path:
+    """A run of six devices."""
     given = {key: value for key, value in values().items() if key != "compare"}
     runner.finish(runner.prepare(config_of({**given, "out": str(place / "run")}), Path()))
-    return place / "run", place / "grid"
+    return place / "run"
 
 
-def page_of(folders: tuple[Path, Path], kind: str) -> Page:
-    run, grid = folders
+@pytest.fixture(scope="module")
+def grid(place: Path) -> Path:
+    """A comparison of six devices."""
+    done(place / "grid", values("finetune", "fedalt"))
+    return place / "grid"
+
+
+@pytest.fixture
+def folders(request: pytest.FixtureRequest, kind: str) -> list[Path]:
+    """The folders on a page."""
+    names = {"run": ["run"], "comparison": ["grid"], "side by side": ["run", "grid"]}
+    return [request.getfixturevalue(name) for name in names[kind]]
+
+
+def page_of(folders: list[Path], kind: str) -> Page:
     if kind == "run":
-        return run_page(RunFolder(run))
+        return run_page(RunFolder(folders[0]))
     if kind == "comparison":
-        return comparison_page(reopen(grid))
+        return comparison_page(reopen(folders[0]))
     return side_by_side_page([read_source(folder, folder.name) for folder in folders])
 
 
@@ -74,7 +90,7 @@ def test_of_more_devices_those_with_the_smallest_hashes_are_drawn() -> None:
 
 @pytest.mark.parametrize("kind", slow_but(["run", "comparison", "side by side"], "run"))
 def test_a_page_draws_the_sample_and_has_the_numbers_of_all_devices(
-    folders: tuple[Path, Path], kind: str, monkeypatch: pytest.MonkeyPatch
+    folders: list[Path], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = page_of(folders, kind)
     monkeypatch.setattr(sampling, "MAX_DRAWN", DRAWN)
@@ -92,9 +108,9 @@ def test_a_page_draws_the_sample_and_has_the_numbers_of_all_devices(
         assert page.data.get(name) == whole.data.get(name)
 
 
-@pytest.mark.parametrize("kind", ["run", "comparison"])
+@pytest.mark.parametrize("kind", slow_but(["run", "comparison"], "run"))
 def test_captions_say_what_is_drawn_and_have_the_counts_of_all(
-    folders: tuple[Path, Path], kind: str, monkeypatch: pytest.MonkeyPatch
+    folders: list[Path], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = captions(page_of(folders, kind))
     monkeypatch.setattr(sampling, "MAX_DRAWN", DRAWN)
@@ -112,8 +128,8 @@ def captions(page: Page) -> dict[str, str]:
     return {chart.name: chart.caption for chart in page.charts}
 
 
-def test_sizes_count_every_device(folders: tuple[Path, Path]) -> None:
-    sizes: Any = page_of(folders, "run").data["sizes"]
+def test_sizes_count_every_device(run: Path) -> None:
+    sizes: Any = page_of([run], "run").data["sizes"]
 
     # The devices of the task have 5, 6, ..., 10 training examples.
     assert sizes == [{"examples": size, "devices": 1} for size in range(5, 11)]

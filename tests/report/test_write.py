@@ -57,7 +57,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
     return counts
 
 
-@pytest.mark.parametrize(("make", "most"), [(run, 1), (comparison, 13)])
+@pytest.mark.parametrize(("make", "most"), [(run, 1), pytest.param(comparison, 13, marks=pytest.mark.slow)])
 def test_a_report_builds_nothing_and_reads_the_tables_of_devices_a_fixed_number_of_times(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

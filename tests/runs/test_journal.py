@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from marks import slow_but
 from partita import (
     Evaluation,
     FedAlt,
@@ -137,7 +138,7 @@ def test_the_same_seed_gives_the_same_folder(whole: Path, tmp_path: Path) -> Non
     assert contents(tmp_path / "again") == contents(whole)
 
 
-@pytest.mark.parametrize("moment", range(1, TURNS))
+@pytest.mark.parametrize("moment", slow_but(range(1, TURNS), 1, 5, 9))
 def test_a_run_that_stopped_after_a_commit_goes_on_with_the_same_bits(
     moment: int, whole: Path, tmp_path: Path
 ) -> None:
@@ -188,7 +189,12 @@ SOME_CALLS = {"fsync": [1, 2, 3, 13, 34, 80, 127], "replace": [1, 2, 3, 8, 21, 4
 
 
 @pytest.mark.parametrize(
-    ("function", "call"), [(name, n) for name, calls in SOME_CALLS.items() for n in calls]
+    ("function", "call"),
+    [
+        pytest.param(name, call, marks=[] if call == calls[1] else [pytest.mark.slow])
+        for name, calls in SOME_CALLS.items()
+        for call in calls
+    ],
 )
 def test_a_run_that_stopped_in_the_middle_of_a_commit_goes_on_with_the_same_bits(
     function: str, call: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,7 +231,7 @@ def resumes_after_a_power_loss(image: Image, whole: Path, place: Path) -> None:
     assert contents(folder) == contents(whole)
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("moment", slow_but([0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0], 0.0, 0.4, 0.8))
 def test_a_run_that_lost_power_goes_on_with_the_same_bits(
     moment: float, disk: Disk, whole: Path, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_lines_and_rows_come_back_as_they_were() -> None:
     assert list(journal.rows()) == every
 
 
+@pytest.mark.slow
 def test_a_device_takes_few_bytes() -> None:
     journal = MemoryJournal()
     devices = 20_000
@@ -60,6 +61,7 @@ def test_a_device_takes_few_bytes() -> None:
     assert kept < 100 * devices
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_with_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     # Random metrics do not compress: those of 15,000 devices on two splits have 240 kB at least.
     monkeypatch.setattr(memory, "_IN_MEMORY", 50_000)

@@ -96,18 +96,18 @@ def test_a_stopped_run_leaves_one_file_for_each_device_and_no_checkpoint(whole: 
 @pytest.mark.parametrize(
     "moment",
     [
-        3,  # Pretraining, after its first measurement.
-        11,  # In the middle of the measurement that ends pretraining.
+        pytest.param(3, marks=pytest.mark.slow),  # Pretraining, after its first measurement.
+        pytest.param(11, marks=pytest.mark.slow),  # In the middle of the measurement that ends pretraining.
         12,  # Stopped, and not yet back at the best round.
-        13,  # In the middle of the final evaluation of the best round.
-        PRETRAINING,
-        PRETRAINING + 3,
+        pytest.param(13, marks=pytest.mark.slow),  # In the middle of the final evaluation of the best round.
+        pytest.param(PRETRAINING, marks=pytest.mark.slow),
+        pytest.param(PRETRAINING + 3, marks=pytest.mark.slow),
         PRETRAINING + 4,  # Devices have replaced what they had in the best round.
-        PRETRAINING + 10,
+        pytest.param(PRETRAINING + 10, marks=pytest.mark.slow),
         PRETRAINING + 12,  # Stopped, and not yet back at the best round.
-        PRETRAINING + 13,
-        PRETRAINING + PERSONALIZATION,
-        PRETRAINING + PERSONALIZATION + 1,
+        pytest.param(PRETRAINING + 13, marks=pytest.mark.slow),
+        pytest.param(PRETRAINING + PERSONALIZATION, marks=pytest.mark.slow),
+        pytest.param(PRETRAINING + PERSONALIZATION + 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_was_killed_around_its_stops_ends_with_the_same_bits(

@@ -117,6 +117,7 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_continued_cell_has_the_bits_of_the_same_three_runs_by_hand(tmp_path: Path) -> None:
     def interrupt(_: float, __: int, text: str) -> None:
         if text.startswith("finetune-continued-3"):  # After its first round.
@@ -272,6 +273,7 @@ def test_a_comparison_without_a_finished_run_fails(tmp_path: Path) -> None:
         write_comparison_tables(comparison, {"a": "b"})
 
 
+@pytest.mark.slow
 def test_a_comparison_works_in_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
@@ -298,6 +300,7 @@ def test_progress_covers_the_comparison_and_advances_inside_a_cell(tmp_path: Pat
     assert told[0][2].startswith("start-3, ")
 
 
+@pytest.mark.slow
 def test_a_single_device_and_a_single_seed_are_compared(tmp_path: Path) -> None:
     rounds = {**ROUNDS, "devices_per_round": 1}
     given = values("fedalt", "finetune", task={"kind": "compared:one_device"}, compare={"seeds": 1})
@@ -311,6 +314,7 @@ def test_a_single_device_and_a_single_seed_are_compared(tmp_path: Path) -> None:
     assert rows[0]["difference from FedAvg, continued value"] != ""
 
 
+@pytest.mark.slow
 def test_the_lowest_mean_is_marked_if_lower_is_better(tmp_path: Path) -> None:
     given = values("fedalt", task={"kind": "compared:worse"}, compare={"seeds": 1})
 
@@ -321,6 +325,7 @@ def test_the_lowest_mean_is_marked_if_lower_is_better(tmp_path: Path) -> None:
     assert [row["error is_best"] for row in rows] == [str(int(row is best)) for row in rows]
 
 
+@pytest.mark.slow
 def test_devices_without_a_metric_are_left_out_and_reported(tmp_path: Path) -> None:
     given = values("fedalt", task={"kind": "compared:undefined_on_some"}, compare={"seeds": 1})
 
@@ -339,6 +344,7 @@ def test_devices_without_a_metric_are_left_out_and_reported(tmp_path: Path) -> N
     assert f"{cells}: {6 - len(known)} devices have no test closeness ({reason})." in notes
 
 
+@pytest.mark.slow
 def test_an_earlier_stage_does_not_replace_a_missing_final_metric(tmp_path: Path) -> None:
     settings = {"fedalt": {"finetune": {"personal_lr": 1000.0}}}
     given = values("fedalt", task={"kind": "compared:diverging_metric"})
@@ -352,6 +358,7 @@ def test_an_earlier_stage_does_not_replace_a_missing_final_metric(tmp_path: Path
     assert "fedalt-output-3: 6 devices have no test closeness (d0: `closeness` has no value here)." in notes
 
 
+@pytest.mark.slow
 def test_without_pretraining_all_methods_begin_from_one_initialization(tmp_path: Path) -> None:
     given = values("fedalt", "fedadam", pretrain={**ROUNDS, "rounds": 0}, compare={"seeds": 1})
 
@@ -373,6 +380,7 @@ def test_without_pretraining_all_methods_begin_from_one_initialization(tmp_path:
     }
 
 
+@pytest.mark.slow
 def test_served_models_are_compared(tmp_path: Path) -> None:
     given = values(
         "fedalt", evaluate={"choose": "validation"}, task={"validation": 0.3}, compare={"seeds": 1}
@@ -389,6 +397,7 @@ def test_served_models_are_compared(tmp_path: Path) -> None:
     assert order == [f"d{n}" for n in range(6)]
 
 
+@pytest.mark.slow
 def test_runs_that_stop_early_are_named_and_all_of_their_rounds_are_counted(tmp_path: Path) -> None:
     # A rate of 0 never becomes better than after its first round: 2 rounds of pretraining, and 3 of 6.
     rounds = {"rounds": 6, "shared_lr": 0.0, "patience": 2}
@@ -586,7 +595,11 @@ def test_an_exception_of_a_callback_ends_the_comparison(tmp_path: Path) -> None:
     ("fixed", "partition"),
     [
         pytest.param(True, {"personal": ["lora_B.*"]}, marks=pytest.mark.slow),
-        (False, {"personal": ["lora_B.*"], "shared": ["lora_A.*"], "frozen": "rest"}),
+        pytest.param(
+            False,
+            {"personal": ["lora_B.*"], "shared": ["lora_A.*"], "frozen": "rest"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(False, {"personal": ["lora_B.*"], "frozen": ["base.*"]}, marks=pytest.mark.slow),
     ],
 )
@@ -637,6 +650,7 @@ def test_partitions_of_the_same_tensors_are_one_row_and_the_notes_say_so(tmp_pat
     assert forecast(given, Path()).notes == notes
 
 
+@pytest.mark.slow
 def test_the_titles_of_a_table_are_those_of_the_configs_that_ran(tmp_path: Path) -> None:
     settings = {"fedavg": {"personalize": {"server_optimizer": "fedyogi", "server_lr": 0.01}}}
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from marks import slow_but
 from partita.cli import main
 from partita.config.reading import read_config
 from partita.params import to_bytes
@@ -349,7 +348,8 @@ MEMORY = {"none": 71, "input": 67, "output": 67, "adapter": 72, "full": 116}
 """The paper's memory for StackOverflow, in MB."""
 
 
-@pytest.mark.parametrize("name", slow_but(PAPER, "stackoverflow"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAPER)
 def test_the_papers_configs_are_described(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     path = ROOT / "experiments/paper" / f"{name}.toml"
@@ -370,6 +370,7 @@ def test_the_papers_configs_are_described(name: str, monkeypatch: pytest.MonkeyP
             assert description.partitions[partition]["memory_bytes"] / 1e6 == pytest.approx(memory, abs=1)
 
 
+@pytest.mark.slow
 def test_a_tied_head_is_described_with_what_its_copy_costs(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

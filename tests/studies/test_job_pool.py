@@ -217,7 +217,8 @@ def with_workers(workers: int, comparison: Comparison) -> Iterator[Any]:
         yield runner
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
 def test_a_comparison_has_the_same_tables_and_bits_with_any_number_of_workers(
     serial: Comparison, tmp_path: Path, workers: int
 ) -> None:
@@ -242,6 +243,7 @@ def test_a_comparison_has_the_same_tables_and_bits_with_any_number_of_workers(
             assert order.index(f"cells/{cell.name}") > last, cell.name
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_killed_resumes_from_its_last_round(tmp_path: Path) -> None:
     whole, _ = done(tmp_path / "whole", values(compare={"seeds": 1}))
     comparison = started(tmp_path / "grid", values(compare={"seeds": 1}))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from marks import slow_but
 from partita.cli import main
 from partita.config.reading import read_config
 from partita.methods import registry
@@ -80,7 +81,7 @@ def test_the_search_of_each_has_the_keys_that_are_tried_here() -> None:
         assert key in [*registry.find(name).rates, *registry.find(name).search]
 
 
-@pytest.mark.parametrize("name", SEARCHED)
+@pytest.mark.parametrize("name", slow_but(SEARCHED, "hetlora"))
 def test_a_search_tries_its_hyperparameters(here: Path, name: str) -> None:
     key, low, high = SEARCHED[name]
     given = [f"personalize.method={name}", f"{key}={low},{high}", "task.validation=0.3", "out=search"]

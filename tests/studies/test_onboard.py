@@ -104,7 +104,11 @@ def test_the_run_itself_stays_as_it_was(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["onboarding.json", "summary.json", "devices.parquet", "rounds.jsonl", "config.toml", "personal/*"],
+    slow_but(
+        ["onboarding.json", "summary.json", "devices.parquet", "rounds.jsonl", "config.toml", "personal/*"],
+        "onboarding.json",
+        "personal/*",
+    ),
 )
 def test_damage_to_an_onboarding_is_noticed(
     name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -175,7 +179,7 @@ def interrupt_after(rounds: int) -> Callable[..., None]:
     return watch
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", slow_but([False, True], True))
 def test_interrupted_after_any_round_it_ends_with_the_same_bits(
     again: bool, run: Path, tmp_path: Path
 ) -> None:
@@ -238,7 +242,7 @@ def interrupt_when_trained(line: Any, done: int, total: int) -> None:
         raise Interrupted
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", slow_but([False, True], True))
 def test_an_interrupted_onboarding_that_has_lost_a_personal_part_is_not_resumed(
     again: bool, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import partita
+from marks import slow_but
 from partita.cli import main
 from partita.config.reading import read_config
 from partita.errors import ConfigError
@@ -97,7 +98,7 @@ def test_a_run_is_not_resumed_with_other_labels_in_a_table_of_the_same_size(
     assert main(["run", "--resume", str(run)]) == 0
 
 
-@pytest.mark.parametrize("rounds", [2, 8])
+@pytest.mark.parametrize("rounds", slow_but([2, 8], 2))
 def test_after_rows_were_added_a_new_run_starts_from_the_model(
     rounds: int, here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,7 +135,11 @@ def move_to_data(here: Path, _: Path) -> None:
 
 @pytest.mark.parametrize(
     ("move", "arguments"),
-    [(move_beside, []), (move_to_data, []), (move_to_data, ["task.data=data/t.parquet"])],
+    [
+        pytest.param(move_beside, [], marks=pytest.mark.slow),
+        pytest.param(move_to_data, [], marks=pytest.mark.slow),
+        (move_to_data, ["task.data=data/t.parquet"]),
+    ],
 )
 def test_a_moved_run_resumes_with_its_data(
     move: Callable[[Path, Path], None],
@@ -220,6 +225,7 @@ def test_initial_weights_of_a_moved_run_are_found_and_checked(
     assert main(["run", "--resume", str(run), "model.start=elsewhere.safetensors"]) == 0
 
 
+@pytest.mark.slow
 def test_a_comparison_is_not_resumed_with_other_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["methods=fedalt", "partitions=output", "seeds=1", "out=compared"]
     assert main(["compare", "mine.toml", *arguments]) == 0
@@ -314,6 +320,7 @@ def test_a_run_from_python_keeps_its_derived_values(here: Path) -> None:
     assert torch.equal(partita.open("run", task=same).model("d0")(inputs), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reports", "no_figures")
 def test_the_page_shows_the_digest_of_the_data_and_names_the_metric(
     here: Path, capsys: pytest.CaptureFixture[str]
@@ -328,6 +335,7 @@ def test_the_page_shows_the_digest_of_the_data_and_names_the_metric(
     assert "Test mean absolute error over 3 devices (lower is better)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_may_change_on_resume_and_changes_no_bit(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

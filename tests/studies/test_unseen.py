@@ -65,7 +65,10 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 @pytest.mark.parametrize(
     ("key", "name"),
-    [("model.start", "shared/pretrained.safetensors"), ("task.derived", "derived.json")],
+    [
+        pytest.param("model.start", "shared/pretrained.safetensors", marks=pytest.mark.slow),
+        ("task.derived", "derived.json"),
+    ],
 )
 def test_a_file_of_a_run_that_has_seen_these_devices_is_refused(tmp_path: Path, key: str, name: str) -> None:
     table = write(tmp_path / "t.parquet", texts(devices=12, rows=3, split=split_of))
@@ -98,6 +101,7 @@ def test_the_same_devices_are_unseen_in_every_cell(comparison: Comparison) -> No
         assert {row["device"] for row in rows if row["seen"]} == set(SEEN)
 
 
+@pytest.mark.slow
 def test_other_tables_are_as_if_unseen_devices_did_not_exist(comparison: Comparison, tmp_path: Path) -> None:
     done(tmp_path / "c", values("fedalt", task={"kind": "unseen_tasks:without_unseen"}))
 
@@ -167,6 +171,7 @@ def test_the_table_of_a_run_has_its_stages_and_their_gaps(comparison: Comparison
         assert row[1:] == [seen, other, Signed(pytest.approx(seen - other)), 4, 2]
 
 
+@pytest.mark.slow
 def test_only_the_table_of_unseen_devices_says_that_they_are_few(comparison: Comparison) -> None:
     few = (
         "Only 2 devices have not been seen by training: the gap depends much on which, set a larger "

@@ -209,6 +209,7 @@ def test_a_classifier_is_trained_by_a_column_of_labels(folder: Path, tmp_path: P
     assert json.loads((tmp_path / "run/derived.json").read_text()) == {"kind": "text", "classes": 3}
 
 
+@pytest.mark.slow
 def test_a_classifier_is_described_without_its_table(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_classifier_is_described_without_its_table(
     assert described["partitions"]["head"]["personal"] == 5 * (8 + 1)
 
 
+@pytest.mark.slow
 def test_images_in_color_are_classified(folder: Path, tmp_path: Path) -> None:
     rows = [
         {
@@ -291,6 +293,7 @@ def test_a_bad_setting_is_one_clear_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_ranks_of_shared_lora_from_a_config(folder: Path, tmp_path: Path) -> None:
     given = ["task.label=label", "task.metrics=accuracy", "model.path=bert", "model.lora.targets=['query']"]
     given += [
@@ -312,6 +315,7 @@ def test_ranks_of_shared_lora_from_a_config(folder: Path, tmp_path: Path) -> Non
     assert (saved["r"], saved["lora_alpha"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_the_next_tokens_are_predicted_without_the_scores_of_all_positions(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def test_the_quadratic_data_follows_its_formula() -> None:
     assert not torch.equal(task.devices["device-0000"]["train"][0], task.devices["device-0001"]["train"][0])
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_devices_that_were_visited() -> None:
     task = quadratic(devices=3000, examples=10)
     list(map(task.devices.__getitem__, task.devices.ids[:100]))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from marks import slow_but
 from partita import LocalAlt, Task, accuracy
 from partita.errors import ConfigError
 from partita.executors.serial import SerialExecutor
@@ -28,7 +29,7 @@ from small import affine_task, normed_task, word_task
 from tables import png, write
 
 
-@pytest.mark.parametrize("method", registry.names())
+@pytest.mark.parametrize("method", slow_but(registry.names(), "fedalt", "fedavg", "scaffold"))
 def test_every_built_in_method_keeps_the_laws(method: str, tmp_path: Path) -> None:
     fewer_epochs = {"personalize.personal_epochs": 2} if method == "fedrep" else {}
     check_method(method, fewer_epochs, workers=1, folder=tmp_path)
@@ -63,6 +64,7 @@ def rank_of(device: str) -> int:
 RANKS = {"partition.adapter_width": "test_kit:rank_of", "partition.largest_width": 3}
 
 
+@pytest.mark.slow
 def test_a_method_keeps_the_laws_with_ranks_that_differ_by_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +100,7 @@ def test_tasks_from_files_keep_the_laws(tmp_path: Path) -> None:
     check_task(image(data=str(tmp_path / "images.parquet"), size=8))
 
 
+@pytest.mark.slow
 def test_a_task_in_the_tokens_of_a_pretrained_model_keeps_the_laws(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra `hf` is not installed")
     pytest.importorskip("peft", reason="the extra `hf` is not installed")

@@ -148,6 +148,7 @@ def many_rows(devices: int, *further: str) -> Iterator[dict[str, Any]]:
             yield {**own, **measured, **dict.fromkeys(further, value)}
 
 
+@pytest.mark.slow
 def test_a_summary_of_many_devices_takes_less_than_100_bytes_for_each() -> None:
     devices, further = 20_000, ("one", "two", "three")
     task = affine_task(metrics={"closeness": negative_error, **dict.fromkeys(further, negative_error)})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from marks import slow_but
 from partita import (
     Devices,
     Evaluation,
@@ -157,7 +158,7 @@ def wounded(folder: Path, devices: int = 24) -> Task:
     return affine_task(devices=Devices(whole, load))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", slow_but([1, 2], 1))
 def test_a_round_in_which_too_many_failed_is_not_counted(workers: int, tmp_path: Path) -> None:
     training = Training(method=FedAlt(shared_lr=0.1), rounds=4, devices_per_round=24)
     task, plan = wounded(tmp_path), Plan(personalize=training)

@@ -182,6 +182,7 @@ def test_a_stage_that_stops_is_one_that_was_planned_to_end_at_its_best_round(tmp
     assert written == stopped.summary
 
 
+@pytest.mark.slow
 def test_the_folder_and_the_memory_of_a_run_give_the_same(tmp_path: Path) -> None:
     task = passing_task()
 
@@ -215,6 +216,7 @@ def test_everything_that_a_device_keeps_goes_back_with_it(method: str, tmp_path:
     assert files(tmp_path / "stopped") == files(tmp_path / "planned")
 
 
+@pytest.mark.slow
 def test_patience_that_is_never_exhausted_goes_back_only_if_an_earlier_round_was_better(
     tmp_path: Path,
 ) -> None:

@@ -14,25 +14,46 @@ import pytest
 from compared import done, values
 from partita.cli import main
 from partita.report.comparison.page import comparison_page
+from partita.report.page import Page
 from partita.report.write import write_report
 from partita.studies.comparison import reopen
 from report.run.test_page import ParsedPage, data_sets
 from sealing import change_commit
 
-pytestmark = pytest.mark.usefixtures("reports")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("reports")]
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages") / "grid"
     done(folder, values("finetune", "fedalt"))
-    write_report(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def comparison(grid: Path) -> Path:
+    """The comparison with its report, without figures."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("partita.report.write.write_figures", lambda charts, data, folder: None)
+        write_report(grid)
+    return grid
 
 
 def metrics(folder: Path, cell: str, stage: str) -> dict[str, float]:
     rows = pq.read_table(folder / "cells" / cell / "devices.parquet").to_pylist()
     return {r["device"]: r["metric"] for r in rows if (r["stage"], r["split"]) == (stage, "test")}
+
+
+def test_costs_of_a_part_are_those_of_describe(comparison: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", str(comparison / "config.toml"), "--json"]) == 0
+    output = json.loads(capsys.readouterr().out)["partitions"]["output"]
+
+    (head, row) = (comparison / "tables/costs.csv").read_text().splitlines()
+    numbers = dict(zip(head.split(","), row.split(","), strict=True))
+    assert numbers["personal part"] == "output"
+    assert int(numbers["personal parameters"]) == output["personal"]
+    assert float(numbers["kB sent"]) == pytest.approx(output["up_bytes"] / 1e3)
+    assert float(numbers["kB of memory for one example"]) == pytest.approx(output["memory_bytes"] / 1e3)
 
 
 def test_the_change_of_a_device_is_its_mean_over_seeds_with_the_range(comparison: Path) -> None:
@@ -63,15 +84,20 @@ def test_the_page_has_every_table_and_chart(comparison: Path) -> None:
     page = ParsedPage(comparison / "report.html")
 
     assert {"Methods", "Final fine-tuning", "Devices helped and hurt"} <= set(page.texts["h2"])
-    assert {path.stem for path in (comparison / "figures").iterdir()} == {
-        *("forest", "bytes", "parameters", "metric", "curves"),
-        *("scatter", "violins", "sorted", "examples"),
-    }
     # One reference: also of the differences, although Finetune is compared.
     assert "difference from FedAvg, continued" in page.texts["th"]
     assert "better than FedAvg, continued" in page.texts["th"]
     captions = [a["data-caption"] for _, a in page.tags if a.get("data-caption")]
     assert any("The band is the range over seeds." in (caption or "") for caption in captions)
+
+
+def test_every_chart_is_a_figure(comparison: Path) -> None:
+    write_report(comparison)
+
+    assert {path.stem for path in (comparison / "figures").iterdir()} == {
+        *("forest", "bytes", "parameters", "metric", "curves"),
+        *("scatter", "violins", "sorted", "examples"),
+    }
 
 
 def test_the_loss_by_round_is_the_mean_over_seeds(comparison: Path) -> None:
@@ -89,18 +115,6 @@ def test_the_loss_by_round_is_the_mean_over_seeds(comparison: Path) -> None:
     assert own == pytest.approx({at: statistics.fmean(both) for at, both in losses.items()}, rel=1e-4)
     assert {row["part"] for row in rows} == {"pretraining", "whole model", "output"}
     assert "Finetune" not in {row["method"] for row in rows}
-
-
-def test_costs_of_a_part_are_those_of_describe(comparison: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["describe", str(comparison / "config.toml"), "--json"]) == 0
-    output = json.loads(capsys.readouterr().out)["partitions"]["output"]
-
-    (head, row) = (comparison / "tables/costs.csv").read_text().splitlines()
-    numbers = dict(zip(head.split(","), row.split(","), strict=True))
-    assert numbers["personal part"] == "output"
-    assert int(numbers["personal parameters"]) == output["personal"]
-    assert float(numbers["kB sent"]) == pytest.approx(output["up_bytes"] / 1e3)
-    assert float(numbers["kB of memory for one example"]) == pytest.approx(output["memory_bytes"] / 1e3)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -159,6 +173,7 @@ def test_a_failed_run_is_named(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "grid/cells/start-3/summary.json").read_text())["split"] == "test"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_reference_that_is_not_finished_is_named(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     shutil.copytree(comparison, folder)
@@ -208,7 +223,6 @@ def test_a_device_without_a_metric_is_there_with_its_reason(tmp_path: Path) -> N
     assert all(row["loss"] is not None for row in unknown)
 
 
-@pytest.mark.slow
 def test_local_training_is_not_drawn_if_it_would_dwarf_the_others(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"settings": {"local": {"finetune": {"personal_lr": 0.9}}}})
     done(tmp_path / "grid", grid)
@@ -220,7 +234,6 @@ def test_local_training_is_not_drawn_if_it_would_dwarf_the_others(tmp_path: Path
     assert "model: Local only" not in (tmp_path / "grid/figures/scatter.svg").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_the_state_of_scaffold_is_not_called_personal(tmp_path: Path) -> None:
     done(tmp_path / "grid", values("scaffold", "fedalt"))
@@ -232,7 +245,6 @@ def test_the_state_of_scaffold_is_not_called_personal(tmp_path: Path) -> None:
     assert personal["SCAFFOLD"] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_parts_given_by_patterns_have_their_costs(tmp_path: Path) -> None:
     grid = values("fedalt", compare={"partitions": ["output", "slope.*"], "seeds": 1})
@@ -245,7 +257,6 @@ def test_parts_given_by_patterns_have_their_costs(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_the_page_of_a_comparison_begins_with_the_cells_that_diverged(tmp_path: Path) -> None:
     settings = {"fedalt": {"finetune": {"personal_lr": 50.0}}}
 
@@ -271,9 +282,12 @@ def color_domains(spec: Any) -> Iterator[tuple[str, ...]]:
             yield from color_domains(each)
 
 
-def test_a_model_has_the_same_color_in_all_charts(comparison: Path) -> None:
-    page = comparison_page(reopen(comparison))
+@pytest.fixture(scope="module")
+def page(grid: Path) -> Page:
+    return comparison_page(reopen(grid))
 
+
+def test_a_model_has_the_same_color_in_all_charts(page: Page) -> None:
     domains = {chart.name: set(color_domains(chart.spec)) for chart in page.charts}
 
     colored = {name for name, each in domains.items() if each}

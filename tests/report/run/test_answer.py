@@ -17,11 +17,18 @@ from small import Both, point_task
 FINETUNE = Finetuning(personal_lr=0.5, epochs=1)
 
 
+@pytest.fixture
+def no_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build pages without the sections below their first sentences: charts take most of the time."""
+    monkeypatch.setattr("partita.report.run.page._RunPage._sections", lambda _: iter(()))
+
+
 def page_of(folder: Path, targets: dict[str, float], **stages: Any) -> Page:
     pipeline(point_task(targets), Partition(Both(), personal="v"), Plan(**stages), out=folder)
     return run_page(RunFolder(folder))
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_rounds_and_fine_tuning_are_told_apart(tmp_path: Path) -> None:
     # u + v begins at 1, and both targets are 3. Each visit: v + 1, then u + 1/2, so that 1/2 is missing.
     # Fine-tuning halves it. The closeness, -|u + v - 3|, goes from -2 to -1/2 to -1/4.
@@ -40,6 +47,7 @@ def test_rounds_and_fine_tuning_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_an_interval_that_holds_zero_is_no_clear_difference(tmp_path: Path) -> None:
     # u + v begins at 1. A step at rate 2.5 leaves it for a target of 1; for 5, the error of 4 becomes one of 6.
     page = page_of(
@@ -51,6 +59,7 @@ def test_an_interval_that_holds_zero_is_no_clear_difference(tmp_path: Path) -> N
     assert page.answer.endswith("1 seed).")
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_a_difference_of_zero_is_not_divided(tmp_path: Path) -> None:
     # u + v begins at the targets: there is nothing to learn.
     page = page_of(tmp_path / "run", {"d0": 1.0, "d1": 1.0}, finetune=FINETUNE)
@@ -61,6 +70,7 @@ def test_a_difference_of_zero_is_not_divided(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_more_training_without_a_personal_part_is_called_that(tmp_path: Path) -> None:
     training = Training(method=FedAvg(shared_lr=0.5), rounds=1, devices_per_round=1)
     task = point_task({"d0": 3.0})
@@ -75,6 +85,7 @@ def test_more_training_without_a_personal_part_is_called_that(tmp_path: Path) ->
     )
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_training_without_a_personal_part_is_not_more_where_there_was_none_before(tmp_path: Path) -> None:
     training = Training(method=FedAvg(shared_lr=0.5), rounds=1, devices_per_round=1)
 
@@ -86,6 +97,7 @@ def test_training_without_a_personal_part_is_not_more_where_there_was_none_befor
     )
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_the_result_is_compared_with_the_baseline_that_needs_no_further_rounds(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
     data = data_of(folder)
@@ -107,6 +119,7 @@ def test_the_result_is_compared_with_the_baseline_that_needs_no_further_rounds(t
     ]
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_the_baseline_is_only_surpassed_by_a_clear_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +139,7 @@ def test_the_baseline_is_only_surpassed_by_a_clear_difference(
         assert f", and {verdict} Finetune (" in run_page(run).answer
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_unseen_devices_are_reported_with_their_gap_and_their_number(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", evaluate={"unseen": 0.4})
     run = RunFolder(folder)

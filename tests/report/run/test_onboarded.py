@@ -67,6 +67,7 @@ def test_the_page_lists_devices_that_joined_with_their_ids_escaped(run: RunFolde
     assert (run.tables_folder / "onboarded.csv").read_text().count("\n") == 3
 
 
+@pytest.mark.slow
 def test_of_many_devices_that_joined_a_sample_is_listed(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_of_many_devices_that_joined_a_sample_is_listed(
     assert {datum["split"] for datum in data} == {"train", "test"}
 
 
+@pytest.mark.slow
 def test_a_run_without_onboarding_has_no_such_section(made: Path) -> None:
     page = run_page(RunFolder(made.parent / "before"))
 

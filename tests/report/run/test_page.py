@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,8 +22,9 @@ from partita.config.reading import config_of
 from partita.report import write
 from partita.report.charts.chart import Legend
 from partita.report.charts.devices import scatter
-from partita.report.page import columns_of
+from partita.report.page import Page, columns_of
 from partita.report.run.data import RunData, ranked, read_run, visits_of
+from partita.report.run.page import run_page
 from partita.report.sections import distribution_section, examples_section, scatter_section
 from partita.report.write import write_report
 from partita.runs.folder import RunFolder
@@ -52,10 +54,14 @@ def finished(folder: Path, **sections: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = finished(tmp_path_factory.mktemp("pages") / "run")
-    write_report(folder)
-    return folder
+def without_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory.mktemp("pages") / "run")
+
+
+@pytest.fixture(scope="module")
+def run(without_page: Path) -> Path:
+    write_report(without_page)
+    return without_page
 
 
 class ParsedPage(HTMLParser):
@@ -98,7 +104,8 @@ def data_of(folder: Path) -> RunData:
     return read_run(RunFolder(folder))
 
 
-def test_a_change_is_the_difference_to_the_pretrained_model_on_the_same_device(run: Path) -> None:
+def test_a_change_is_the_difference_to_the_pretrained_model_on_the_same_device(without_page: Path) -> None:
+    run = without_page
     rows = pq.read_table(run / "devices.parquet").to_pylist()
     metric = {(r["stage"], r["device"], r["split"]): r["metric"] for r in rows}
     for row in pq.read_table(run / "finetune/devices.parquet").to_pylist():
@@ -147,6 +154,20 @@ def test_ranks_sort_the_known_changes_of_one_split() -> None:
     assert {r["rank"] for r in found if r["split"] == "train"} == {None}
 
 
+def check_charts(page: Page) -> None:
+    """Raise if a specification is not valid Vega-Lite: charts are not validated where they are drawn."""
+    for chart in page.charts:
+        for spec in filter(None, (chart.spec, chart.narrow)):
+            alt.Root.validate(dict(spec))
+
+
+def test_every_chart_is_valid(without_page: Path) -> None:
+    page = run_page(RunFolder(without_page))
+
+    assert page.charts
+    check_charts(page)
+
+
 def test_every_chart_and_every_table_is_written_in_three_formats(run: Path) -> None:
     begin = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
     for name in ("forest", "curves", "scatter", "violins", "sorted", "examples"):
@@ -188,6 +209,7 @@ def test_the_page_holds_each_data_set_once_with_every_visible_digit(run: Path) -
     assert [len(data["rounds"][name]) for name in ("loss", "shared_lr", "devices")] == [4, 4, 4]
 
 
+@pytest.mark.slow
 def test_missing_stages_are_named_and_have_no_empty_charts(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", personalize={"rounds": 0}, finetune={"epochs": 0, "baseline": False})
     write_report(folder)
@@ -227,7 +249,10 @@ def unmeasured() -> Any:
 
 
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize(("method", "title"), [("fedavg", "FedAvg, continued"), ("scaffold", "SCAFFOLD")])
+@pytest.mark.parametrize(
+    ("method", "title"),
+    [("fedavg", "FedAvg, continued"), pytest.param("scaffold", "SCAFFOLD", marks=pytest.mark.slow)],
+)
 def test_more_training_is_not_called_personalization(tmp_path: Path, method: str, title: str) -> None:
     folder = finished(tmp_path / "run", personalize={"method": method}, finetune={"baseline": False})
     write_report(folder)
@@ -462,10 +487,11 @@ COSTS = {"personal": 1, "up_bytes": 12_000, "memory_bytes": 3_500_000}
             "A device keeps 1 personal parameter, sends 12 kB per round of personalization and needs 3.5 MB of "
             "memory to train on one example.",
         ),
-        (
+        pytest.param(
             COSTS | {"personal": 1200, "memory_bytes": None, "sizes": []},
             "A device keeps at most 1,200 personal parameters and sends at most 12 kB per round of "
             "personalization.",
+            marks=pytest.mark.slow,
         ),
         (None, "This run has no record of the costs for a device."),
     ],

@@ -133,6 +133,7 @@ def test_the_change_of_a_device_is_paired_by_seed() -> None:
     assert own["metric"] == pytest.approx(0.75)
 
 
+@pytest.mark.slow
 def test_the_table_of_devices_says_that_it_has_means_over_seeds_where_it_has() -> None:
     one, two = source("a", {"Ref": {1: [0.5]}}), source("b", {"Own": {1: [0.6], 2: [0.9]}})
 
@@ -188,6 +189,7 @@ def test_the_settings_that_differ_have_a_column_for_each_folder() -> None:
     assert section.table.rows == [["pretrain.rounds", "2", "3"]]
 
 
+@pytest.mark.slow
 def test_only_a_table_of_devices_with_changes_is_said_to_have_them() -> None:
     few = side_by_side_page([source("a", {"Ref": {1: [0.5]}}), source("b", {"Own": {1: [0.7]}})])
     own = {f"Own {number}": {1: [0.7]} for number in range(6)}

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import Tensor, nn
 
 from partita import Evaluation, FedAlt, Finetuning, Partition, Plan, Training, pipeline
@@ -71,6 +72,7 @@ def test_the_page_shows_them(tmp_path: Path) -> None:
     assert sum(datum.get("left_out", 0) for datum in visits) > 0
 
 
+@pytest.mark.slow
 def test_a_run_without_failures_has_no_such_table(tmp_path: Path) -> None:
     task = affine_task()
     plan = Plan(personalize=Training(method=FedAlt(shared_lr=0.1), rounds=1, devices_per_round=4))

@@ -74,7 +74,9 @@ class Legend:
 
 def chart_of(name: str, title: str, caption: str, drawn: Any, *data: str) -> Chart:
     """Return a drawn chart with its name, its texts and the names of its datasets."""
-    spec = _with_backslashes(shown_in(drawn.to_dict() | {"description": caption, "config": _CONFIG}))
+    spec = _with_backslashes(
+        shown_in(drawn.to_dict(validate=False) | {"description": caption, "config": _CONFIG})
+    )
     if "facet" in spec and "transform" in spec["spec"]:
         # Panels are split and sorted after the transforms, not before.
         spec["transform"] = spec["spec"].pop("transform")

@@ -81,7 +81,7 @@ class Curves:
     def _lines(self, metric: str, axis: str, x: str, *, has_legend: bool) -> list[Any]:
         across = alt.X(f"{x}:Q", title=_AXES[x], axis=_TICKS[x], scale=self._across(x))
         up = alt.Y("mean:Q", title=axis, scale=alt.Scale(domain=list(self.domains[metric]), zero=False))
-        place = {"x": across, "y": up, "detail": "model:N", "tooltip": self._tips(axis)}
+        place = {"x": across, "y": up, "detail": alt.Detail("model:N"), "tooltip": self._tips(axis)}
         colored = {**place, "color": self._colors(has_legend=has_legend)}
         others = _where(metric, is_shown=False, is_trained=True)
         trained = _where(metric, is_shown=True, is_trained=True)
@@ -95,14 +95,16 @@ class Curves:
             lines.insert(0, _where(metric).mark_line(clip=True, **THIN).encode(x=across, y=up))
         if self.has_band:
             band = trained.mark_area(clip=True, opacity=0.15).encode(**colored)
-            lines.insert(0, band.encode(y=alt.Y("low:Q", title=axis), y2="high:Q"))
+            lines.insert(0, band.encode(y=alt.Y("low:Q", title=axis), y2=alt.Y2("high:Q")))
         return lines
 
     def _labels(self, metric: str, x: str) -> Any:
         """Return the names of lines, right of the panel, each as high as the end of its line."""
         end = alt.XDatum(_MARGIN * self.longest[x], scale=self._across(x))
         texts = _where(metric, "labels").mark_text(align="left", dx=8, fontSize=TEXT_SIZE, fontWeight="bold")
-        return texts.encode(x=end, y="at:Q", text="model:N", color=self._colors(has_legend=False))
+        return texts.encode(
+            x=end, y=alt.Y("at:Q"), text=alt.Text("model:N"), color=self._colors(has_legend=False)
+        )
 
     def _across(self, x: str) -> alt.Scale:
         return alt.Scale(domain=[0, _MARGIN * self.longest[x]], nice=False)
@@ -119,7 +121,7 @@ class Curves:
         seeds = {"low": "lowest seed", "high": "highest seed"} if self.has_band else {}
         numbers = {"mean": axis, **seeds}
         return [
-            "model:N",
+            alt.Tooltip("model:N"),
             alt.Tooltip("round:Q", title="training rounds", format=",.5~g"),
             alt.Tooltip("megabytes:Q", title="MB", format=",.4~g"),
             *(alt.Tooltip(f"{name}:Q", title=title, format=".4f") for name, title in numbers.items()),

@@ -36,9 +36,9 @@ def scatter(change: str, caption: str, legend: Legend) -> Chart:
             y=alt.Y("change:Q", title=change),
             opacity=alt.condition(chosen, alt.value(0.8), alt.value(0.04)),
             tooltip=[
-                "device:N",
-                "model:N",
-                "examples:Q",
+                alt.Tooltip("device:N"),
+                alt.Tooltip("model:N"),
+                alt.Tooltip("examples:Q"),
                 alt.Tooltip("change:Q", title=change, format="+.4f"),
             ],
             color=legend.colors,
@@ -73,7 +73,7 @@ def violins(change: str, caption: str, legend: Legend, *, on_train: Sequence[str
             x=alt.X("side:Q", title=None, axis=None),
             x2=alt.X2Datum(0),
             y=alt.Y("change:Q", title=change),
-            detail="split:N",
+            detail=alt.Detail("split:N"),
             color=alt.condition(is_train, alt.value("#999999"), legend.colors.legend(None)),
         )
         .properties(width=width_of(columns), height=HEIGHT)
@@ -102,13 +102,13 @@ def sorted_changes(change: str, caption: str, legend: Legend, *, has_band: bool)
     line = base.mark_line(point={"size": 14}).encode(
         y=alt.Y("change:Q", title=change),
         tooltip=[
-            "device:N",
-            "model:N",
+            alt.Tooltip("device:N"),
+            alt.Tooltip("model:N"),
             *(alt.Tooltip(f"{name}:Q", title=tips[name], format="+.4f") for name in shown),
         ],
     )
-    zero = alt.Chart().mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
-    band = base.mark_area(opacity=0.35).encode(y=alt.Y("low:Q", title=change), y2="high:Q")
+    zero = alt.Chart().mark_rule(strokeDash=[4, 4]).encode(y=alt.YDatum(0))
+    band = base.mark_area(opacity=0.35).encode(y=alt.Y("low:Q", title=change), y2=alt.Y2("high:Q"))
     drawn = (
         alt.layer(*([band] if has_band else []), zero, line, data=alt.NamedData(name="devices"))
         .transform_filter("isValid(datum.rank)")

@@ -100,13 +100,13 @@ def _marks(content: Forest, names: alt.Axis | None) -> list[alt.Chart]:
     )
     numbers = (alt.Tooltip(f"{name}:Q", format=".4f") for name in ("mean", "low", "high"))
     rows = from_data("models").encode(
-        y=content.y(names), color=colors, tooltip=["model:N", *numbers, "verdict:N"]
+        y=content.y(names), color=colors, tooltip=[alt.Tooltip("model:N"), *numbers, alt.Tooltip("verdict:N")]
     )
     drawn = rows.transform_filter(content.inside)
     bars = rows.transform_filter(f"isValid(datum.low) && {content.inside}").mark_rule(strokeWidth=3.5)
     means = drawn.mark_point(filled=True, size=170, opacity=1).encode(x=content.x, shape=shapes)
     ends = alt.X("low:Q", title=content.metric)
-    return [bars.encode(x=ends, x2="high:Q"), means, *_arrows(content, rows)]
+    return [bars.encode(x=ends, x2=alt.X2("high:Q")), means, *_arrows(content, rows)]
 
 
 def _line(content: Forest, *, is_narrow: bool = False) -> list[alt.Chart]:
@@ -124,7 +124,7 @@ def _line(content: Forest, *, is_narrow: bool = False) -> list[alt.Chart]:
         dashes.encode(x=content.x_line, y=content.y(None))
         if is_narrow
         else one.mark_rule(strokeDash=[6, 4], strokeWidth=2),
-        name.encode(text=alt.value(content.label), y=alt.value(-12)),
+        name.encode(text=alt.TextValue(content.label), y=alt.YValue(-12)),
     ]
 
 
@@ -136,7 +136,7 @@ def _arrows(content: Forest, rows: alt.Chart) -> list[alt.Chart]:
         ("low", f"< {low}", "triangle-left", 0),
         ("high", f"> {high}", "triangle-right", alt.ExprRef("width")),
     ):
-        x = alt.value(at)
+        x = alt.XValue(at)
         align, inward = ("left", 12) if end == "low" else ("right", -12)
         bars = rows.transform_filter(f"isValid(datum.{end}) && datum.{end} {beyond} && {content.inside}")
         means = rows.transform_filter(f"datum.point {beyond}")
@@ -151,7 +151,7 @@ def _arrows(content: Forest, rows: alt.Chart) -> list[alt.Chart]:
 
 def _column(content: Forest, y: alt.Y, field: str, form: str, at: int) -> list[alt.Chart]:
     """Return a column of numbers right of the bars, with its heading."""
-    x = alt.value(alt.ExprRef(f"width + {at}"))
+    x = alt.XValue(alt.ExprRef(f"width + {at}"))
     rows = from_data("models")
     weight = "bold" if field == "point" else "normal"
     numbers = rows.transform_filter(f"isValid(datum.{field})")
@@ -160,7 +160,7 @@ def _column(content: Forest, y: alt.Y, field: str, form: str, at: int) -> list[a
     heading = first.mark_text(align="right", fontSize=TEXT_SIZE)
     return [
         numbers.encode(y=y, x=x, text=alt.Text(f"{field}:Q", format=form)),
-        heading.encode(x=x, y=alt.value(-12), text=alt.value(_HEADINGS[field])),
+        heading.encode(x=x, y=alt.YValue(-12), text=alt.TextValue(_HEADINGS[field])),
     ]
 
 
@@ -172,9 +172,9 @@ def _texts_above(content: Forest) -> list[alt.Chart]:
     texts = rows.transform_calculate(numbers=numbers)
     return [
         rows.mark_text(align="left", dy=-19, fontSize=_NARROW_TEXT, limit=room).encode(
-            x=alt.value(0), text="model:N"
+            x=alt.XValue(0), text=alt.Text("model:N")
         ),
         texts.mark_text(align="right", dy=-19, fontSize=_NARROW_TEXT).encode(
-            x=alt.value(alt.ExprRef("width")), text="numbers:N"
+            x=alt.XValue(alt.ExprRef("width")), text=alt.Text("numbers:N")
         ),
     ]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from partita.report.charts.chart import TEXT_SIZE
@@ -50,18 +51,18 @@ class Label:
     align: Align
     length: float
 
-    @property
+    @cached_property
     def middle(self) -> float:
         """The middle of the text, from the top."""
         above = {True: -_HALF, False: _HALF}[self.at[1] < self.point[1]]
         return self.at[1] + (above if self.align == "center" else 0.0)
 
-    @property
+    @cached_property
     def has_line(self) -> bool:
         """Whether the label is so far from its point that a line joins them."""
         return math.dist(self.point, self.at) > _NEAR
 
-    @property
+    @cached_property
     def ends(self) -> tuple[float, float]:
         """Where the text begins and ends."""
         before = {"left": 0.0, "right": self.length, "center": self.length / 2}[self.align]
@@ -72,8 +73,9 @@ class Label:
         low, high = self.ends
         return low - room < place[0] < high + room and abs(place[1] - self.middle) < _HALF + room
 
+    @cached_property
     def line(self) -> list[Place]:
-        """Return places on the line to the point."""
+        """Places on the line to the point."""
         if not self.has_line:
             return []
         (x, y), (to_x, to_y) = self.point, self.at
@@ -86,16 +88,12 @@ class Label:
         outside = (low < 0) + (high > chart.width) + (y < _HALF) + (y > chart.height - _HALF)
         labels = sum(self._crosses(other) for other in placed)
         own = self.holds(self.point, _POINT / 2)
-        points = own + sum(self.holds(at, _POINT / 2) or self._seems_of(at) for at in self._others(chart))
-        passed = sum(
-            any(math.dist(at, point) < _POINT for at in self.line()) for point in self._others(chart)
-        )
+        others = [point for point in chart.points if math.dist(point, self.point) >= _SAME]
+        points = own + sum(self.holds(at, _POINT / 2) or self._seems_of(at) for at in others)
+        passed = sum(any(math.dist(at, point) < _POINT for at in self.line) for point in others)
         is_on_line = any(map(self.holds, chart.lines))
         far = round(math.dist(self.point, self.at)) / _FAR
         return 12 * outside + 4 * (labels + points) + 3 * passed + is_on_line + far
-
-    def _others(self, chart: "Surroundings") -> list[Place]:
-        return [point for point in chart.points if math.dist(point, self.point) >= _SAME]
 
     def _seems_of(self, point: Place) -> bool:
         """Return whether the label is closer to another point than to its own."""
@@ -106,7 +104,7 @@ class Label:
         is_over = (
             abs(self.middle - other.middle) < 2 * _HALF and low < other_high + 4 and other_low < high + 4
         )
-        is_struck = any(map(self.holds, other.line())) or any(map(other.holds, self.line()))
+        is_struck = any(map(self.holds, other.line)) or any(map(other.holds, self.line))
         return is_over or is_struck or _cross((self.point, self.at), (other.point, other.at))
 
 

@@ -102,16 +102,16 @@ def _layers(content: Tradeoff, texts: Iterator[alt.Chart]) -> Any:
     points = base.mark_point(filled=True).encode(
         color=_colors(content),
         size=alt.condition(front, alt.value(150), alt.value(90)),
-        opacity=alt.value(0.9),
+        opacity=alt.OpacityValue(0.9),
         tooltip=[
-            "model:N",
+            alt.Tooltip("model:N"),
             alt.Tooltip("point:Q", title="mean", format=".4f"),
             alt.Tooltip(f"{cost}:Q", format=",.6~g"),
         ],
     )
     edge = from_data("models").transform_filter(_is(content.points[0]["model"]))
     gap = edge.mark_rule(strokeDash=[1, 4], strokeWidth=1.5).encode(x=alt.XDatum(content.axis.break_at))
-    layers = [*([gap] if content.axis.apart else []), line.encode(order="place:Q"), *texts, points]
+    layers = [*([gap] if content.axis.apart else []), line.encode(order=alt.Order("place:Q")), *texts, points]
     return alt.layer(*layers).properties(width=WIDTH, height=_HEIGHT)
 
 
@@ -163,9 +163,9 @@ def _numbers(content: Tradeoff) -> Iterator[alt.Chart]:
     for number, group in enumerate(groups, start=1):
         line = one.mark_text(align="left", fontSize=TEXT_SIZE, limit=alt.ExprRef("width + 45"))
         yield line.encode(
-            x=alt.value(-45),
-            y=alt.value(_HEIGHT + _LIST + _LINE * number),
-            text=alt.value(f"{number}  {joined([one.name for one in group])}"),
+            x=alt.XValue(-45),
+            y=alt.YValue(_HEIGHT + _LIST + _LINE * number),
+            text=alt.TextValue(f"{number}  {joined([one.name for one in group])}"),
         )
 
 
@@ -180,4 +180,4 @@ def _drawn(content: Tradeoff, label: Label, width: int) -> Iterator[alt.Chart]:
     space = {"left": 3, "right": -3, "center": 0}[label.align] if label.has_line else 0
     down = round(label.middle - label.at[1])
     text = one.mark_text(align=label.align, dx=space, dy=down, fontSize=TEXT_SIZE, fontWeight="bold")
-    yield text.encode(x=alt.XDatum(x), y=alt.YDatum(y), text=alt.value(label.name))
+    yield text.encode(x=alt.XDatum(x), y=alt.YDatum(y), text=alt.TextValue(label.name))

@@ -31,7 +31,11 @@ def curves(quantities: Mapping[str, str], caption: str) -> Chart:
             x=alt.X("number:Q", title="round, all stages" if is_last else None, axis=COUNTS),
             y=alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=column != "loss")),
             color=alt.Color("stage:N", title="stage", sort=None),
-            tooltip=["stage:N", "round:Q", alt.Tooltip(f"{column}:Q", title=title, format=".4~g")],
+            tooltip=[
+                alt.Tooltip("stage:N"),
+                alt.Tooltip("round:Q"),
+                alt.Tooltip(f"{column}:Q", title=title, format=".4~g"),
+            ],
         )
         .transform_filter(f"isValid(datum['{column}'])")
         .properties(width=WIDTH, height=_SMALL_HEIGHT)
@@ -52,11 +56,11 @@ def losses(caption: str, legend: Legend) -> Chart:
         .encode(
             x=alt.X("round:Q", axis=COUNTS),
             y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(zero=False)),
-            detail="model:N",
+            detail=alt.Detail("model:N"),
             color=alt.condition(shown, legend.colors, alt.value(GRAY)),
             size=alt.condition(shown, alt.value(2.5), alt.value(THIN["strokeWidth"])),
             opacity=alt.condition(shown, alt.value(1), alt.value(THIN["opacity"])),
-            tooltip=["model:N", "round:Q", alt.Tooltip("loss:Q", format=".4~g")],
+            tooltip=[alt.Tooltip("model:N"), alt.Tooltip("round:Q"), alt.Tooltip("loss:Q", format=".4~g")],
         )
         .properties(width=width_of(2), height=HEIGHT)
         .facet(alt.Facet("panel:N", title=None, sort=[PRETRAINING]), columns=2)
