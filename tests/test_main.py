@@ -9,7 +9,6 @@ from marks import slow_but
 
 COMMON = """
 import os, signal, sys
-from marks import slow_but
 from partita import __main__ as started
 import partita.cli
 def interrupt(*_):

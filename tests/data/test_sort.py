@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from marks import slow_but
 from partita.data.sort import chunks, sort_table
 from partita.data.writing import BYTES
 from partita.errors import ConfigError
@@ -59,7 +58,7 @@ def schema_with(device: pa.DataType) -> pa.Schema:
 
 @pytest.mark.parametrize(
     ("memory", "size"),
-    slow_but([(300, 100), (10_000, 200), (256_000_000, 400)], (300, 100), (256_000_000, 400)),
+    [(300, 100), pytest.param(10_000, 200, marks=pytest.mark.slow), (256_000_000, 400)],
 )
 @pytest.mark.parametrize(
     ("kind", "ids"),

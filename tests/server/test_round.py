@@ -176,7 +176,7 @@ def test_a_device_without_an_answer_has_failed() -> None:
 def test_an_answer_of_a_device_that_was_not_asked_is_refused(extra: Reply | Failure) -> None:
     shared = {"u": torch.zeros(1)}
 
-    with pytest.raises(ValueError, match="it was not asked"):
+    with pytest.raises(ValueError, match="has answered twice, or without being asked"):
         ask(orders("a", shared), Silent({"first": reply("a", 1.0), "then": extra}), WeightedMean(shared))
 
 

@@ -10,6 +10,7 @@ from partita import durable
 from partita.cli import main
 from partita.config.schema import Config
 from partita.errors import ConfigError, InUse
+from partita.seals import Damaged
 from partita.studies.claiming import claimed
 
 CONFIG = """
@@ -91,12 +92,21 @@ def test_an_empty_folder_can_be_claimed_and_one_with_files_cannot(tmp_path: Path
     assert (tmp_path / "mine/notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("file", ["config.toml", "commit.json"])
-def test_the_folder_of_a_run_is_resumed_and_not_claimed(file: str, tmp_path: Path) -> None:
-    (tmp_path / file).write_text("")
+def test_the_folder_of_a_run_is_resumed_and_not_claimed(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
 
     with (
         pytest.raises(ConfigError, match=f"exists: give another `out`, or resume with `--resume {tmp_path}`"),
+        claimed(Config(name="x", out=str(tmp_path))),
+    ):
+        pass
+
+
+def test_a_folder_with_a_commit_and_no_config_is_damaged_and_not_claimed(tmp_path: Path) -> None:
+    (tmp_path / "commit.json").write_text("")
+
+    with (
+        pytest.raises(Damaged, match=f"`{tmp_path}/config.toml` is missing: restore it from a copy."),
         claimed(Config(name="x", out=str(tmp_path))),
     ):
         pass
