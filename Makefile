@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start hundreds of processes: modules are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 # With COVERAGE=1, `make test` and `make test-slow` also record which branches they take; `make coverage` reports.
 # Two test processes, and the tests of a file in one of them: its fixtures are built once.
