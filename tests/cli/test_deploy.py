@@ -84,8 +84,18 @@ def test_a_check_finds_everything_good_and_sends_nothing(
     assert main(check(folder, home)) == 0
 
     names = [line.split(":")[0].removeprefix("good  ") for line in capsys.readouterr().out.splitlines()]
-    assert names == ["keys and clock", "config, data and policy", "digest", "disk", "memory"]
+    assert names == ["keys and clock", "config, data and policy", "digest", "policy", "disk", "memory"]
     assert not (home / "outbox.jsonl").exists()
+
+
+def test_a_policy_may_leave_out_a_stage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = with_keys(folder)
+    (home / "policy.toml").write_text('stages = ["personalized"]')
+    capsys.readouterr()
+
+    assert main(check(folder, home)) == 0
+
+    assert "good  policy: it allows training in `personalized`\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -95,6 +105,10 @@ def test_a_check_finds_everything_good_and_sends_nothing(
         ("bob", [], "", "config, data and policy: The data has no device 'bob'"),
         ("ann", ["--digest", "0" * 64], "", "digest: "),
         ("ann", [], "nonsense = 1", "config, data and policy: Unknown key `nonsense`"),
+        ("ann", [], 'names = ["x"]', "policy: The policy does not allow a change of `"),
+        ("ann", [], "max_bytes = 4", "policy: The policy allows 4 bytes in a round, and the change has "),
+        ("ann", [], "require_clipping = true", "policy: The policy asks for clipping"),
+        ("ann", [], "stages = []", "policy: it allows no training"),
     ],
 )
 def test_a_check_says_what_is_bad(

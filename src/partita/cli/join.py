@@ -104,6 +104,7 @@ def _check(options: argparse.Namespace) -> int:
     else:
         findings.append(checking.Finding("config, data and policy", "they can be used"))
         findings.append(checking.check_digest(joined.computes, options.digest))
+        findings.append(checking.check_policy(joined.policy, joined.built, seed=joined.seed))
         findings += checking.check_machine(joined.built, options.home, seed=joined.seed)
     if options.json:
         print_json({own.name: {"good": own.is_good, "text": own.text} for own in findings})

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from partita.config.building import Built
 from partita.deploy.keys import certificate_problem
-from partita.protocol import DeviceId
+from partita.deploy.policy import Forbidden, Policy
+from partita.methods.carried import sent_by
+from partita.protocol import DeviceId, Stage
+from partita.tasks.build import build_model, split_by_stage
 from partita.training.costs import cost_model_of
 from partita.training.visit_memory import visit_costs
 
@@ -51,6 +54,31 @@ def check_machine(built: Built, home: Path, *, seed: int) -> list[Finding]:
         text = f"{_size(memory)} needed for a visit, {_size(available)} available"
         found.append(Finding("memory", text, memory <= available))
     return found
+
+
+def check_policy(policy: Policy, built: Built, *, seed: int) -> Finding:
+    """Check whether the device's policy allows the training that its own config plans.
+
+    A policy may leave out a stage, but not all of them.
+    """
+    task, plan = built.task, built.plan
+    pretrains = plan.training(Stage.PRETRAINED) is not None
+    split = split_by_stage(task, built.personalization, seed=seed, pretrains=pretrains)
+    allowed: list[str] = []
+    for stage in policy.stages:
+        if (training := plan.training(Stage(stage))) is None:
+            continue
+        own, method = split[Stage(stage)], training.method
+        shared = own.partition.of(build_model(task, own, seed=seed)).shared
+        sent = {name: each.tensor for name, each in sent_by(method.local, own.partition, shared).items()}
+        try:
+            policy.check_training(Stage(stage), {**shared, **sent}, max_grad_norm=method.max_grad_norm)
+        except Forbidden as error:
+            text = f"{error} No order to train in the stage `{stage}` would be followed."
+            return Finding("policy", text, is_good=False)
+        allowed.append(f"`{stage}`")
+    text = f"it allows training in {' and '.join(allowed)}" if allowed else "it allows no training"
+    return Finding("policy", text, bool(allowed) or not plan.trainings)
 
 
 def check_digest(computes: Mapping[str, str], expected: str) -> Finding:

@@ -10,7 +10,7 @@ from typing import Any
 from partita.config.reading import check_type
 from partita.device.roles import Role
 from partita.errors import ConfigError, did_you_mean
-from partita.params import change_in_bytes
+from partita.params import Params, change_in_bytes
 from partita.protocol import Evaluate, Finetune, Order, Reply, Stage, Update
 
 FILE = "policy.toml"
@@ -54,8 +54,7 @@ class Policy:
             cohort: the number of devices that are asked, on the server's word.
             roles: how the device learns in each stage.
         """
-        if order.stage not in self.stages:
-            raise Forbidden(f"The policy does not allow the stage `{order.stage}`.")
+        self._check_stage(order.stage)
         _check_length(order, roles[order.stage])
         if isinstance(order.work, Evaluate | Finetune):
             return
@@ -63,15 +62,24 @@ class Policy:
             raise Forbidden(
                 f"The policy asks for a cohort of at least {self.min_cohort}, and there are {cohort}."
             )
-        if self.require_clipping and not roles[order.stage].method.max_grad_norm > 0:
+        self.check_training(order.stage, order.shared, max_grad_norm=roles[order.stage].method.max_grad_norm)
+
+    def check_training(self, stage: Stage, shared: Params, *, max_grad_norm: float) -> None:
+        """Raise if a change of these tensors must not leave in a training round of a stage."""
+        self._check_stage(stage)
+        if self.require_clipping and not max_grad_norm > 0:
             raise Forbidden("The policy asks for clipping, and `max_grad_norm` is 0.")
-        for name in order.shared:
+        for name in shared:
             if not _matches(name, self.names):
                 raise Forbidden(f"The policy does not allow a change of `{name}` to leave.")
-        if self.max_bytes and (size := change_in_bytes(order.shared)) > self.max_bytes:
+        if self.max_bytes and (size := change_in_bytes(shared)) > self.max_bytes:
             raise Forbidden(
                 f"The policy allows {self.max_bytes} bytes in a round, and the change has {size}."
             )
+
+    def _check_stage(self, stage: Stage) -> None:
+        if stage not in self.stages:
+            raise Forbidden(f"The policy does not allow the stage `{stage}`.")
 
     def check_reply(self, order: Order, reply: Reply) -> None:
         """Raise if a reply must not be sent: it has other tensors than the order, or a measure too many."""
