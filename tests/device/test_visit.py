@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -422,6 +423,19 @@ def test_an_error_in_the_users_code_is_raised_with_the_device() -> None:
     setting = Setting(affine_task(loss=broken), personal="offset")
 
     with pytest.raises(KeyError) as caught:
+        setting.visit(UPDATE, "d3", round=7)
+
+    (note,) = caught.value.__notes__
+    assert note.startswith("On device 'd3', in round 7 of `personalized` (test_visit.py, line ")
+
+
+def test_code_of_the_user_that_exits_is_an_error_and_does_not_end_the_run_in_silence() -> None:
+    def leaving(model: nn.Module, batch: Any) -> Tensor:
+        sys.exit(0)
+
+    setting = Setting(affine_task(loss=leaving), personal="offset")
+
+    with pytest.raises(RuntimeError, match=re.escape("called `sys.exit(0)`")) as caught:
         setting.visit(UPDATE, "d3", round=7)
 
     (note,) = caught.value.__notes__

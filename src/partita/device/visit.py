@@ -128,6 +128,9 @@ class Visitor:
             logger.debug("The visit of %r computes everything: %s.", order.device, deviation)
             with self._reuses.off():
                 return self._work(bench, order, mean)
+        except SystemExit as leaving:
+            message = f"The code of the task called `sys.exit({leaving.code!r})`"
+            raise RuntimeError(message).with_traceback(leaving.__traceback__) from None
 
     def _work(self, bench: Workbench, order: Order, mean: WeightedMean | None) -> Reply:
         seed_everything(self._seed(order), self.accelerator)
