@@ -81,8 +81,12 @@ def import_everything() -> None:
 
     torch.set_num_threads(1)
     for module in pkgutil.walk_packages(partita.__path__, "partita."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+        try:
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            if error.name != "flwr":  # Flower has an environment of its own.
+                raise
 
 
 @contextmanager

@@ -71,9 +71,9 @@ def test_a_comparison_runs_each_by_its_name_with_the_bits_of_a_run(here: Path) -
         assert main(["run", "mine.toml", *given, "--quiet"]) == 0
         summary = json.loads((here / name / "summary.json").read_text())
         (last,) = [s for s in ("finetuned", "personalized") if s in summary["stages"]][:1]
-        mean = 100 * summary["stages"][last]["weighted_mean"]
+        mean = summary["stages"][last]["weighted_mean"]
         assert content_of(here / f"both/cells/{name}-1") == content_of(here / name)
-        assert float(rows[registry.find(name).title]["accuracy mean"]) == pytest.approx(mean, abs=0.01)
+        assert float(rows[registry.find(name).title]["accuracy mean"]) == pytest.approx(mean, abs=1e-4)
 
 
 def test_the_search_of_each_has_the_keys_that_are_tried_here() -> None:
