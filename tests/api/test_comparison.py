@@ -135,6 +135,7 @@ def test_models_of_a_comparison_are_built_where_gradients_are_off(
     assert same_bits(model.state_dict(), mine.runs[cell].model("device-0000").state_dict())
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_is_resumed_with_its_task(
     mine: partita.ComparisonResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

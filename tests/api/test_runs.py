@@ -107,6 +107,7 @@ def test_a_run_from_a_config_is_opened_by_its_folder_alone(quickstart: Path) -> 
     assert same_bits({name: state[name] for name in kept}, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
 def test_models_are_built_where_gradients_are_off(quickstart: Path, without_gradients: Any) -> None:
     device = partita.open(quickstart).devices["device"][0].as_py()

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = sorted((ROOT / "experiments/small").glob("*.toml"))
 COMPARED = sorted((ROOT / "experiments/compare").glob("*.toml"))
 RESULTS = (ROOT / "docs/results.md").read_text().splitlines()
-COMMANDS = [line for line in RESULTS if line.startswith("partita compare experiments/")]
+COMMANDS = [line for line in RESULTS if line.startswith("partita compare experiments/compare/")]
 DATA = os.environ.get("PARTITA_DATA", "")
 
 

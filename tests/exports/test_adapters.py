@@ -124,6 +124,7 @@ def test_the_folder_has_lora_under_peft_names_and_nothing_of_the_base(runs: Path
     ]
 
 
+@pytest.mark.slow
 def test_all_devices_are_exported_as_a_folder_each(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "adapters"
 

@@ -119,6 +119,7 @@ def test_a_model_that_only_python_has_is_refused_with_what_to_do() -> None:
         recipe_of(partial(ConvNet, width=torch.tensor(4)), None)
 
 
+@pytest.mark.slow
 def test_the_command_names_the_format_that_needs_no_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,7 @@ def test_a_whole_model_of_an_unseen_device_begins_at_the_pretrained_one() -> Non
         assert same_bits({name.removeprefix("personal."): own[name] for name in own}, start)
 
 
+@pytest.mark.slow
 def test_early_stopping_does_not_look_at_unseen_devices_and_they_get_the_best_round() -> None:
     devices = {name: own | {"validation": own["test"]} for name, own in DEVICES.items()}
     method = FedAlt(shared_lr=0.6, batch_size=4)

@@ -202,6 +202,7 @@ def test_a_tied_head_needs_its_own_copy(llama: Callable[..., Pretrained]) -> Non
     assert is_common(prepared.network.model.embed_tokens.weight)
 
 
+@pytest.mark.slow
 def test_a_rank_for_each_device(llama: Callable[..., Pretrained]) -> None:
     ranks = {"d0": 1, "d1": 3, "d2": 3, "d3": 2}
     task = sentence_task(llama)

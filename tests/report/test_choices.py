@@ -85,6 +85,7 @@ def test_a_run_has_no_baseline_to_choose(grid: Path, capsys: pytest.CaptureFixtu
     assert line == f"partita: `baseline` and `columns` are for comparisons, and `{run}` holds a run."
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_chosen_columns_only(grid: Path) -> None:
     main(["report", str(grid), "columns=memory"])
 

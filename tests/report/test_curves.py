@@ -105,6 +105,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return begun
 
 
+@pytest.mark.slow
 def test_a_method_that_begins_pretrained_continues_the_pretraining(comparison: Comparison) -> None:
     data = read_comparison(comparison)
     curves = ComparisonCurves(data, Standings(data).shown)
@@ -144,6 +145,7 @@ def test_the_pages_of_a_comparison_and_of_its_runs_have_curves(comparison: Compa
     }
 
 
+@pytest.mark.slow
 def test_a_run_has_the_curves_of_all_its_metrics_on_the_page_and_as_figures(tmp_path: Path) -> None:
     error = Metric(lambda p, t: (p - t).abs().mean().item(), "down")
     task = affine_task(metrics={"closeness": negative_error, "error": error})

@@ -46,6 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder(folder / "run")
 
 
+@pytest.mark.slow
 def test_only_what_is_not_in_the_file_is_written(run: RunFolder) -> None:
     content = run.shared_file("pretrained").read_bytes()
 

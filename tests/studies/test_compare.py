@@ -37,6 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return comparison
 
 
+@pytest.mark.slow
 def test_every_cell_of_a_seed_begins_from_the_same_pretrained_bits(whole: Comparison) -> None:
     starts: dict[int, set[bytes]] = {3: set(), 4: set()}
     for cell in whole.cells:

@@ -94,6 +94,7 @@ def test_the_forecast_counts_evaluations_during_training(monkeypatch: pytest.Mon
     assert seconds["fedalt"] == pytest.approx(284 / 3)
 
 
+@pytest.mark.slow
 def test_evaluations_during_training_are_shown_and_change_no_result_of_a_cell(tmp_path: Path) -> None:
     short = values("fedalt", compare={"seeds": 1})
     finished, texts = {}, list[str]()

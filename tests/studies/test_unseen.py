@@ -93,6 +93,7 @@ def rows_of(run: RunFolder) -> list[dict[str, Any]]:
     return pq.read_table(run.devices_file).to_pylist()
 
 
+@pytest.mark.slow
 def test_the_same_devices_are_unseen_in_every_cell(comparison: Comparison) -> None:
     assert [device for device in affine_devices() if is_unseen(device, 0.3)] == UNSEEN
     for cell in comparison.cells:

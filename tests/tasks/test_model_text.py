@@ -167,6 +167,7 @@ def test_perplexity_and_accuracy_are_those_of_the_plain_model(folder: Path) -> N
     assert token_accuracy(predictions, targets) == pytest.approx(torch.cat(correct).double().mean().item())
 
 
+@pytest.mark.slow
 def test_a_config_trains_lora_and_the_run_is_known_by_the_content_of_its_model(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_config_trains_lora_and_the_run_is_known_by_the_content_of_its_model(
     assert described["frozen"] > 900
 
 
+@pytest.mark.slow
 def test_a_classifier_is_trained_by_a_column_of_labels(folder: Path, tmp_path: Path) -> None:
     given = ["task.label=label", "task.metrics=accuracy", "model.path=bert"]
     given += ["model.lora.targets=['query']", "partition.personal=head", f"out={tmp_path / 'run'}", "--quiet"]

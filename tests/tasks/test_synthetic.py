@@ -103,6 +103,7 @@ def test_the_constants_are_the_largest_norms_of_the_second_derivatives() -> None
     )
 
 
+@pytest.mark.slow
 def test_fedalt_finds_the_optimum() -> None:
     task = quadratic(devices=4, examples=30, noise=0.5)
     optimum = find_optimum(task)

@@ -76,6 +76,7 @@ def test_a_method_keeps_the_laws_with_ranks_that_differ_by_device(
         check_method("fedavg", {**RANKS, "partition.shared": "adapter"}, workers=1)
 
 
+@pytest.mark.slow
 def test_tasks_from_files_keep_the_laws(tmp_path: Path) -> None:
     numbers = [
         {

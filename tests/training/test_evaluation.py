@@ -162,6 +162,7 @@ def test_a_summary_of_many_devices_takes_less_than_100_bytes_for_each() -> None:
     assert peak < 100 * devices
 
 
+@pytest.mark.slow
 def test_the_pretrained_metrics_of_many_devices_are_one_column() -> None:
     devices = 20_000
     tracemalloc.start()

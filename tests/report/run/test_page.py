@@ -168,6 +168,7 @@ def test_every_chart_is_valid(without_page: Path) -> None:
     check_charts(page)
 
 
+@pytest.mark.slow
 def test_every_chart_and_every_table_is_written_in_three_formats(run: Path) -> None:
     begin = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
     for name in ("forest", "curves", "scatter", "violins", "sorted", "examples"):

@@ -51,6 +51,7 @@ def metrics(run: Path, stage: str) -> dict[str, tuple[float, int]]:
     return {row["device"]: (row["metric"], row["weight"]) for row in own}
 
 
+@pytest.mark.slow
 def test_every_model_of_every_folder_has_a_row(page: Path) -> None:
     found = [(row["from"], row["model"], row["personal part"]) for row in rows_of(page)]
 
@@ -63,6 +64,7 @@ def test_every_model_of_every_folder_has_a_row(page: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_rounds_and_bytes_are_those_behind_each_model(page: Path, folders: list[Path]) -> None:
     rows = rows_of(page)
     with (folders[2] / "tables/methods.csv").open() as lines:
@@ -75,6 +77,7 @@ def test_rounds_and_bytes_are_those_behind_each_model(page: Path, folders: list[
     assert float(rows[2]["MB up and down"]) == pytest.approx(float(rows[-1]["MB up and down"]))
 
 
+@pytest.mark.slow
 def test_a_difference_is_paired_over_devices_with_the_last_model_of_the_first_run(
     page: Path, folders: list[Path]
 ) -> None:
@@ -93,6 +96,7 @@ def test_a_difference_is_paired_over_devices_with_the_last_model_of_the_first_ru
     assert (rows[-1]["seeds"], rows[2]["seeds"], rows[2]["devices"]) == ("2", "1", "6")
 
 
+@pytest.mark.slow
 def test_the_page_says_what_is_best_on_what_is_in_common(page: Path, folders: list[Path]) -> None:
     column = "difference from one: FedAlt, fine-tuned value"
     best = max(rows_of(page), key=lambda row: float(row[column] or 0))
@@ -113,6 +117,7 @@ def test_the_page_says_what_is_best_on_what_is_in_common(page: Path, folders: li
     assert models["point"] == pytest.approx(models["mean"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_page_begins_with_the_settings_that_differ(page: Path) -> None:
     with (page / "tables/settings.csv").open() as lines:
         rows = {row["key"]: [row[name] for name in ("one", "two", "grid")] for row in csv.DictReader(lines)}

@@ -144,6 +144,7 @@ def test_a_comparison_marks_the_best_of_each_metric_by_its_direction() -> None:
     assert "log loss is undefined on some devices, which its means leave out." in found.notes
 
 
+@pytest.mark.slow
 def test_a_comparison_collects_every_metric_by_device(tmp_path: Path) -> None:
     given: Mapping[str, Any] = values("fedalt", task=TASK, pretrain={**ROUNDS, "rounds": 1})
     folder = tmp_path / "grid"
