@@ -9,8 +9,7 @@ import pytest
 from partita import durable
 from partita.cli import main
 from partita.config.schema import Config
-from partita.errors import ConfigError, InUse
-from partita.seals import Damaged
+from partita.errors import ConfigError, Damaged, InUse
 from partita.studies.claiming import claimed
 
 CONFIG = """
