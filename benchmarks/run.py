@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import machine
 import results
 
-MODULES = ("overhead", "qmnist", "reuse", "million_rounds", "visit_memory", "startup")
+MODULES = ("overhead", "qmnist", "comparison", "reuse", "million_rounds", "visit_memory", "startup")
 
 
 def measure(module: str) -> results.Measured:
