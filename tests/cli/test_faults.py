@@ -286,3 +286,27 @@ def test_commands_print_in_an_ascii_locale(here: Path) -> None:
         assert ended.returncode == (2 if command[-1].endswith("日本.parquet") else 0)
         assert ended.stdout.isascii()
         assert ended.stderr.isascii()
+
+
+def test_an_import_whose_table_is_not_confirmed_says_that_it_is_there(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed_table(here / "mixed.parquet")
+    replace = Path.replace
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(here))
+
+    def one_way(path: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", fail)  # The disk takes one more name, and nothing else.
+        monkeypatch.setattr("partita.durable.sync_folder", fail)
+        return replace(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", one_way)
+        assert main(["import", "sort", "mixed.parquet", "out.parquet", "--quiet"]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("partita: Input/output error: ")
+    assert line.endswith("`out.parquet` is complete, but if the machine stops now, it may be gone.")
+    assert pq.read_metadata(here / "out.parquet").num_rows == pq.read_metadata(here / "mixed.parquet").num_rows

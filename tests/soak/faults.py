@@ -65,6 +65,8 @@ def judged(bench: Bench, ended: Ended) -> tuple[str, str]:
         return "same bits at once" if bench.is_done else "SILENT", f"{said} {bench.differences()}"
     if not ended.lines or not ended.is_plain:
         return "OTHER MESSAGE" if ended.lines else "NO MESSAGE", said
+    if "is complete" in ended.lines[-1]:
+        return "same bits, not confirmed" if bench.is_done else "OTHER BITS", f"{said} {bench.differences()}"
     command = bench.advised(ended.lines[-1])
     again = bench.place.run(command)
     if again.code != 0:

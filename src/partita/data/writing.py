@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partita.durable import locked, make_folder, move_file, naming, sync_folder, write_file
-from partita.errors import ConfigError, InUse
+from partita.errors import ConfigError, InUse, RunFailed, fault_text
 
 logger = logging.getLogger(__name__)
 
@@ -134,16 +134,24 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def publish(whole: Path, out: Path, mode: int | None = None) -> None:
-    """Move a complete table to `out`, which must still be a new name, and wait until it is on disk."""
+    """Move a complete table to `out`, which must still be a new name, and wait until it is on disk.
+
+    Raises:
+        RunFailed: it has the new name, and the system neither confirms that this is on disk nor takes it back.
+    """
     check_new(out)
     if mode is not None:
         whole.chmod(mode)
     try:
         move_file(whole, out)
-    except OSError:
+    except OSError as error:
         if not whole.exists():  # It has the new name, which is not certain to be on disk.
-            with contextlib.suppress(OSError):
+            try:
                 out.replace(whole)
+            except OSError:
+                raise RunFailed(
+                    f"{fault_text(error)} `{out}` is complete, but if the machine stops now, it may be gone."
+                ) from error
         raise
 
 
