@@ -22,6 +22,7 @@ def raised(path: Path, error: OSError) -> OSError:
     ("error", "text"),
     [
         (OSError(errno.EIO, "Input/output error", "named"), "Input/output error: `named`."),
+        (OSError(errno.EIO, "Input/output error", "x.tmp", None, "x"), "Input/output error: `x.tmp`, `x`."),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device: `personal/x`."),
         (OSError(errno.EIO, "Error reading bytes. Detail: [errno 5]"), "Input/output error: `personal/x`."),
     ],

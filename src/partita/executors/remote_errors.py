@@ -20,6 +20,8 @@ def error_values(error: BaseException) -> dict[str, Any]:
         error.filename = file_of(error)  # The other process cannot find it.
     if isinstance(error, OSError) and kind.__module__ == "builtins" and error.filename is not None:
         given = (*given[:2], str(error.filename))
+        if error.filename2 is not None:  # Of a rename; the argument before it is for Windows.
+            given = (*given, None, str(error.filename2))
     arguments = [each for each in given if isinstance(each, str | int | float | bool | None)]
     return {
         "module": kind.__module__,
