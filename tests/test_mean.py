@@ -223,6 +223,31 @@ def test_what_a_model_has_become_counts_as_its_change(weights: tuple[int, int]) 
     assert same_bits(by_model.value(), by_change.value())
 
 
+@pytest.mark.parametrize("count", [1, 18, 19, 40])
+@pytest.mark.parametrize("weight", [1, 2**33, 2**70])
+def test_small_tensors_that_are_added_up_for_several_devices_at_a_time_have_the_same_mean(
+    count: int, weight: int
+) -> None:
+    like = {"matrix": torch.linspace(-1, 1, 7_000).view(7, 1_000), "vector": torch.zeros(200)}
+    by_change, by_model, merged = (WeightedMean(like) for _ in range(3))
+
+    for number in range(count):
+        after: dict[str, torch.Tensor] = moved(like, seed=number)
+        if number % 7 == 5:  # Too large to wait, and of another type.
+            after["vector"] = after["vector"] + 1e25
+        if number % 7 == 6:
+            after["matrix"] = after["matrix"].double() + 2.0**-30
+        by_change.add(f"d{number:02}", change_of(after, like), weight + number)
+        by_model.add_after(f"d{number:02}", after, weight + number)
+        if number % 10 == 3:  # A change between others.
+            for mean in (by_change, by_model):
+                mean.add("e", moved(like, seed=99), 5)
+    merged.merge(by_model.totals())
+
+    assert same_bits(by_model.value(), by_change.value())
+    assert same_bits(merged.value(), by_change.value())
+
+
 @pytest.mark.parametrize("weight", [3, 2**33, 2**70])
 @pytest.mark.parametrize(("name", "position"), [("large", 299_999), ("half", 0), ("double", 4), ("brain", 2)])
 def test_what_was_added_of_a_refused_change_is_taken_back(name: str, position: int, weight: int) -> None:

@@ -25,6 +25,8 @@ _SMALL = 16_384
 """Tensors of up to so many elements are added up together: each call of torch has its price."""
 _CHUNK = 131_072
 """Elements added up at a time: as many as fit in a core's cache."""
+_WAITING = 131_072
+"""Elements of small tensors, of several devices, that wait to be added up together."""
 _EXACT = 2**53
 """Whole numbers up to this one are exact in float64."""
 _LIMB = 32
@@ -83,8 +85,8 @@ class ExactSum:
         self._sizes = [tensor.numel() for tensor in like.values()]
         self._is_double = any(tensor.dtype == torch.float64 for tensor in like.values())
         self._scale = FLOAT64_SCALE if self._is_double else SCALE
-        self.bound = 0
-        """A bound of the sum's absolute values."""
+        self._bound = 0
+        self._weights: list[int] = []
 
     @cached_property
     def _limbs(self) -> list[Tensor]:
@@ -94,7 +96,21 @@ class ExactSum:
     @cached_property
     def _start(self) -> Sequence[Tensor]:
         """The values of `like`, in chunks."""
-        return self._flat(self._like)
+        return _chunks(_joined(self._parts(self._like)))
+
+    @cached_property
+    def _rows(self) -> Tensor | None:
+        """Memory for values that wait, a row for each device; None where a device has many, or of other types."""
+        size = sum(self._sizes)
+        if not 0 < size <= _SMALL or any(tensor.dtype != torch.float32 for tensor in self._like.values()):
+            return None
+        return torch.empty(_WAITING // size, size) if _is_moderate(self._start[0]) else None
+
+    @property
+    def bound(self) -> int:
+        """A bound of the sum's absolute values."""
+        self._catch_up()
+        return self._bound
 
     @property
     def names(self) -> list[str]:
@@ -106,7 +122,10 @@ class ExactSum:
 
         Return whether they could be added: where a value is not finite or too large, the sum is as it was.
         """
-        values = self._flat(tensors)
+        parts = self._parts(tensors)
+        if not is_change and self._put_off(parts, weight):
+            return True
+        values = _chunks(_joined(parts))
         before = repeat(None) if is_change else self._start
         added = self._add(zip(values, before, strict=False), weight)
         if added < len(values):
@@ -115,6 +134,7 @@ class ExactSum:
 
     def limbs(self) -> dict[str, Tensor]:
         """Return all limbs by tensor, a row for each limb; to add more may change them."""
+        self._catch_up()
         only, *others = self._limbs
         limbs = torch.stack(self._limbs) if others else only[None]
         return dict(zip(self._like, limbs.split(self._sizes, dim=1), strict=True))
@@ -132,6 +152,7 @@ class ExactSum:
 
     def over(self, weight: int) -> dict[str, Tensor]:
         """Return the sum divided by a weight and by the scale, in the shapes and types of the tensors."""
+        self._catch_up()
         mean = torch.empty(sum(self._sizes), dtype=torch.float64 if self._is_double else torch.float32)
         for chunk, *lower, highest in zip(_chunks(mean), *map(_chunks, self._limbs), strict=True):
             total = highest.double()
@@ -144,10 +165,34 @@ class ExactSum:
             for part, (name, like) in zip(parts, self._like.items(), strict=True)
         }
 
-    def _flat(self, tensors: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        """Return the values of all tensors, one after the other, in chunks."""
-        parts = [tensors[name].detach().reshape(-1) for name in self._like]
-        return _chunks(parts[0] if len(parts) == 1 else torch.cat(parts))
+    def _parts(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the values of each tensor."""
+        return [tensors[name].detach().reshape(-1) for name in self._like]
+
+    def _put_off(self, parts: list[Tensor], weight: int) -> bool:
+        """Let the values of a device wait for those of others, in place: each call of torch has its price.
+
+        Return False where they must not wait, because adding them could fail.
+        """
+        rows = self._rows
+        if rows is None or any(part.dtype != torch.float32 for part in parts):
+            return False
+        if not _is_moderate(torch.cat(parts, out=rows[len(self._weights)])):
+            return False
+        self._weights.append(weight)
+        if len(self._weights) == len(rows):
+            self._catch_up()
+        return True
+
+    def _catch_up(self) -> None:
+        """Add the values that wait, in place."""
+        if self._rows is None or not self._weights:
+            return
+        whole = self._rows[: len(self._weights)].sub_(self._start[0]).mul_(self._scale).round_()
+        self._widen(sum(map(abs, self._weights)) * int(largest_of(whole)))
+        for row, weight in zip(whole, self._weights, strict=True):
+            self._add_chunk(0, row, weight)
+        self._weights = []
 
     def _add(self, chunks: Iterable[tuple[Tensor, Tensor | None]], weight: int) -> int:
         """Add chunks of values, or their changes since others, in place, as far as all of them are finite.
@@ -200,13 +245,23 @@ class ExactSum:
 
     def _widen(self, further: int) -> None:
         """Add as many limbs, in place, as it takes to add an integer of up to `further`."""
-        self.bound += further
-        if self.bound < _EXACT:
+        self._bound += further
+        if self._bound < _EXACT:
             return
         self._limbs[0] = self._limbs[0].long()
-        while self.bound.bit_length() > _HIGHEST + _LIMB * (len(self._limbs) - 1):
+        while self._bound.bit_length() > _HIGHEST + _LIMB * (len(self._limbs) - 1):
             self._limbs.append(torch.zeros_like(self._limbs[0]))
             _carry(self._limbs)
+
+
+def _is_moderate(values: Tensor) -> bool:
+    """Return whether the squares of values have a finite sum: a change between such values is finite, too."""
+    return math.isfinite(torch.dot(values, values).item())
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return the values of all parts, one after the other."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _chunk(values: Tensor, number: int) -> Tensor:
