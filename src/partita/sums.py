@@ -100,7 +100,7 @@ class ExactSum:
 
     @cached_property
     def _rows(self) -> Tensor | None:
-        """Memory for values that wait, a row for each device; None where a device has many, or of other types."""
+        """Memory for values that wait, a row for each device; None for large tensors and for other types."""
         size = sum(self._sizes)
         if not 0 < size <= _SMALL or any(tensor.dtype != torch.float32 for tensor in self._like.values()):
             return None
