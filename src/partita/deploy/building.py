@@ -15,13 +15,13 @@ from typing import Any
 from partita.config.building import Built, assemble, check_plan
 from partita.config.files import find_files
 from partita.config.loading import TASKS, own_code
-from partita.config.overrides import DERIVED, START
+from partita.config.overrides import DERIVED, OF_MODEL, START, TOKENIZER
 from partita.config.provenance import CODE, TITLE, find_own_code, made_with
 from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
 from partita.data.devices import Devices
 from partita.data.options import TableOptions
-from partita.data.placeholder import COLUMNS, write_placeholder
+from partita.data.placeholder import COLUMNS, LABEL, write_placeholder
 from partita.data.writing import ColumnKind, TableWriter, schema_of
 from partita.errors import ConfigError
 from partita.params import digest_of
@@ -36,6 +36,7 @@ PROTOCOL = 1
 """The version of the messages between server and devices."""
 _PLACES = {"data", "derived", "vocabulary", "tokenizer", *(entry.name for entry in fields(TableOptions))}
 """Keys of `[task]` that say where a device's data are and which rows of them are used."""
+_TOKENIZER = TOKENIZER.removeprefix("task.")
 _TABLES = (*COLUMNS, "tabular")
 """The kinds of tasks that read a table, and derive values from it."""
 _LOCAL = {"python", "partita", "torch", "numpy", CODE, TITLE}
@@ -115,8 +116,26 @@ _NEEDS_DERIVED = (
 
 def _check_derived(config: Config) -> None:
     """Raise if a task would derive values from data, which differ on every machine."""
-    if config.task.kind in _TABLES and not config.task.options.get("derived"):
+    if _derives(config) and not config.task.options.get("derived"):
         raise ConfigError(_NEEDS_DERIVED.format(config.task.kind))
+
+
+def _derives(config: Config) -> bool:
+    """Return whether a task of Partita's derives values: language modeling in a model's own tokens does not."""
+    options = config.task.options
+    is_language_model = _is_of_model(config.task.kind, options) and not options.get(LABEL)
+    return config.task.kind in _TABLES and not is_language_model
+
+
+def _is_of_model(kind: str, options: Mapping[str, Any]) -> bool:
+    """Return whether a task reads texts in the tokens of its pretrained model."""
+    return kind == "text" and options.get(_TOKENIZER) == OF_MODEL
+
+
+def _without_places(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a task that are the same on all machines."""
+    kept = {name: value for name, value in options.items() if name not in _PLACES}
+    return {**kept, _TOKENIZER: OF_MODEL} if _is_of_model(kind, options) else kept
 
 
 def _with_placeholder(config: Config, beside: Path, folder: Path) -> Config:
@@ -124,7 +143,7 @@ def _with_placeholder(config: Config, beside: Path, folder: Path) -> Config:
     kind, options = config.task.kind, dict(config.task.options)
     if kind not in _TABLES:
         return config
-    derived = find_files(config, beside)[DERIVED]
+    derived = find_files(config, beside).get(DERIVED, "")
     path = folder / "placeholder.parquet"
     if kind == "tabular":
         values = read_derived(kind, str(derived)) or {}
@@ -132,7 +151,8 @@ def _with_placeholder(config: Config, beside: Path, folder: Path) -> Config:
     else:
         write_placeholder(path, kind, devices=1, size=_pixels(options), words=1)
         options = {name: value for name, value in options.items() if name not in ("image", "audio", "text")}
-    kept = {name: value for name, value in options.items() if name not in _PLACES}
+        options |= {LABEL: LABEL} if options.get(LABEL) else {}
+    kept = _without_places(kind, options)
     task = replace(config.task, options={**kept, "data": str(path), "derived": str(derived)})
     return replace(config, task=task, evaluate=replace(config.evaluate, unseen=0.0))
 
@@ -154,7 +174,7 @@ def computes_with(config: Config, built: Built, beside: Path) -> dict[str, str]:
     Paths, the number of rounds and devices, and the server's own settings are not in it.
     """
     task, own, plan = built.task, built.personalization, built.plan
-    options = {name: value for name, value in config.task.options.items() if name not in _PLACES}
+    options = _without_places(config.task.kind, config.task.options)
     model = {"name": config.model.name, **config.model.options}
     start = find_files(replace(config, task=replace(config.task, options={})), beside).get(START)
     code = {name: text for name, text in made_with(config, beside).items() if name not in _LOCAL}
