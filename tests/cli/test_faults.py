@@ -309,6 +309,4 @@ def test_an_import_whose_table_is_not_confirmed_says_that_it_is_there(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("partita: Input/output error: ")
     assert line.endswith("`out.parquet` is complete, but if the machine stops now, it may be gone.")
-    assert (
-        pq.read_metadata(here / "out.parquet").num_rows == pq.read_metadata(here / "mixed.parquet").num_rows
-    )
+    assert pq.read_metadata(here / "out.parquet").num_rows == pq.read_metadata(here / "mixed.parquet").num_rows

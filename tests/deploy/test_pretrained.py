@@ -1,17 +1,20 @@
 """Texts in the tokens of a pretrained model, on devices: the config and the bits of the simulation."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 pytest.importorskip("peft", reason="the extra `hf` is not installed")
 
-from deployed import PILOT, Deployment, Device, personal_of, same_results, simulated
+from deployed import PILOT, Deployment, Device, lines_so_far, personal_of, same_results, simulated
 from partita.cli import main
 from partita.config.reading import read_config
-from partita.deploy.building import build_for_device, build_for_server, computes_with, for_server
+from partita.deploy.building import build_for_device, build_for_server, computes_with, differing, for_server
+from partita.deploy.serving import Serving, resumed_server
 from tables import write
 from tiny_models import write_bert, write_llama
 
@@ -111,6 +114,9 @@ def test_a_served_language_model_has_the_bits_of_the_simulation(folder: Path, tm
     assert same_results(deployment.run, simulation)
     for device in deployment.devices:
         assert device.personal == personal_of(simulation, device.joined.device)
+    # The run's folder names the weights by another path than the config.
+    resumed = resumed_server(Serving(home=deployment.home), [])
+    assert resumed.hub.computes == deployment.server.hub.computes
 
 
 @pytest.mark.parametrize("config", ["texts.toml", "topics.toml"])
@@ -145,3 +151,38 @@ def test_a_classifier_of_texts_still_needs_its_classes(
     assert main(["flower", "new", *arguments]) == 2
 
     assert "set `task.derived`" in capsys.readouterr().err
+
+
+def test_weights_are_known_by_their_content_and_not_by_their_path(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "llama", tmp_path / "same" / "weights")
+    shutil.copytree(folder / "llama", tmp_path / "other" / "llama")
+    file = tmp_path / "other" / "llama" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.norm.weight"] += 1
+    save_file(tensors, file, metadata={"format": "pt"})
+
+    server = digests_of_server(folder / "texts.toml")
+    same, other = (
+        digests_of_device(folder / "texts.toml", "bob", [f"model.path={tmp_path / path}"])
+        for path in ("same/weights", "other/llama")
+    )
+
+    assert differing(server, same) == []
+    assert differing(server, other) == ["model"]
+
+
+def test_a_device_that_joins_late_is_onboarded_with_the_weights_of_the_config(
+    folder: Path, tmp_path: Path
+) -> None:
+    config = folder / "texts.toml"
+    devices = [Device(config, tmp_path / name, name) for name in PILOT]
+    deployment = Deployment(config, tmp_path / "server", devices[:2], first=2)
+
+    deployment.start()
+    while not lines_so_far(deployment):
+        deployment.step()
+    devices[2].connect(deployment.server.hub)
+    deployment.devices = devices
+    deployment.finish()
+
+    assert set(devices[2].part.home.results) == {"pretrained", "personalized", "finetuned"}

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from partita.config.building import Built, assemble, check_plan
-from partita.config.files import find_files
+from partita.config.files import contents_of, find_files
 from partita.config.loading import TASKS, own_code
-from partita.config.overrides import DERIVED, OF_MODEL, START, TOKENIZER
+from partita.config.overrides import DERIVED, OF_MODEL, PATH, PRETRAINED, START, TOKENIZER
 from partita.config.provenance import CODE, TITLE, find_own_code, made_with
 from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
@@ -36,6 +36,7 @@ PROTOCOL = 1
 """The version of the messages between server and devices."""
 _PLACES = {"data", "derived", "vocabulary", "tokenizer", *(entry.name for entry in fields(TableOptions))}
 """Keys of `[task]` that say where a device's data are and which rows of them are used."""
+_WEIGHTS = PATH.removeprefix("model.")
 _TOKENIZER = TOKENIZER.removeprefix("task.")
 _TABLES = (*COLUMNS, "tabular")
 """The kinds of tasks that read a table, and derive values from it."""
@@ -121,7 +122,7 @@ def _check_derived(config: Config) -> None:
 
 
 def _derives(config: Config) -> bool:
-    """Return whether a task of Partita's derives values: language modeling in a model's own tokens does not."""
+    """Return whether a task derives values from a table; language modeling in a model's tokens does not."""
     options = config.task.options
     is_language_model = _is_of_model(config.task.kind, options) and not options.get(LABEL)
     return config.task.kind in _TABLES and not is_language_model
@@ -175,8 +176,7 @@ def computes_with(config: Config, built: Built, beside: Path) -> dict[str, str]:
     """
     task, own, plan = built.task, built.personalization, built.plan
     options = _without_places(config.task.kind, config.task.options)
-    model = {"name": config.model.name, **config.model.options}
-    start = find_files(replace(config, task=replace(config.task, options={})), beside).get(START)
+    start = find_files(_without_table(config), beside).get(START)
     code = {name: text for name, text in made_with(config, beside).items() if name not in _LOCAL}
     parts = {
         part: {name: list(shape) for name, shape in own.partition.shapes(part).items()} for part in PARTS
@@ -186,8 +186,8 @@ def computes_with(config: Config, built: Built, beside: Path) -> dict[str, str]:
         "seed": _digest(config.seed),
         "task": _digest([config.task.kind, options, list(task.metrics)]),
         "derived": hashlib.sha256(derived_bytes(task.derived)).hexdigest(),
-        "model": _digest(model),
-        "start": digest_of(tensors_in(start)) if start else "",
+        "model": _digest(_model_values(config, beside)),
+        "start": _digest([digest_of(tensors_in(start)), config.model.start_names]) if start else "",
         "partition": _digest([to_values(config)["partition"], parts]),
         "pretrain": _digest(text_of(plan.pretrain and plan.pretrain.method)),
         "personalize": _digest(text_of(plan.personalize and plan.personalize.method)),
@@ -195,6 +195,20 @@ def computes_with(config: Config, built: Built, beside: Path) -> dict[str, str]:
         "precision": built.execution.precision,
         "code": _digest(code),
     }
+
+
+def _without_table(config: Config) -> Config:
+    """Return a config that names no files but those of its model."""
+    return replace(config, task=replace(config.task, options={}))
+
+
+def _model_values(config: Config, beside: Path) -> dict[str, Any]:
+    """Return the settings of a model, with the content of pretrained weights in place of their path."""
+    values = {"name": config.model.name, **config.model.options}
+    if config.model.name == PRETRAINED:
+        plain = _without_table(replace(config, model=replace(config.model, start="")))
+        values[_WEIGHTS] = contents_of(plain, beside)[PATH]
+    return values
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
