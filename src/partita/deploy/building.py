@@ -29,6 +29,7 @@ from partita.partition import PARTS
 from partita.protocol import DeviceId
 from partita.runs.fingerprint import text_of
 from partita.runs.tensors import tensors_in
+from partita.server import registry as servers
 from partita.tasks.check import check_task
 from partita.tasks.derived import derived_bytes, read_derived
 
@@ -177,7 +178,7 @@ def computes_with(config: Config, built: Built, beside: Path) -> dict[str, str]:
     task, own, plan = built.task, built.personalization, built.plan
     options = _without_places(config.task.kind, config.task.options)
     start = find_files(_without_table(config), beside).get(START)
-    code = {name: text for name, text in made_with(config, beside).items() if name not in _LOCAL}
+    code = {name: text for name, text in made_with(_of_devices(config), beside).items() if name not in _LOCAL}
     parts = {
         part: {name: list(shape) for name, shape in own.partition.shapes(part).items()} for part in PARTS
     }
@@ -209,6 +210,17 @@ def _model_values(config: Config, beside: Path) -> dict[str, Any]:
         plain = _without_table(replace(config, model=replace(config.model, start="")))
         values[_WEIGHTS] = contents_of(plain, beside)[PATH]
     return values
+
+
+def _of_devices(config: Config) -> Config:
+    """Return a config without the code that only the server runs: its optimizers, and watchers."""
+    default = servers.DEFAULT
+    return replace(
+        config,
+        pretrain=replace(config.pretrain, server_optimizer=default),
+        personalize=replace(config.personalize, server_optimizer=default),
+        report=replace(config.report, watchers=[]),
+    )
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
