@@ -167,7 +167,9 @@ class Server:
         self._carry_out(known, runner.Prepared(config, built, folder), watch)
 
     def _carry_out(self, known: OnboardedRun, prepared: runner.Prepared, watch: RoundCallback) -> None:
+        self.hub.onboarding = tuple(prepared.built.task.devices.ids)
         onboard.carry_out(known, prepared, watch, self._executor)
+        self.hub.onboarding = ()
         _remove_personal(prepared.folder)
 
 
