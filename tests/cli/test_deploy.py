@@ -2,9 +2,11 @@
 
 import json
 import random
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +14,8 @@ import torch
 import partita
 from deployed import Deployment, Device, write_config
 from partita.cli import main
-from partita.deploy import keys
+from partita.cli.arguments import parse
+from partita.deploy import checking, keys
 from partita.deploy.exporting import export_own
 from partita.errors import RunFailed
 from partita.runs.tensors import shared_tensors
@@ -126,6 +129,42 @@ def test_a_check_says_what_is_bad(
     assert main(check(folder, home, *more, device=device)) == 1
 
     assert f"BAD   {bad}" in capsys.readouterr().out
+
+
+def test_a_check_says_that_disk_or_memory_are_too_small(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = with_keys(folder)
+    for name, (owner, function), answer in (
+        ("disk", (checking.shutil, "disk_usage"), SimpleNamespace(free=10)),
+        ("memory", (checking, "_available_memory"), 10),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, function, lambda *_, answer=answer: answer)
+            capsys.readouterr()
+            assert main(check(folder, home)) == 1
+            text = capsys.readouterr().out
+            assert main(check(folder, home, "--json")) == 1
+            found = json.loads(capsys.readouterr().out)
+
+        (line,) = [line for line in text.splitlines() if line.startswith("BAD")]
+        assert line.startswith(f"BAD   {name}: ")
+        assert "0.0 MB free" in line or "0.0 MB available" in line
+        assert [own for own, finding in found.items() if not finding["good"]] == [name]
+
+
+def test_the_services_of_the_guide_start_commands_that_there_are() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
+    lines = [line for line in page.read_text().splitlines() if line.startswith("ExecStart=")]
+
+    served, joined = (parse(shlex.split(line)[1:]) for line in lines)
+
+    assert (served.name, served.resume, served.status) == ("serve", True, 9090)
+    assert served.listen == "0.0.0.0:8443"
+    assert served.arguments == []
+    assert (joined.name, joined.server, joined.device) == ("join", "https://fl.example.org:8443", "ann")
+    for path in (served.home, joined.home):
+        assert path.is_relative_to("/var/lib/partita")  # All else is read-only for a service.
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The components of a Flower app with Flower's own messages, without its processes."""
 
 # pyright: reportMissingImports=false
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -410,6 +412,49 @@ def test_the_text_of_an_exception_stays_on_the_device(
     assert not any("HIV" in text for text in answers)
     assert not any(b"HIV" in content for content in contents)
     assert "HIV" in capsys.readouterr().err
+
+
+def test_every_message_of_a_device_is_recorded_with_its_purpose_before_it_is_sent(
+    base: tuple[Path, RunFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, _ = base
+    grid, raised = grid_in(tmp_path, config), []
+    add_result = RunHome.add_result
+
+    def failing(home: RunHome, *given: Any) -> None:
+        if not raised:
+            raised.append(given)
+            raise ValueError
+        add_result(home, *given)
+
+    monkeypatch.setattr(RunHome, "add_result", failing)
+    sent: list[tuple[str, str]] = []
+    counts: Counter[int] = Counter()
+
+    def check(message: Message, reply: Message) -> Message:
+        node, values = message.metadata.dst_node_id, values_in(reply)
+        counts[node] += 1
+        lines = list(read_lines(tmp_path / IDS[node - 7]))
+        assert len(lines) == counts[node]
+        kind = "problem" if "problem" in values else values.get("kind", "join")
+        sent.append((kind, lines[-1]["purpose"]))
+        if kind == "problem":
+            assert lines[-1]["reason"] == values["problem"] == "ValueError"
+        if kind == REPLY:
+            assert lines[-1]["sha256"] == hashlib.sha256(bytes_in(reply)[REPLY]).hexdigest()
+        return reply
+
+    grid.tamper = check
+    run(grid, tmp_path, config)
+
+    assert {pair for pair in sent if pair[0] != REPLY} == {
+        ("join", "join"),
+        ("problem", "problem"),
+        ("done", "done"),
+    }
+    assert {purpose for kind, purpose in sent if kind == REPLY} <= {"update", "evaluate", "finetune"}
+    for home in homes_in(tmp_path).values():
+        verify(home)
 
 
 def test_nothing_personal_is_in_any_message_or_file_of_the_server(

@@ -56,7 +56,10 @@ def test_late_devices_are_onboarded_when_training_is_over(tmp_path: Path) -> Non
 def test_a_device_that_joins_while_another_is_onboarded_is_onboarded_after_it(tmp_path: Path) -> None:
     deployment, (first, second) = with_late(tmp_path)
 
+    states: list[tuple[str, ...]] = []
+
     def join_second(line: dict[str, Any], done: int, total: int) -> None:
+        states.append(deployment.server.hub.onboarding)
         if line["asked"] == LATE[:1] and second not in deployment.devices:
             join_late(deployment, second)
             second.ask()
@@ -66,6 +69,8 @@ def test_a_device_that_joins_while_another_is_onboarded_is_onboarded_after_it(tm
     deployment.finish()
 
     assert deployment.server.served.late == {"1": LATE[:1], "2": LATE[1:]}
+    assert list(dict.fromkeys(states)) == [(), (LATE[0],), (LATE[1],)]
+    assert deployment.server.hub.onboarding == ()
     check_onboarded(deployment, 1, first)
     check_onboarded(deployment, 2, second)
 

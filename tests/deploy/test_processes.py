@@ -1,5 +1,6 @@
 """Real processes on loopback with mutual TLS: the bits of the simulation, whoever is killed and when."""
 
+import json
 import os
 import random
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,23 +70,24 @@ class Pilot:
             (folder / device / keys.CA_CERTIFICATE).write_bytes(authority)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def serve(self, *, resume: bool = False) -> None:
+    def serve(self, *more: str, resume: bool = False) -> None:
         own = ["--resume"] if resume else [self.config, "--devices", "3"]
         listen = f"127.0.0.1:{self.port}"
-        self._start("server", "serve", *own, "--home", self.folder / "server", "--listen", listen)
+        self._start("server", "serve", *own, "--home", self.folder / "server", "--listen", listen, *more)
 
-    def join(self, device: str) -> None:
+    def join(self, device: str, *more: str) -> None:
         self._start(
             device,
             "join",
             *("--server", f"https://localhost:{self.port}"),
             *("--config", self.config, "--device", device),
             *("--data", self.folder / f"{device}.parquet", "--home", self.folder / device),
+            *more,
         )
 
     def _start(self, name: str, *arguments: str | Path) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(command(*arguments), stdout=log, stderr=log)
+        with (self.folder / f"{name}.log").open("ab") as log, (self.folder / f"{name}.out").open("ab") as out:
+            self.processes[name] = subprocess.Popen(command(*arguments), stdout=out, stderr=log)
 
     def kill(self, name: str) -> None:
         self.processes[name].send_signal(signal.SIGKILL)
@@ -121,16 +124,27 @@ def pilot(tmp_path: Path) -> Iterator[Pilot]:
 
 
 def test_three_devices_with_mutual_tls_have_the_bits_of_the_simulation(pilot: Pilot) -> None:
-    for device in IDS:
-        pilot.join(device)  # They come first, and try until there is a server.
+    for device in IDS:  # They come first, and try until there is a server.
+        pilot.join(device, *(["--json"] if device == "bob" else []))
     time.sleep(1)
-    pilot.serve()
+    pilot.serve("--json")
     pilot.wait()
 
     pilot.check_same_bits()
     assert not pilot.run.personal_folder.exists()
-    results = (pilot.folder / "ann.log").read_text()
-    assert "finetuned, test: " in results
+    assert "finetuned, test: " in (pilot.folder / "ann.out").read_text()
+    *rounds, summary = printed_json(pilot.folder / "server.out")
+    assert [line["done"] for line in rounds] == list(range(1, rounds[-1]["total"] + 1))
+    assert summary["summary"]["metric"] == "accuracy"
+    *visits, last = printed_json(pilot.folder / "bob.out")
+    assert {visit["stage"] for visit in visits} == {"pretrained", "personalized", "finetuned"}
+    assert last["device"] == "bob"
+    assert "finetuned" in last["results"]
+
+
+def printed_json(path: Path) -> list[dict[str, Any]]:
+    """Return what a command has printed: each line is JSON."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_twenty_kills_of_devices_and_of_the_server_change_no_bit(tmp_path: Path) -> None:

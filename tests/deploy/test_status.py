@@ -48,7 +48,7 @@ def test_the_page_shows_stage_round_loss_devices_and_failures(board: StatusBoard
     page = board.page()
 
     assert "Stage personalized: update, round 4 of 10, loss 0.25" in page
-    assert "5 of 20 rounds are done, " in page
+    assert "5 of 20 rounds are done." in page
     assert "2 joined, 2 connected, 1 have failed" in page
     assert "another `task` than the server" in page
 
@@ -70,16 +70,69 @@ def test_the_page_says_when_nothing_has_happened_and_when_all_is_over() -> None:
     assert "The run is over." in board.page()
 
 
+class Clock:
+    """A clock that stands still until it is set."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_left_is_that_of_the_rounds_and_not_of_waiting_for_devices() -> None:
+    clock = Clock()
+    board = StatusBoard("pilot", Hub("f" * 32, COMPUTES, Desk()), clock)
+
+    for done, now in ((5, 90_000.0), (6, 90_010.0), (7, 90_020.0)):
+        clock.now = now
+        board.watch(line(), done, 20)
+    clock.now = 90_025.0
+
+    # The rounds 6 and 7 took 10 seconds each, and 13 are left.
+    assert "7 of 20 rounds are done, 0:02:10 left." in board.page()
+
+
+def test_an_onboarding_is_a_state_of_its_own_and_no_counter_falls(board: StatusBoard) -> None:
+    hub, counts = board._hub, list[float]()
+
+    def watch(done: int, total: int, **changes: Any) -> None:
+        board.watch(line(**changes), done, total)
+        counts.append(metrics_of(board)["partita_rounds_done_total",])
+
+    watch(20, 20)
+    hub.finish(["ann"])
+    assert metrics_of(board)["partita_finished",] == 1
+    hub.onboarding = ("zoe",)
+    assert "The run is over; late devices are onboarded, 1 now." in board.page()
+    watch(1, 3, round=1, rounds=2)
+    page, found = board.page(), metrics_of(board)
+    watch(3, 3)
+    hub.onboarding = ("yan", "xi")
+    watch(1, 3)
+    hub.onboarding = ()
+
+    assert "late devices are onboarded, 1 now, stage personalized: update, round 1 of 2" in page
+    assert "1 of 3 rounds are done." in page
+    assert found["partita_finished",] == 0
+    assert found["partita_devices_onboarding",] == 1
+    assert counts == [20, 21, 23, 24]
+    assert "The run is over." in board.page()
+    assert "24 of 26 rounds are done." in board.page()
+
+
+def metrics_of(board: StatusBoard) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(board.metrics().decode())
+        for sample in family.samples
+    }
+
+
 def test_the_metrics_are_those_of_the_rounds(board: StatusBoard) -> None:
     board.watch(line(work="evaluate", loss=0.5, failed={}, heard=["ann", HOSTILE]), 6, 20)
 
-    text = board.metrics().decode()
+    found = metrics_of(board)
 
-    found = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
     assert found["partita_devices_joined",] == 2
     assert found["partita_devices_refused",] == 1
     assert found["partita_rounds",] == 20

@@ -9,14 +9,12 @@ from partita.config.overrides import DERIVED, OF_MODEL, START, TABLE, TEMPLATES
 from partita.config.schema import Config
 from partita.data.digests import is_there
 from partita.data.options import TableOptions
-from partita.data.placeholder import COLUMNS, write_placeholder
+from partita.data.placeholder import COLUMNS, LABEL, write_placeholder
 
 _LEARNED = {"vocabulary", "tokenizer", "tokens", "derived", "metrics"}
 """Keys of files and settings that belong to the real data."""
 _CONTENT = {"image", "audio", "text"}
 """Keys that name columns of content: a placeholder table has the default ones."""
-_LABEL = "label"
-"""The key of the column of labels, and that column of a placeholder table; texts need not have labels."""
 
 
 def with_placeholders(config: Config, beside: Path, folder: Path) -> tuple[Config, list[str]]:
@@ -56,7 +54,7 @@ def _write_placeholder(kind: str, options: dict[str, Any], path: Path) -> dict[s
     )
     dropped = ({entry.name for entry in fields(TableOptions)} - {"devices"}) | _LEARNED | _CONTENT
     kept = {name: value for name, value in options.items() if name not in dropped or value == OF_MODEL}
-    label = {_LABEL: _LABEL} if kept.get(_LABEL) else {}
+    label = {LABEL: LABEL} if kept.get(LABEL) else {}
     return {**kept, **label, "data": str(path)}
 
 

@@ -12,9 +12,11 @@ from partita.errors import needed
 
 _SECONDS, _RATE = 12, 16_000
 """The length and the sampling rate of the placeholder utterance: a typical one."""
+LABEL = "label"
+"""The key of the column of labels, and that column of a placeholder table; texts need not have labels."""
 COLUMNS: dict[str, dict[str, ColumnKind]] = {
-    "image": {"image": "image", "label": "label"},
-    "text": {"text": "text", "label": "label"},
+    "image": {"image": "image", LABEL: "label"},
+    "text": {"text": "text", LABEL: "label"},
     "speech": {"audio": "audio", "text": "text"},
 }
 """The content columns of a table, by kind of task."""

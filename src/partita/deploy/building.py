@@ -13,15 +13,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from partita.config.building import Built, assemble, check_plan
-from partita.config.files import find_files
+from partita.config.files import contents_of, find_files
 from partita.config.loading import TASKS, own_code
-from partita.config.overrides import DERIVED, START
+from partita.config.overrides import DERIVED, OF_MODEL, PATH, PRETRAINED, START, TOKENIZER
 from partita.config.provenance import CODE, TITLE, find_own_code, made_with
 from partita.config.reading import changed, read_config, to_values
 from partita.config.schema import Config
 from partita.data.devices import Devices
 from partita.data.options import TableOptions
-from partita.data.placeholder import COLUMNS, write_placeholder
+from partita.data.placeholder import COLUMNS, LABEL, write_placeholder
 from partita.data.writing import ColumnKind, TableWriter, schema_of
 from partita.errors import ConfigError
 from partita.params import digest_of
@@ -29,6 +29,7 @@ from partita.partition import PARTS
 from partita.protocol import DeviceId
 from partita.runs.fingerprint import text_of
 from partita.runs.tensors import tensors_in
+from partita.server import registry as servers
 from partita.tasks.check import check_task
 from partita.tasks.derived import derived_bytes, read_derived
 
@@ -36,6 +37,8 @@ PROTOCOL = 1
 """The version of the messages between server and devices."""
 _PLACES = {"data", "derived", "vocabulary", "tokenizer", *(entry.name for entry in fields(TableOptions))}
 """Keys of `[task]` that say where a device's data are and which rows of them are used."""
+_WEIGHTS = PATH.removeprefix("model.")
+_TOKENIZER = TOKENIZER.removeprefix("task.")
 _TABLES = (*COLUMNS, "tabular")
 """The kinds of tasks that read a table, and derive values from it."""
 _LOCAL = {"python", "partita", "torch", "numpy", CODE, TITLE}
@@ -115,8 +118,26 @@ _NEEDS_DERIVED = (
 
 def _check_derived(config: Config) -> None:
     """Raise if a task would derive values from data, which differ on every machine."""
-    if config.task.kind in _TABLES and not config.task.options.get("derived"):
+    if _derives(config) and not config.task.options.get("derived"):
         raise ConfigError(_NEEDS_DERIVED.format(config.task.kind))
+
+
+def _derives(config: Config) -> bool:
+    """Return whether a task derives values from a table; language modeling in a model's tokens does not."""
+    options = config.task.options
+    is_language_model = _is_of_model(config.task.kind, options) and not options.get(LABEL)
+    return config.task.kind in _TABLES and not is_language_model
+
+
+def _is_of_model(kind: str, options: Mapping[str, Any]) -> bool:
+    """Return whether a task reads texts in the tokens of its pretrained model."""
+    return kind == "text" and options.get(_TOKENIZER) == OF_MODEL
+
+
+def _without_places(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a task that are the same on all machines."""
+    kept = {name: value for name, value in options.items() if name not in _PLACES}
+    return {**kept, _TOKENIZER: OF_MODEL} if _is_of_model(kind, options) else kept
 
 
 def _with_placeholder(config: Config, beside: Path, folder: Path) -> Config:
@@ -124,7 +145,7 @@ def _with_placeholder(config: Config, beside: Path, folder: Path) -> Config:
     kind, options = config.task.kind, dict(config.task.options)
     if kind not in _TABLES:
         return config
-    derived = find_files(config, beside)[DERIVED]
+    derived = find_files(config, beside).get(DERIVED, "")
     path = folder / "placeholder.parquet"
     if kind == "tabular":
         values = read_derived(kind, str(derived)) or {}
@@ -132,7 +153,8 @@ def _with_placeholder(config: Config, beside: Path, folder: Path) -> Config:
     else:
         write_placeholder(path, kind, devices=1, size=_pixels(options), words=1)
         options = {name: value for name, value in options.items() if name not in ("image", "audio", "text")}
-    kept = {name: value for name, value in options.items() if name not in _PLACES}
+        options |= {LABEL: LABEL} if options.get(LABEL) else {}
+    kept = _without_places(kind, options)
     task = replace(config.task, options={**kept, "data": str(path), "derived": str(derived)})
     return replace(config, task=task, evaluate=replace(config.evaluate, unseen=0.0))
 
@@ -154,10 +176,9 @@ def computes_with(config: Config, built: Built, beside: Path) -> dict[str, str]:
     Paths, the number of rounds and devices, and the server's own settings are not in it.
     """
     task, own, plan = built.task, built.personalization, built.plan
-    options = {name: value for name, value in config.task.options.items() if name not in _PLACES}
-    model = {"name": config.model.name, **config.model.options}
-    start = find_files(replace(config, task=replace(config.task, options={})), beside).get(START)
-    code = {name: text for name, text in made_with(config, beside).items() if name not in _LOCAL}
+    options = _without_places(config.task.kind, config.task.options)
+    start = find_files(_without_table(config), beside).get(START)
+    code = {name: text for name, text in made_with(_of_devices(config), beside).items() if name not in _LOCAL}
     parts = {
         part: {name: list(shape) for name, shape in own.partition.shapes(part).items()} for part in PARTS
     }
@@ -166,8 +187,8 @@ def computes_with(config: Config, built: Built, beside: Path) -> dict[str, str]:
         "seed": _digest(config.seed),
         "task": _digest([config.task.kind, options, list(task.metrics)]),
         "derived": hashlib.sha256(derived_bytes(task.derived)).hexdigest(),
-        "model": _digest(model),
-        "start": digest_of(tensors_in(start)) if start else "",
+        "model": _digest(_model_values(config, beside)),
+        "start": _digest([digest_of(tensors_in(start)), config.model.start_names]) if start else "",
         "partition": _digest([to_values(config)["partition"], parts]),
         "pretrain": _digest(text_of(plan.pretrain and plan.pretrain.method)),
         "personalize": _digest(text_of(plan.personalize and plan.personalize.method)),
@@ -175,6 +196,31 @@ def computes_with(config: Config, built: Built, beside: Path) -> dict[str, str]:
         "precision": built.execution.precision,
         "code": _digest(code),
     }
+
+
+def _without_table(config: Config) -> Config:
+    """Return a config that names no files but those of its model."""
+    return replace(config, task=replace(config.task, options={}))
+
+
+def _model_values(config: Config, beside: Path) -> dict[str, Any]:
+    """Return the settings of a model, with the content of pretrained weights in place of their path."""
+    values = {"name": config.model.name, **config.model.options}
+    if config.model.name == PRETRAINED:
+        plain = _without_table(replace(config, model=replace(config.model, start="")))
+        values[_WEIGHTS] = contents_of(plain, beside)[PATH]
+    return values
+
+
+def _of_devices(config: Config) -> Config:
+    """Return a config without the code that only the server runs: its optimizers, and watchers."""
+    default = servers.DEFAULT
+    return replace(
+        config,
+        pretrain=replace(config.pretrain, server_optimizer=default),
+        personalize=replace(config.personalize, server_optimizer=default),
+        report=replace(config.report, watchers=[]),
+    )
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

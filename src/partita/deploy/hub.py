@@ -28,6 +28,8 @@ class Hub:
         self.desk = desk
         self.is_over = False
         """Whether the run is finished; late devices may still be onboarded."""
+        self.onboarding: tuple[DeviceId, ...] = ()
+        """The late devices that are onboarded now."""
         self._changed = threading.Condition()
         self._seen: dict[DeviceId, float] = {}
         self._refused: dict[DeviceId, str] = {}

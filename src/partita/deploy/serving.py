@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from partita.config.building import Built
 from partita.config.reading import changed
 from partita.config.schema import Config
 from partita.deploy.building import build_for_server, computes_with, for_server
@@ -150,8 +149,9 @@ class Server:
         }
         known = OnboardedRun(run.folder)
         if (left := known.unfinished) is not None and left.exists:
-            devices = self.served.late[left.path.name]
-            self._carry_out(known, left, resumed_config(left, []), devices, watch)
+            config = resumed_config(left, [])
+            built = build_for_server(config, left.path, self.served.late[left.path.name])
+            self._carry_out(known, runner.Prepared(config, built, left), watch)
 
     def _begin_onboarding(self, run: runner.Prepared, late: Sequence[DeviceId], watch: RoundCallback) -> None:
         known = OnboardedRun(run.folder)
@@ -162,21 +162,15 @@ class Server:
         self.served.save(self.settings.home)
         make_folder(folder.path, exist_ok=True)
         write_onboarding(folder, again=False)
-        built = build_for_server(config, run.folder.path, late)
-        runner.write_config(config, run.folder.path, folder, built.task)
-        self._carry_out(known, folder, config, late, watch)
+        built = build_for_server(config, self._beside, late)
+        runner.write_config(config, self._beside, folder, built.task)
+        self._carry_out(known, runner.Prepared(config, built, folder), watch)
 
-    def _carry_out(
-        self,
-        known: OnboardedRun,
-        folder: RunFolder,
-        config: Config,
-        devices: Sequence[DeviceId],
-        watch: RoundCallback,
-    ) -> None:
-        built: Built = build_for_server(config, folder.path, devices)
-        onboard.carry_out(known, runner.Prepared(config, built, folder), watch, self._executor)
-        _remove_personal(folder)
+    def _carry_out(self, known: OnboardedRun, prepared: runner.Prepared, watch: RoundCallback) -> None:
+        self.hub.onboarding = tuple(prepared.built.task.devices.ids)
+        onboard.carry_out(known, prepared, watch, self._executor)
+        self.hub.onboarding = ()
+        _remove_personal(prepared.folder)
 
 
 def new_server(settings: Serving, config: Config, beside: Path) -> Server:

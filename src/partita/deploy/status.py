@@ -3,8 +3,9 @@
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import resources
 from typing import Any
@@ -29,22 +30,46 @@ _OWN_NAMES = ("127.0.0.1", "localhost")
 """The names of this machine under which the status is shown."""
 
 
+@dataclass
+class _Part:
+    """The rounds of a run, or of an onboarding after it, from the first one that ended here."""
+
+    late: Sequence[DeviceId]
+    """The devices that are onboarded; none: it is the run."""
+    first: int
+    """The rounds that were done when the clock started; a resumed run begins later."""
+    begin: float
+    """The time when the clock started."""
+    done: int = 0
+    total: int = 0
+    end: float = 0.0
+    """The time of the last round's end."""
+
+    @property
+    def left(self) -> str:
+        """The time left as text; empty after one round, when nothing is known of the time of a round."""
+        if (own := self.done - self.first) < 1:
+            return ""
+        return f", {timedelta(seconds=round((self.end - self.begin) / own * (self.total - self.done)))} left"
+
+
 class StatusBoard:
     """The state of a run, filled in after every round.
 
     Args:
         name: the name of the run.
         hub: who has joined.
+        clock: the time in seconds.
     """
 
-    def __init__(self, name: str, hub: Hub) -> None:
+    def __init__(self, name: str, hub: Hub, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
         self._hub = hub
+        self._clock = clock
         self._lock = threading.Lock()
         self._lines: deque[Mapping[str, Any]] = deque(maxlen=_LINES)
-        self._begin = time.monotonic()
-        self._first: int | None = None
-        self._done, self._total = 0, 0
+        self._parts: list[_Part] = []
+        """The run and the onboardings after it."""
         self._heard: Counter[DeviceId] = Counter()
         self._failures: Counter[DeviceId] = Counter()
         self._reasons: dict[DeviceId, str] = {}
@@ -55,14 +80,20 @@ class StatusBoard:
     def watch(self, line: Mapping[str, Any], done: int, total: int) -> None:
         """Add a round."""
         with self._lock:
-            if self._first is None:
-                self._first = done - 1  # A resumed run begins later.
+            self._count(done, total)
             self._lines.append(line)
-            self._done, self._total = done, total
             self._heard.update(line["heard"])
             self._failures.update(line["failed"].keys())
             self._reasons |= line["failed"]
             self._bytes.update(line["bytes"])
+
+    def _count(self, done: int, total: int) -> None:
+        """Count a round of the run or of an onboarding, whose rounds are numbered from 1 on again."""
+        now, late = self._clock(), self._hub.onboarding
+        if not self._parts or self._parts[-1].late != late:
+            self._parts.append(_Part(late, first=done, begin=now))
+        part = self._parts[-1]
+        part.done, part.total, part.end = done, total, now
 
     def before(self, watch: RoundCallback) -> RoundCallback:
         """Return a callback that adds a round here, then calls another."""
@@ -105,8 +136,9 @@ class StatusBoard:
             "partita_devices_joined": ("Devices that have joined.", len(self._hub.joined())),
             "partita_devices_connected": ("Devices that have asked lately.", len(self._hub.connected())),
             "partita_devices_refused": ("Devices that cannot take part.", len(self._hub.refused())),
-            "partita_rounds": ("Rounds of the whole run.", self._total),
-            "partita_finished": ("Whether the run is over.", int(self._hub.is_over)),
+            "partita_devices_onboarding": ("Late devices that are onboarded.", len(self._hub.onboarding)),
+            "partita_rounds": ("Rounds of the run and of onboardings.", self._total),
+            "partita_finished": ("Whether the run and onboardings are over.", int(self._is_over)),
         }
         counters = {
             "partita_rounds_done": ("Committed rounds.", self._done),
@@ -125,23 +157,37 @@ class StatusBoard:
                 losses.add_metric([str(line["stage"]), str(line["work"])], line["loss"])
         yield losses
 
+    @property
+    def _done(self) -> int:
+        return sum(part.done for part in self._parts)
+
+    @property
+    def _total(self) -> int:
+        return sum(part.total for part in self._parts)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._hub.is_over and not self._hub.onboarding
+
     def _state(self) -> str:
-        if self._hub.is_over:
+        if self._is_over:
             return "The run is over."
-        if not self._lines:
-            return "Waiting for devices, or for the first round."
+        late = self._hub.onboarding
+        if not self._parts or self._parts[-1].late != late:
+            return f"{_onboarding(late)}." if late else "Waiting for devices, or for the first round."
         line = self._lines[-1]
         loss = "" if line.get("loss") is None else f", loss {line['loss']:.4g}"
-        return (
-            f"Stage {line['stage']}: {line['work']}, round {line['round']} of {line.get('rounds', '?')}{loss}"
-        )
+        head = f"{_onboarding(late)}, stage" if late else "Stage"
+        where = f"round {line['round']} of {line.get('rounds', '?')}"
+        return f"{head} {line['stage']}: {line['work']}, {where}{loss}"
 
     def _progress(self) -> str:
-        if self._first is None or self._hub.is_over:
+        if self._is_over:
             return f"{self._done} of {self._total} rounds are done." if self._total else ""
-        own = max(self._done - self._first, 1)
-        left = (time.monotonic() - self._begin) / own * (self._total - self._done)
-        return f"{self._done} of {self._total} rounds are done, {timedelta(seconds=round(left))} left."
+        if not self._parts or self._parts[-1].late != self._hub.onboarding:
+            return ""
+        part = self._parts[-1]
+        return f"{part.done} of {part.total} rounds are done{part.left}."
 
     def _row(self, device: DeviceId, connected: bool, seen: float) -> dict[str, Any]:
         return {
@@ -152,6 +198,10 @@ class StatusBoard:
             "failures": self._failures[device],
             "reason": self._reasons.get(device, ""),
         }
+
+
+def _onboarding(late: Sequence[DeviceId]) -> str:
+    return f"The run is over; late devices are onboarded, {len(late)} now"
 
 
 def _shown_line(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from partita.shown import shown_lines
 
 _PARTITION, _PARTITIONS = "partition-id", "num-partitions"
 """The keys by which Flower's simulation numbers its nodes."""
+_PROBLEM = "problem"
+"""The key and the purpose of an answer that says that an exception was raised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,15 +117,24 @@ def answer(message: Message, context: Context, config: Path) -> RecordDict:
     try:
         place = place_of(context, config)
         with owned(place.home):
-            return _answer(message, place, config)
-    except Exception as error:
-        traceback.print_exception(error)
-        return records_of({"problem": type(error).__name__})
+            outbox = Outbox(place.home)
+            try:
+                return _answer(message, place, config, outbox)
+            except Exception as error:
+                outbox.write({"purpose": _PROBLEM, "reason": type(error).__name__})
+                return _problem(error)
+    except Exception as error:  # There is no home, or its record cannot be written.
+        return _problem(error)
 
 
-def _answer(message: Message, place: Place, config: Path) -> RecordDict:
+def _problem(error: Exception) -> RecordDict:
+    traceback.print_exception(error)
+    return records_of({_PROBLEM: type(error).__name__})
+
+
+def _answer(message: Message, place: Place, config: Path, outbox: Outbox) -> RecordDict:
     joined = joined_device(config, _overrides(place.data), device=place.device, home=place.home)
-    outbox, values = Outbox(place.home), values_in(message)
+    values = values_in(message)
     if values.get("kind") == "join":
         return records_of(introduced(joined, outbox))
     given, delivered = message_of(values, place.device), Delivered(bytes_in(message))
@@ -131,7 +142,8 @@ def _answer(message: Message, place: Place, config: Path) -> RecordDict:
     part.take(given)
     if given.kind == "done":
         _conclude(joined, part, place.export)
-        return records_of({"kind": "done"})
+        outbox.write({"run": part.run, "purpose": given.kind})
+        return records_of({"kind": given.kind})
     if delivered.content is None:
         raise BadMessage("The server's message has no order, or not all of its tensors.")
     return records_of({"kind": REPLY}, {REPLY: array_of(delivered.content)})
