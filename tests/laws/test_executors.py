@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from marks import slow_but
+from one_core import one_core
 from partita import (
     CannotDo,
     Evaluation,
@@ -118,14 +119,21 @@ def test_worker_processes_give_the_same_bits(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_worker_process_or_two_give_the_same_bits(tmp_path: Path) -> None:
-    expected = run("three stages", tmp_path / "serial", workers=1)
+@pytest.mark.parametrize("case", ["three stages", "control variates", "devices that fail"])
+def test_one_two_or_three_worker_processes_give_the_same_bits(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run(case, tmp_path / "serial", workers=1)
+    counts: set[int] = set()
 
-    two = run("three stages", tmp_path / "two", workers=2)
-    one = run("three stages", tmp_path / "one", workers=0, timeout=1000)
+    three, two = (run(case, tmp_path / str(workers), workers=workers) for workers in (3, 2))
+    with one_core(monkeypatch) as options:
+        one = run(case, tmp_path / "one", **options, watch=lambda *line: counts.add(len(worker_pids())))
 
+    assert three == expected
     assert two == expected
     assert one == expected
+    assert counts == {1}
 
 
 def test_a_run_in_memory_gives_the_same_bits_and_leaves_no_file(
@@ -306,13 +314,16 @@ DATA = os.environ.get("PARTITA_DATA", "")
 
 
 def bits_of_all_executors(*arguments: str) -> list[dict[str, Any]]:
-    """Run a command here with 1, 2 and 3 workers, then with 1 and 3 ranks, and return what each has written."""
+    """Run a command with 1, 2 and 3 workers, one worker process, 1 and 3 ranks; return what each has written."""
     for workers in (1, 2, 3):
         assert main(["run", *arguments, f"workers={workers}", f"out=workers-{workers}", "--quiet"]) == 0
+    with pytest.MonkeyPatch.context() as monkeypatch, one_core(monkeypatch) as options:
+        given = [f"{key}={value}" for key, value in options.items()]
+        assert main(["run", *arguments, *given, "out=one-process", "--quiet"]) == 0
     for count in (1, 3):
         ends = end_of(start_ranks(count, *arguments, f"out=ranks-{count}", folder=Path()), timeout=250)
         assert [code for code, _, _ in ends] == [0] * count
-    runs = ("workers-1", "workers-2", "workers-3", "ranks-1", "ranks-3")
+    runs = ("workers-1", "workers-2", "workers-3", "one-process", "ranks-1", "ranks-3")
     return [bits_of(Path(run)) for run in runs]
 
 
@@ -333,7 +344,7 @@ def test_runs_on_qmnist_give_the_same_bits_with_any_executor(
 
     first, *others = bits_of_all_executors("mine.toml", *few)
 
-    assert [each == first for each in others] == [True] * 4
+    assert [each == first for each in others] == [True] * 5
 
 
 @pytest.mark.slow
@@ -345,4 +356,4 @@ def test_the_quickstart_gives_the_same_bits_with_any_executor(
 
     first, *others = bits_of_all_executors()
 
-    assert [each == first for each in others] == [True] * 4
+    assert [each == first for each in others] == [True] * 5

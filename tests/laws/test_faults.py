@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from marks import slow_but
+from one_core import one_core
 from partita import (
     Devices,
     Evaluation,
     FedAlt,
     Finetuning,
     LocalAlt,
+    LocalScaffold,
     Method,
     Partition,
     Plan,
@@ -162,6 +164,29 @@ def test_a_faulty_device_is_left_out_with_the_same_bits_in_every_executor(case: 
         assert list(line["failed"]) == [device for device in line["asked"] if device in FAULTY]
         assert line["heard"] == [device for device in line["asked"] if device not in FAULTY]
         assert all(text.startswith(reason) for text in line["failed"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["cannot do", "not finite"])
+@pytest.mark.parametrize("local", [LocalAlt, LocalScaffold])
+def test_a_faulty_device_is_left_out_with_any_number_of_worker_processes(
+    case: str, local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert PLAN.personalize is not None
+    method = replace(PLAN.personalize.method, local=local, personal_epochs=int(local is LocalAlt))
+    plan = replace(PLAN, personalize=replace(PLAN.personalize, method=method))
+    with one_core(monkeypatch) as one:
+        options = {"serial": {"workers": 1}, "one": one, "two": {"workers": 2}, "three": {"workers": 3}}
+        for name, own in options.items():
+            task = CASES[case][0]()
+            pipeline(task, offset(task), plan, out=tmp_path / name, **own)
+    task = CASES[case][0]()
+    run_on_two_ranks(task, offset(task), plan, tmp_path / "ranks")
+
+    contents = [content_of(tmp_path / name) for name in (*options, "ranks")]
+
+    assert [content == contents[0] for content in contents] == [True] * 5
+    assert any(line["failed"] for line in updates(tmp_path / "serial"))
 
 
 def test_a_faulty_device_does_not_change_what_the_others_learn(tmp_path: Path) -> None:
