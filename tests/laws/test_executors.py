@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from marks import slow_but
-from one_core import one_core
 from partita import (
     CannotDo,
     Evaluation,
@@ -45,6 +44,8 @@ PLAN = Plan(
     finetune=Finetuning(personal_lr=0.1, epochs=2, batch_size=4),
     evaluate=Evaluation(every=2),
 )
+ONE = {"workers": 0, "timeout": 1000}
+"""Options for one worker process: tests see one core, and `workers=1` is none."""
 
 
 def content_of(folder: Path) -> dict[str, Any]:
@@ -120,15 +121,12 @@ def test_worker_processes_give_the_same_bits(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["three stages", "control variates", "devices that fail"])
-def test_one_two_or_three_worker_processes_give_the_same_bits(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_two_or_three_worker_processes_give_the_same_bits(case: str, tmp_path: Path) -> None:
     expected = run(case, tmp_path / "serial", workers=1)
     counts: set[int] = set()
 
     three, two = (run(case, tmp_path / str(workers), workers=workers) for workers in (3, 2))
-    with one_core(monkeypatch) as options:
-        one = run(case, tmp_path / "one", **options, watch=lambda *line: counts.add(len(worker_pids())))
+    one = run(case, tmp_path / "one", **ONE, watch=lambda *line: counts.add(len(worker_pids())))
 
     assert three == expected
     assert two == expected
@@ -317,9 +315,8 @@ def bits_of_all_executors(*arguments: str) -> list[dict[str, Any]]:
     """Run a command with 1, 2 and 3 workers, one worker process, 1 and 3 ranks; return what each has written."""
     for workers in (1, 2, 3):
         assert main(["run", *arguments, f"workers={workers}", f"out=workers-{workers}", "--quiet"]) == 0
-    with pytest.MonkeyPatch.context() as monkeypatch, one_core(monkeypatch) as options:
-        given = [f"{key}={value}" for key, value in options.items()]
-        assert main(["run", *arguments, *given, "out=one-process", "--quiet"]) == 0
+    one = [f"{key}={value}" for key, value in ONE.items()]
+    assert main(["run", *arguments, *one, "out=one-process", "--quiet"]) == 0
     for count in (1, 3):
         ends = end_of(start_ranks(count, *arguments, f"out=ranks-{count}", folder=Path()), timeout=250)
         assert [code for code, _, _ in ends] == [0] * count
