@@ -137,7 +137,7 @@ def publish(whole: Path, out: Path, mode: int | None = None) -> None:
     """Move a complete table to `out`, which must still be a new name, and wait until it is on disk.
 
     Raises:
-        RunFailed: it has the new name, and the system neither confirms that this is on disk nor takes it back.
+        RunFailed: it has the new name, and the system neither confirms that it is on disk nor takes it back.
     """
     check_new(out)
     if mode is not None:

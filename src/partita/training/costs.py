@@ -124,7 +124,7 @@ class CostModel:
         return self._settled(own, moving, self.examples, batch_size, is_outline=True)
 
     def _checked_plan(self, own: Personalization, moving: Moving, batch_size: int) -> Plan:
-        """Return the plan, tried on a few examples: visits refuse it where those of a batch affect each other."""
+        """Return the plan, tried on some examples: visits refuse it where those of a batch interact."""
         if self.is_placeholder or batch_size < MIN_ROWS or self.examples is None:
             return self.plan(own, moving, batch_size)
         if (examples := probed_examples(self.task.devices.ids, self._train)) is None:
