@@ -3,9 +3,9 @@
     python benchmarks/many_evaluated.py [FOLDER]
 
 Devices reply at once, with numbers of their own: what is measured is the server's part. Each run and each
-report has a process of its own. The figures are the peaks of the process, from the start of a run to its last
-round, and to its end; ids are part of them. What a run without a folder writes is in memory up to a megabyte:
-both numbers of devices are beyond it.
+report has a process of its own. The figures are the memory of the process before the first round, with the
+ids, and its peaks from there to the last round and to the end. What a run without a folder writes is in
+memory up to a megabyte: both numbers of devices are beyond it.
 """
 
 import json
@@ -51,6 +51,9 @@ def run(devices: int, folder: Path | None) -> dict[str, int]:
             return task.devices.ids
 
         def ask(self, orders: Iterable[Order]) -> Iterator[Reply]:
+            if not found:
+                found["before the first round"] = memory("VmRSS")
+                begin_peak()
             for order in orders:
                 value = int(order.device.removeprefix("device-")) * 7919 % 1000 / 1000
                 losses = {"examples": 2, "loss": value, "start_loss": value}
@@ -83,7 +86,7 @@ def run(devices: int, folder: Path | None) -> dict[str, int]:
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
     def watch(line: Mapping[str, Any], done: int, total: int) -> None:
-        found["rounds"] = memory("VmHWM")
+        found["peak of the rounds"] = memory("VmHWM")
 
     task = partita.Task(
         model=model,
@@ -91,22 +94,20 @@ def run(devices: int, folder: Path | None) -> dict[str, int]:
         metrics={"accuracy": partita.accuracy},
         devices=partita.Devices((f"device-{number:07}" for number in range(devices)), load=load),
     )
-    begin_peak()
-    found = {"start": memory("VmRSS")}
+    found: dict[str, int] = {}
     training = partita.Training(method=partita.FedAlt(shared_lr=0.1), rounds=ROUNDS, devices_per_round=COHORT)
     plan = partita.Plan(personalize=training, finetune=partita.Finetuning(epochs=1, personal_lr=0.1))
     partition = partita.Partition(model(), personal="1.*")
     partita.pipeline(task, partition, plan, out=folder, watch=watch, executor=Replies())
-    return {**found, "end": memory("VmHWM")}
+    return {**found, "peak to the end": memory("VmHWM")}
 
 
 def report(folder: Path) -> dict[str, int]:
     """Write the report of a run and return the memory, and the size of the page."""
     from partita.report.write import write_report
 
-    found = {"start": memory("VmRSS")}
     page = write_report(folder)
-    return {**found, "end": memory("VmHWM"), "page": page.stat().st_size}
+    return {"peak to the end": memory("VmHWM"), "page": page.stat().st_size}
 
 
 def measured(work: str, devices: int, folder: Path) -> dict[str, int]:
@@ -117,10 +118,9 @@ def measured(work: str, devices: int, folder: Path) -> dict[str, int]:
 
 def main(folder: Path) -> None:
     """Print the memory of runs and reports, and what each further device adds."""
-    works = (("run", ("rounds", "end")), ("report", ("end", "page")), ("run without out", ("rounds", "end")))
-    for work, moments in works:
+    for work in ("run", "run without out", "report"):
         few, many = (measured(work, devices, folder) for devices in DEVICES)
-        for moment in moments:
+        for moment in few:
             each = (many[moment] - few[moment]) / (DEVICES[1] - DEVICES[0])
             numbers = f"{few[moment] / 1e6:.1f} MB and {many[moment] / 1e6:.1f} MB"
             print(f"{work}, {moment}: {numbers}, {each:.0f} bytes a further device", flush=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from partita.data.examples import Shuffled, TensorExamples
 from partita.device.roles import Role
@@ -22,6 +23,7 @@ from partita.methods.method import Finetuning, Method
 from partita.models.parts import named_partition
 from partita.models.resnet import ResNet
 from partita.params import cloned, digest_of
+from partita.partition import Part
 from partita.protocol import Finetune, Order, Pace, Stage, Start, Update
 from partita.tasks.build import build_model, one_thread
 from partita.tasks.task import Task
@@ -57,6 +59,7 @@ def rows() -> Iterator[Row]:
             target=target,
             ours=seconds["once"],
             other=seconds[other],
+            flops=necessary_flops(EPOCHS),
         )
     yield Row(
         workload="ResNet-18 28x28, FedRep, 10 epochs on the head",
@@ -65,7 +68,36 @@ def rows() -> Iterator[Row]:
         target=2.7,
         ours=seconds["FedRep once"],
         other=seconds["FedRep recomputed"],
+        flops=necessary_flops(10, shared_epochs=1),
     )
+
+
+def necessary_flops(epochs: int, *, shared_epochs: int = 0) -> float:
+    """Return the operations that a visit cannot do without: what precedes the output layer is computed once.
+
+    Args:
+        epochs: passes over the examples in which the output layer moves alone.
+        shared_epochs: passes after them, in which everything else moves.
+    """
+    with torch.device("meta"):
+        model = ResNet(depth=18)
+        batch = torch.empty(EXAMPLES, 1, 28, 28), torch.empty(EXAMPLES, dtype=torch.long)
+        features = torch.empty(EXAMPLES, model.fc.in_features)
+    partition = named_partition(ResNet(depth=18), "output").partition
+    forward = _counted(lambda: model(batch[0]))
+    output = _counted(lambda: model.fc(features))
+    steps: dict[Part, float] = {}
+    for part in ("personal", "shared"):
+        partition.let_move(model, part)
+        steps[part] = _counted(lambda: _loss(model, batch).backward())
+    before = forward - output
+    return before + epochs * (steps["personal"] - before) + shared_epochs * steps["shared"]
+
+
+def _counted(work: Callable[[], object]) -> float:
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
 
 
 def _minimum(sides: dict[str, Callable[[], None]]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """What users and their files may contain, drawn by Hypothesis: ids, configs and tables."""
 
 import datetime
+import os
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from typing import Any, get_type_hints
@@ -20,6 +21,16 @@ BOUNDED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 """For `make test`: the same cases every time, whatever the machine."""
+MANY = int(os.environ.get("HOSTILE_EXAMPLES", "0"))
+"""The number of cases of each test; 0: few, and always the same."""
+
+
+def bounded(share: float = 1.0) -> settings:
+    """Return the settings of a test: few fixed cases, or many new ones where the environment asks for them."""
+    if MANY:
+        return settings(BOUNDED, max_examples=int(MANY * share), derandomize=False)
+    return settings(BOUNDED, max_examples=int(BOUNDED.max_examples * share))
+
 
 CURIOUS_IDS = [
     *("../../x", "..", ".", "/etc/passwd", "a/b", "a\\b", "~", "-rf", "con", "nul.", "a" * 10_000, "é" * 300),

@@ -1,9 +1,12 @@
 """Whatever a config, a table or a file contains, the answer is a result or one line: never a traceback.
 
-`HOSTILE_EXAMPLES=5000 pytest tests/test_hostile.py` tries more cases, others each time.
+`HOSTILE_EXAMPLES=5000 pytest tests/test_hostile.py` tries more cases, others each time; a slow test tries thousands.
 """
 
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import drawn
@@ -23,15 +26,6 @@ from partita.config.importing import import_data
 from partita.config.reading import config_of, read_config
 from partita.errors import ConfigError, InUse, RunFailed
 from partita.studies.describe import describe
-
-MANY = int(os.environ.get("HOSTILE_EXAMPLES", "0"))
-
-
-def bounded(share: float = 1.0) -> settings:
-    """Return the settings of a test: few fixed cases, or many new ones where the environment asks for them."""
-    if MANY:
-        return settings(drawn.BOUNDED, max_examples=int(MANY * share), derandomize=False)
-    return settings(drawn.BOUNDED, max_examples=int(drawn.BOUNDED.max_examples * share))
 
 
 def answered(work: Callable[[], Any]) -> bool:
@@ -49,13 +43,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(config=drawn.configs())
-@bounded()
+@drawn.bounded()
 def test_any_config_is_built_or_refused(config: dict[str, Any], folder: Path) -> None:
     answered(lambda: build(config_of({"name": "x", **config}), folder))
 
 
 @given(config=drawn.configs())
-@bounded()
+@drawn.bounded()
 def test_any_config_in_a_file_is_described_or_refused(config: dict[str, Any], folder: Path) -> None:
     path = folder / "c.toml"
     try:
@@ -71,7 +65,7 @@ def test_any_config_in_a_file_is_described_or_refused(config: dict[str, Any], fo
         st.binary(max_size=200), st.text(max_size=100).map(lambda text: text.encode(errors="ignore"))
     )
 )
-@bounded()
+@drawn.bounded()
 def test_any_file_is_read_as_a_config_or_refused(text: bytes, folder: Path) -> None:
     path = folder / "any.toml"
     path.write_bytes(text)
@@ -80,7 +74,7 @@ def test_any_file_is_read_as_a_config_or_refused(text: bytes, folder: Path) -> N
 
 
 @given(overrides=st.lists(st.text(max_size=30), max_size=3))
-@bounded()
+@drawn.bounded()
 def test_any_override_is_read_or_refused(overrides: list[str], folder: Path) -> None:
     path = folder / "empty.toml"
     path.write_text("")
@@ -101,7 +95,7 @@ TASKS = ("image", "text", "speech", "tabular")
         max_size=1,
     ),
 )
-@bounded(1.5)
+@drawn.bounded(1.5)
 def test_any_table_is_used_or_refused(
     table: pa.Table, kind: str, options: dict[str, Any], own: dict[str, Any], folder: Path
 ) -> None:
@@ -119,7 +113,7 @@ def test_any_table_is_used_or_refused(
 
 
 @given(table=drawn.tables(), kind=st.sampled_from(["sort", "dirichlet", "shards"]))
-@bounded()
+@drawn.bounded()
 def test_any_table_is_converted_or_refused(table: pa.Table, kind: str, folder: Path) -> None:
     pq.write_table(table, folder / "in.parquet")
     out = folder / "out.parquet"
@@ -132,7 +126,7 @@ def test_any_table_is_converted_or_refused(table: pa.Table, kind: str, folder: P
     harm=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4),
     cut=st.floats(0, 1),
 )
-@bounded()
+@drawn.bounded()
 def test_a_damaged_table_is_used_or_refused(harm: list[tuple[float, int]], cut: float, folder: Path) -> None:
     path = folder / "damaged.parquet"
     rows = [
@@ -167,7 +161,7 @@ def test_a_damaged_table_is_used_or_refused(harm: list[tuple[float, int]], cut: 
 
 
 @given(content=st.binary(max_size=300), header=st.integers(0, 2**64 - 1))
-@bounded()
+@drawn.bounded()
 def test_any_file_of_initial_weights_is_loaded_or_refused(content: bytes, header: int, folder: Path) -> None:
     for start in (
         content,
@@ -186,10 +180,39 @@ def test_any_file_of_initial_weights_is_loaded_or_refused(content: bytes, header
 
 
 @given(arguments=st.lists(st.text(max_size=12), max_size=4))
-@bounded()
+@drawn.bounded()
 def test_any_arguments_are_understood_or_refused(arguments: list[str]) -> None:
     try:
         code = main(["describe", "none.toml", *arguments])
     except SystemExit as end:
         code = end.code
     assert code in (0, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_thousands_of_new_cases_end_without_a_traceback() -> None:
+    tests = Path(__file__).parent
+    files = [str(tests / "test_hostile.py"), str(tests / "laws/test_curious_ids.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "any or damaged or every",
+    ]
+
+    done = subprocess.run(
+        [*command, "--timeout=500", "--hypothesis-show-statistics", *files],
+        cwd=tests.parent,
+        env={**os.environ, "HOSTILE_EXAMPLES": "300"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert sum(map(int, re.findall(r"(\d+) passing", done.stdout))) >= 3000

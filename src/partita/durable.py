@@ -139,6 +139,18 @@ def make_private_folder(path: Path) -> None:
         path.chmod(0o700)
 
 
+def make_private_tree(folder: Path) -> None:
+    """Let only the owner read what others' code wrote into a folder, and wait until all of it is on disk."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            make_private_tree(path)
+        else:
+            path.chmod(PRIVATE)
+            sync_file(path)
+    folder.chmod(0o700)
+    sync_folder(folder)
+
+
 def sync_file(path: Path) -> None:
     """Wait until the content of the file at `path` is on disk."""
     _sync(path)

@@ -3,6 +3,7 @@
 import json
 import random
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -136,7 +137,7 @@ def test_a_check_says_that_disk_or_memory_are_too_small(
 ) -> None:
     home = with_keys(folder)
     for name, (owner, function), answer in (
-        ("disk", (checking.shutil, "disk_usage"), SimpleNamespace(free=10)),
+        ("disk", (shutil, "disk_usage"), SimpleNamespace(free=10)),
         ("memory", (checking, "_available_memory"), 10),
     ):
         with monkeypatch.context() as patch:

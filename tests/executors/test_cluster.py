@@ -179,6 +179,17 @@ def test_one_rank_writes_the_bits_of_one_process(folder: Path, in_one_process: d
 
 
 @slow
+def test_one_rank_writes_the_bits_of_one_process_with_scaffold_too(folder: Path) -> None:
+    settings = ["personalize.method=scaffold", "partition.personal=none"]
+    run_serially(folder, "own.toml", "out=serial", *settings)
+
+    (end,) = end_of(start_ranks(1, "own.toml", "out=ranks", *settings, folder=folder))
+
+    assert end[0] == 0
+    assert content_of(folder / "ranks") == content_of(folder / "serial")
+
+
+@slow
 def test_a_killed_rank_ends_all_and_fewer_ranks_resume(folder: Path, in_one_process: dict[str, Any]) -> None:
     ranks = start_ranks(3, "own.toml", "out=killed", "task.seconds=0.02", folder=folder)
     until_committed(folder / "killed")
@@ -320,8 +331,12 @@ def write_program(path: Path, text: str) -> None:
 
 
 @slow
-def test_torchrun_writes_the_bits_of_one_process(folder: Path, in_one_process: dict[str, Any]) -> None:
-    command = command_on_page("torchrun --nproc-per-node=2")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_torchrun_writes_the_bits_of_one_process(
+    folder: Path, in_one_process: dict[str, Any], ranks: int
+) -> None:
+    count = "--nproc-per-node="
+    command = command_on_page(f"torchrun {count}2", **{f"{count}2": f"{count}{ranks}"})
     (end,) = end_of([shell(command, folder, PET_MASTER_PORT=str(free_port()))])
 
     assert end[0] == 0, end

@@ -1,6 +1,8 @@
 """Adapter folders and merged models of pretrained models, as docs/how-to/pretrained.md has them, without Partita."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -138,6 +140,68 @@ def test_all_devices_are_exported_as_a_folder_each(runs: Path, tmp_path: Path) -
         assert main(["export", str(runs / "lm"), device, str(alone)]) == 0
         assert files_in(out / entry["file"]) == files_in(alone)
     assert len({entry["file"] for entry in index["devices"].values()}) == 2
+
+
+KILL = """
+import os, signal, sys
+from partita.cli import main
+from partita.exports import adapters
+
+def killed(*args, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+adapters._check = killed
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [["d0"], ["d0", "--merged"], ["--all"]], ids=" ".join)
+def test_an_export_that_was_killed_can_be_repeated_and_is_private(
+    runs: Path, tmp_path: Path, given: list[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["export", str(runs / "lm"), *given[:1], str(out), *given[1:], "--quiet"]
+    killed = subprocess.run([sys.executable, "-c", KILL, *command], check=False, capture_output=True)
+    left = tmp_path / "out.partita-export"
+    written = [path.name for path in left.rglob("*") if path.is_file()]
+
+    assert killed.returncode == -signal.SIGKILL
+    assert any(name.endswith(("config.json", ".safetensors")) for name in written)
+    assert not out.exists()
+    assert main(command) == 0
+
+    assert not left.exists()
+    files = [path for path in out.rglob("*") if path.is_file()]
+    folders = [out, *(path for path in out.rglob("*") if path.is_dir())]
+    assert any(path.name.endswith("model.safetensors") for path in files)
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
+    assert "export.partita" not in {path.name for path in files}
+
+
+@pytest.mark.slow
+def test_the_files_of_an_adapter_are_on_disk_before_the_folder_gets_its_name(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, synced = tmp_path / "out", set[str]()
+    sync, rename = os.fsync, Path.rename
+
+    def noted(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    def renamed(path: Path, target: Path) -> Path:
+        if target == out:
+            assert {"adapter_config.json", "adapter_model.safetensors", path.name} <= synced
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "rename", renamed)
+
+    assert main(["export", str(runs / "lm"), "d0", str(out)]) == 0
+
+    assert out.is_dir()
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

@@ -124,8 +124,9 @@ def test_all_devices_have_a_file_each_and_an_index(run_of: Callable[[str], Path]
 
 def test_what_a_killed_export_left_is_written_again(run_of: Callable[[str], Path], tmp_path: Path) -> None:
     left = tmp_path / "models.partita-export"
-    left.mkdir()
-    (left / "d0-x.safetensors").write_bytes(b"half")
+    (left / "whole").mkdir(parents=True)
+    (left / "export.partita").write_text("Files of `partita export`.")
+    (left / "whole/d0-x.safetensors").write_bytes(b"half")
 
     export_all(open_run(run_of("synthetic")), tmp_path / "models", "safetensors")
 

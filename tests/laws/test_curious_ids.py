@@ -104,7 +104,7 @@ def test_a_row_without_an_id_is_refused(
 
 
 @given(ids=st.lists(drawn.ids, min_size=2, max_size=6, unique=True))
-@drawn.BOUNDED
+@drawn.bounded()
 def test_every_id_has_a_file_name_of_its_own_on_any_file_system(ids: list[str]) -> None:
     keys = [key_of(device) for device in ids]
 

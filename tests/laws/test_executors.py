@@ -44,6 +44,8 @@ PLAN = Plan(
     finetune=Finetuning(personal_lr=0.1, epochs=2, batch_size=4),
     evaluate=Evaluation(every=2),
 )
+ONE = {"workers": 0, "timeout": 1000}
+"""Options for one worker process: tests see one core, and `workers=1` is none."""
 
 
 def content_of(folder: Path) -> dict[str, Any]:
@@ -118,14 +120,18 @@ def test_worker_processes_give_the_same_bits(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_worker_process_or_two_give_the_same_bits(tmp_path: Path) -> None:
-    expected = run("three stages", tmp_path / "serial", workers=1)
+@pytest.mark.parametrize("case", ["three stages", "control variates", "devices that fail"])
+def test_one_two_or_three_worker_processes_give_the_same_bits(case: str, tmp_path: Path) -> None:
+    expected = run(case, tmp_path / "serial", workers=1)
+    counts: set[int] = set()
 
-    two = run("three stages", tmp_path / "two", workers=2)
-    one = run("three stages", tmp_path / "one", workers=0, timeout=1000)
+    three, two = (run(case, tmp_path / str(workers), workers=workers) for workers in (3, 2))
+    one = run(case, tmp_path / "one", **ONE, watch=lambda *line: counts.add(len(worker_pids())))
 
+    assert three == expected
     assert two == expected
     assert one == expected
+    assert counts == {1}
 
 
 def test_a_run_in_memory_gives_the_same_bits_and_leaves_no_file(
@@ -306,13 +312,15 @@ DATA = os.environ.get("PARTITA_DATA", "")
 
 
 def bits_of_all_executors(*arguments: str) -> list[dict[str, Any]]:
-    """Run a command here with 1, 2 and 3 workers, then with 1 and 3 ranks, and return what each has written."""
+    """Run a command with 1, 2 and 3 workers, one worker process, 1 and 3 ranks; return what each has written."""
     for workers in (1, 2, 3):
         assert main(["run", *arguments, f"workers={workers}", f"out=workers-{workers}", "--quiet"]) == 0
+    one = [f"{key}={value}" for key, value in ONE.items()]
+    assert main(["run", *arguments, *one, "out=one-process", "--quiet"]) == 0
     for count in (1, 3):
         ends = end_of(start_ranks(count, *arguments, f"out=ranks-{count}", folder=Path()), timeout=250)
         assert [code for code, _, _ in ends] == [0] * count
-    runs = ("workers-1", "workers-2", "workers-3", "ranks-1", "ranks-3")
+    runs = ("workers-1", "workers-2", "workers-3", "one-process", "ranks-1", "ranks-3")
     return [bits_of(Path(run)) for run in runs]
 
 
@@ -333,7 +341,7 @@ def test_runs_on_qmnist_give_the_same_bits_with_any_executor(
 
     first, *others = bits_of_all_executors("mine.toml", *few)
 
-    assert [each == first for each in others] == [True] * 4
+    assert [each == first for each in others] == [True] * 5
 
 
 @pytest.mark.slow
@@ -345,4 +353,4 @@ def test_the_quickstart_gives_the_same_bits_with_any_executor(
 
     first, *others = bits_of_all_executors()
 
-    assert [each == first for each in others] == [True] * 4
+    assert [each == first for each in others] == [True] * 5

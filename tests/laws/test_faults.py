@@ -17,6 +17,7 @@ from partita import (
     FedAlt,
     Finetuning,
     LocalAlt,
+    LocalScaffold,
     Method,
     Partition,
     Plan,
@@ -162,6 +163,30 @@ def test_a_faulty_device_is_left_out_with_the_same_bits_in_every_executor(case: 
         assert list(line["failed"]) == [device for device in line["asked"] if device in FAULTY]
         assert line["heard"] == [device for device in line["asked"] if device not in FAULTY]
         assert all(text.startswith(reason) for text in line["failed"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["cannot do", "not finite"])
+@pytest.mark.parametrize("local", [LocalAlt, LocalScaffold])
+def test_a_faulty_device_is_left_out_with_any_number_of_worker_processes(
+    case: str, local: Any, tmp_path: Path
+) -> None:
+    assert PLAN.personalize is not None
+    method = replace(PLAN.personalize.method, local=local, personal_epochs=int(local is LocalAlt))
+    plan = replace(PLAN, personalize=replace(PLAN.personalize, method=method))
+    # Tests see one core: with a time limit, there is one worker process, and with `workers=1` none.
+    one: dict[str, Any] = {"workers": 0, "timeout": 1000}
+    options = {"serial": {"workers": 1}, "one": one, "two": {"workers": 2}, "three": {"workers": 3}}
+    for name, own in options.items():
+        task = CASES[case][0]()
+        pipeline(task, offset(task), plan, out=tmp_path / name, **own)
+    task = CASES[case][0]()
+    run_on_two_ranks(task, offset(task), plan, tmp_path / "ranks")
+
+    contents = [content_of(tmp_path / name) for name in (*options, "ranks")]
+
+    assert [content == contents[0] for content in contents] == [True] * 5
+    assert any(line["failed"] for line in updates(tmp_path / "serial"))
 
 
 def test_a_faulty_device_does_not_change_what_the_others_learn(tmp_path: Path) -> None:

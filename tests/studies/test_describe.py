@@ -12,6 +12,7 @@ import torch
 from partita.cli import main
 from partita.config.reading import read_config
 from partita.params import to_bytes
+from partita.reuse import settling
 from partita.studies import run as runner
 from partita.studies.describe import describe
 
@@ -36,6 +37,27 @@ class Normed(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
+class Mixing(Net):
+    class Body(nn.Linear):
+        def forward(self, inputs):
+            features = super().forward(inputs)
+            return features - features.mean(dim=0)
+    def __init__(self):
+        super().__init__()
+        self.body = Mixing.Body(3, 4)
+
+class Padded(Net):
+    # Sums over the steps of sequences, of which a batch has as many as its longest.
+    def forward(self, inputs):
+        longest = int((inputs != 0).any(dim=2).sum(dim=1).max())
+        return self.head(torch.relu(self.body(inputs[:, :longest])).sum(dim=1))
+
+def sequences(examples=9):
+    inputs = torch.randn(examples, examples, 3)
+    for number in range(examples):
+        inputs[number, number + 1 :] = 0
+    return inputs
+
 def width(device):
     return {"a": 1, "b": 2, "c": 1}[device]
 
@@ -45,7 +67,8 @@ def boom(device):
 number = 7
 
 def make(model="Net", examples=5):
-    data = torch.randn(examples, 3), torch.randint(2, (examples,))
+    inputs = sequences(examples) if model == "Padded" else torch.randn(examples, 3)
+    data = inputs, torch.randint(2, (examples,))
     return Task(
         model=globals()[model],
         loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
@@ -148,6 +171,43 @@ def test_what_a_method_declares_is_sent_and_kept_as_a_run_does_it(here: Path) ->
     # Of the other partitions nothing is said that their method would not do.
     assert described("personalize.method=scaffold")["output"] == without_visit(described()["output"])
     assert described("personalize.method=scaffold", "personalize.rounds=0")["none"] == plain
+
+
+def reused(model: str, *overrides: str, part: str = "personal") -> Mapping[str, Any]:
+    given = [f"task.model={model}", "task.examples=9", "personalize.batch_size=8", *overrides]
+    return described(*given)["output"]["reuse"][part]
+
+
+def test_reuse_names_the_layer_and_the_bytes_that_are_kept(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(settling, "MIN_OPERATIONS", 0)
+    given = ["task.examples=9", "personalize.batch_size=8"]
+
+    # An input of 3 values, by which the layer is known to be the same, and its output of 4.
+    assert reused("Net") == {"begins": "head", "kept_bytes": 4 * (3 + 4)}
+    assert "reason" in reused("Net", part="shared")
+    assert main(["describe", "net.toml", *given]) == 0
+    said = "output: in several passes over v, what precedes `head` is computed once, 28 B kept per example"
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("model", ["Mixing", "Padded"])
+def test_reuse_is_not_promised_where_the_examples_of_a_batch_affect_each_other(
+    here: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setattr(settling, "MIN_OPERATIONS", 0)
+
+    assert "reason" in reused(model)
+
+
+def test_reuse_is_not_promised_where_no_device_has_enough_examples_to_try_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "MIN_OPERATIONS", 0)
+
+    reason = "none of the first 20 devices has more than 4 training examples"
+    assert reused("Net", "task.examples=4") == {"reason": reason}
 
 
 def test_full_costs_five_models_and_the_same_buffers(here: Path) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -35,8 +36,8 @@ from partita.protocol import Reply, Start
 Build = Callable[[Message, Store], Visitor]
 """Builds the run that a message describes, with a store, or raises a `ConfigError`."""
 
-_GRACE = 30
-"""Seconds after a signal in which rank 0, which may have got it too, can end its round and then this rank."""
+_LAUNCHER = 2.0
+"""Seconds in which further signals are the same request: launchers pass on a Ctrl-C that ranks get anyway."""
 _INTERRUPTED = 130
 """The exit code after a signal."""
 
@@ -56,8 +57,9 @@ class Rank:
 
     def serve(self) -> int:
         """Do what rank 0 asks until it ends, and return its exit code."""
+        interrupt = _Interrupt()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, frame: _end_soon())
+            signal.signal(number, interrupt)
         threading.Thread(target=self._watch, daemon=True).start()
         forward_output(self._link)
         while (message := self._inbox.get()).values["kind"] != "end":
@@ -158,11 +160,20 @@ def _silence() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _end_soon() -> None:
-    """End this process after a signal, unless rank 0 does so first: it may have got the same signal."""
+class _Interrupt:
+    """Ends this process at the second signal, as rank 0 does.
 
-    def end() -> None:
-        threading.Event().wait(_GRACE)
-        end_process(_INTERRUPTED, "")
+    After the first, rank 0, which has got it too, ends its round and then this rank. If rank 0 is gone, the
+    thread that receives from it notices.
+    """
 
-    threading.Thread(target=end, daemon=True).start()
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+        elif now - self._first >= _LAUNCHER:
+            end_process(_INTERRUPTED, "")

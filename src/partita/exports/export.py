@@ -15,6 +15,7 @@ from partita.data.writing import ProgressFn, check_new, no_progress
 from partita.durable import (
     locked,
     make_private_folder,
+    make_private_tree,
     new_file,
     sync_file,
     sync_folder,
@@ -34,6 +35,8 @@ from partita.protocol import DeviceId, key_of
 Written = TypeVar("Written")
 INDEX = "index.json"
 """The file beside exported models that has the file, or the folder, of each device."""
+_MARKER = "export.partita"
+"""The file that marks the folder in which models are written until all are whole."""
 _FORMAT = 1
 """The version of that file."""
 _CACHED = 16_000_000
@@ -143,7 +146,9 @@ def _index_of(about: Mapping[str, Any], exported: Iterable[Exported]) -> Iterato
 
 
 def _write_folder(subject: Subject, format: str, folder: Path) -> None:
+    """Write a folder of files that only their owner may read, and wait for the disk."""
     _written(subject, format, lambda: FOLDERS[format](subject, folder))
+    make_private_tree(folder)
 
 
 def _content(subject: Subject, format: str) -> bytes:
@@ -202,28 +207,33 @@ def _write_private(path: Path, *pieces: bytes) -> None:
 
 @contextlib.contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder beside `out` that gets this name at the end, and is deleted after an error.
+    """Yield a new folder that gets the name `out` at the end, and is deleted after an error.
 
-    One that a killed process has left is deleted first.
+    Until then it is inside a folder beside `out` that has a marker: one that a killed process has left is
+    deleted first, whatever it has in it.
     """
     check_new(out)
-    folder = out.with_name(f"{out.name}.partita-export")
-    if folder.is_symlink():
-        raise ConfigError(f"`{folder}` is in the way, a link: remove it.")
-    make_private_folder(folder)
-    endings = (*(format.suffix for format in FORMATS.values()), ".tmp", INDEX)
-    if foreign := [path for path in folder.iterdir() if not path.name.endswith(endings)]:
-        raise ConfigError(f"`{folder}` is in the way, with `{foreign[0].name}` in it: remove it.")
-    with locked(folder) as is_ours:
+    scratch = out.with_name(f"{out.name}.partita-export")
+    if scratch.is_symlink():
+        raise ConfigError(f"`{scratch}` is in the way, a link: remove it.")
+    make_private_folder(scratch)
+    with locked(scratch) as is_ours:
         if not is_ours:
             raise InUse(f"`{out}`")
-        for left in folder.iterdir():
-            left.unlink()
+        left = [path.name for path in scratch.iterdir()]
+        if left and _MARKER not in left:
+            raise ConfigError(f"`{scratch}` is in the way, with `{left[0]}` in it: remove it.")
+        _write_private(scratch / _MARKER, f"Files of `partita export` for `{out.name}`.\n".encode())
+        sync_folder(scratch)
+        folder = scratch / "whole"
         try:
+            if folder.exists():
+                shutil.rmtree(folder)
+            make_private_folder(folder)
             yield folder
+            sync_folder(folder)
             check_new(out)
             folder.rename(out)
             sync_folder(out.parent)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)

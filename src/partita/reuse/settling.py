@@ -46,7 +46,9 @@ class Settling:
     """Examples in a step."""
     seed: int
     is_outline: bool = False
-    """Whether two examples are enough, for a description: then no bits are compared."""
+    """Whether two examples are enough, for placeholders: then no bits are compared."""
+    tried: int = 0
+    """Examples in the largest batch on trial, for a description; by default as many as in a large step."""
 
     def plan(self, moving: Moving) -> Plan:
         """Return the plan for the parts that move; the model is as before afterwards."""
@@ -101,7 +103,8 @@ class Settling:
     def _positions(self) -> Tensor:
         """The positions of a large batch; a device with few examples has them in it several times."""
         known = len(self.examples)
-        return torch.arange(2 if self.is_outline else self._step) % known
+        count = min(self.tried or self._step, self._step)
+        return torch.arange(2 if self.is_outline else count) % known
 
     @property
     def _step(self) -> int:
@@ -142,10 +145,9 @@ class Settling:
                     found.add(name)
         return found
 
-    @staticmethod
-    def _small_batches(everything: Tensor) -> Iterator[Tensor]:
+    def _small_batches(self, everything: Tensor) -> Iterator[Tensor]:
         """Yield random batches, and two of one example each: there its neighbors cannot go unnoticed."""
-        for size in _SIZES:
+        for size in _SIZES[:1] if self.tried else _SIZES:
             yield everything[torch.randperm(len(everything))[:size]]
         for position in everything[:2]:
             yield position.repeat(MIN_ROWS)

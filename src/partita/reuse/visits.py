@@ -5,7 +5,7 @@ is not frozen is kept for later visits of the device too.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from partita.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
-_TRIED_DEVICES = 20
+TRIED_DEVICES = 20
 """Devices looked at for one with enough examples for trial runs."""
 _PLAINLY = nullcontext(Plainly())
 
@@ -79,7 +79,7 @@ class Reuses:
     def settle(self, model: nn.Module, own: Personalization, settings: Method | Finetuning) -> None:
         """Settle it, in place, on a model that has its first values."""
         partition = own.partition
-        examples = self._probed()
+        examples = probed_examples(self.task.devices.ids, self._examples)
         plans = self._plans.setdefault((id(own), settings.batch_size), {})
         wanted = wanted_plans(partition, settings)
         if examples is None:
@@ -117,14 +117,17 @@ class Reuses:
             reusing.end()
         self._rows.put(visited.frozen, visited.device, kept)
 
-    def _probed(self) -> Examples | None:
-        """Return the training examples of the first device that has enough for trial runs."""
-        for device in self.task.devices.ids[:_TRIED_DEVICES]:
-            with suppress(Exception):  # A visit of this device will raise it again.
-                examples = self._examples(device)
-                if len(examples) > MIN_ROWS:
-                    return examples
-        return None
+
+def probed_examples(
+    devices: Sequence[DeviceId], examples_of: Callable[[DeviceId], Examples]
+) -> Examples | None:
+    """Return the training examples of the first device that has enough for trial runs, None if none has."""
+    for device in devices[:TRIED_DEVICES]:
+        with suppress(Exception):  # A visit of this device will raise it again.
+            examples = examples_of(device)
+            if len(examples) > MIN_ROWS:
+                return examples
+    return None
 
 
 def wanted_plans(partition: Partition, settings: Method | Finetuning) -> list[Moving]:

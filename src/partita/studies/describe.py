@@ -63,8 +63,9 @@ def describe(config: Config, beside: Path) -> Description:
     """
     find_own_code(to_values(config), beside)
     with TemporaryDirectory() as folder:
-        config, notes = with_placeholders(config, beside, Path(folder))
-        return _describe(config, beside, notes)
+        usable, notes = with_placeholders(config, beside, Path(folder))
+        is_placeholder = usable.task.options.get("data") != config.task.options.get("data")
+        return _describe(usable, beside, notes, is_placeholder=is_placeholder)
 
 
 def derived_values(config: Config, beside: Path) -> bytes:
@@ -80,12 +81,12 @@ def derived_values(config: Config, beside: Path) -> bytes:
     return derived_bytes(task.derived)
 
 
-def _describe(config: Config, beside: Path, notes: Sequence[str]) -> Description:
+def _describe(config: Config, beside: Path, notes: Sequence[str], *, is_placeholder: bool) -> Description:
     task, start = build_task(config, beside)
     with own_code("The model"):
         initial_model(task, seed=config.seed)
     with own_code("The task"):
-        costs = cost_model_of(task, seed=config.seed)
+        costs = cost_model_of(task, seed=config.seed, is_placeholder=is_placeholder)
     own = build_partition(config.partition, costs.model)
     method = config.personalize.method if config.personalize.rounds else registry.REFERENCE
     local: LocalFn = registry.find(method).update

@@ -24,12 +24,15 @@ from partita.protocol import DeviceId, derive_seed
 from partita.reuse.plan import Moving, Plan
 from partita.reuse.settling import Settling
 from partita.reuse.values import MIN_ROWS
+from partita.reuse.visits import TRIED_DEVICES, probed_examples
 from partita.sealed_tensors import part_pieces
 from partita.tasks.build import build_model, one_thread, seeded
 from partita.tasks.task import Task
 
 Costs = Mapping[str, Any]
 """The costs of one partition, by name."""
+_TRIED = 8
+"""Examples in the largest batch on which a description tries what can be reused."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class CostModel:
     seed: int
     examples: Examples | None
     """The training examples of the first device that has any, None where no device has."""
+    is_placeholder: bool = False
+    """Whether the examples have the right shapes alone."""
 
     def costs(self, personalization: Personalization, local: LocalFn) -> Costs:
         """Return the costs of a partition; where devices differ, the largest, and each size separately.
@@ -107,25 +112,34 @@ class CostModel:
         with same_gradients(self.model):
             for part in ("personal", "shared"):
                 if own.partition.trained(part):
-                    plan = self.plan(own, frozenset({part}), batch_size)
+                    plan = self._checked_plan(own, frozenset({part}), batch_size)
                     kept = {"begins": plan.begins, "kept_bytes": plan.bytes_per_example}
                     found[part] = kept if plan.modules else {"reason": plan.reason}
         return found
 
     def plan(self, own: Personalization, moving: Moving, batch_size: int) -> Plan:
-        """Return what visits compute only once while some parts move."""
+        """Return what visits compute only once while some parts move, as far as shapes say."""
         if batch_size < MIN_ROWS or self.examples is None:
             return Plan(reason=f"batches have fewer than {MIN_ROWS} examples")
-        settling = Settling(
-            self.prepare(own),
-            own.partition,
-            self.task.loss,
-            self.examples,
-            batch_size,
-            self.seed,
-            is_outline=True,
-        )
-        return settling.plan(moving)
+        return self._settled(own, moving, self.examples, batch_size, is_outline=True)
+
+    def _checked_plan(self, own: Personalization, moving: Moving, batch_size: int) -> Plan:
+        """Return the plan, tried on some examples: visits refuse it where those of a batch interact."""
+        if self.is_placeholder or batch_size < MIN_ROWS or self.examples is None:
+            return self.plan(own, moving, batch_size)
+        if (examples := probed_examples(self.task.devices.ids, self._train)) is None:
+            few = f"more than {MIN_ROWS} training examples"
+            return Plan(reason=f"none of the first {TRIED_DEVICES} devices has {few}")
+        return self._settled(own, moving, examples, batch_size, tried=_TRIED)
+
+    def _settled(
+        self, own: Personalization, moving: Moving, examples: Examples, batch_size: int, **effort: Any
+    ) -> Plan:
+        model, loss = self.prepare(own), self.task.loss
+        return Settling(model, own.partition, loss, examples, batch_size, self.seed, **effort).plan(moving)
+
+    def _train(self, device: DeviceId) -> Examples:
+        return examples_of(self.task.devices[device].get("train", ()))
 
     def prepare(self, own: Personalization) -> nn.Module:
         """Return the model as a partition needs it; it holds the tensors of the plain one."""
@@ -183,9 +197,9 @@ def _with_several_gradients(loss: Tensor) -> Iterator[Tensor]:
                 yield variable
 
 
-def cost_model_of(task: Task, *, seed: int) -> CostModel:
-    """Return what measures the costs of partitions of a task's model."""
-    return CostModel(task, build_model(task, seed=seed), seed, _first_examples(task))
+def cost_model_of(task: Task, *, seed: int, is_placeholder: bool = False) -> CostModel:
+    """Return what measures the costs of partitions of a task's model, whose data may be a placeholder."""
+    return CostModel(task, build_model(task, seed=seed), seed, _first_examples(task), is_placeholder)
 
 
 def _first_examples(task: Task) -> Examples | None:
