@@ -41,14 +41,14 @@ WORDS = (
 TEXT = {"vocab_size": 16, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 
 
-def write_llama(folder: Path, dim: int = 8) -> Path:
-    """Write a Llama of two blocks with tied embeddings."""
+def write_llama(folder: Path, dim: int = 8, dtype: torch.dtype = torch.float32) -> Path:
+    """Write a Llama of two blocks with tied embeddings, with values of a type."""
     sizes = {"hidden_size": dim, "intermediate_size": 2 * dim, "num_hidden_layers": 2}
     sizes["num_attention_heads"] = 2
     config = LlamaConfig(
         **TEXT, **sizes, num_key_value_heads=1, max_position_embeddings=32, tie_word_embeddings=True
     )
-    return _write(LlamaForCausalLM, config, folder)
+    return _write(LlamaForCausalLM, config, folder, dtype)
 
 
 def write_gpt2(folder: Path) -> Path:
@@ -85,13 +85,13 @@ def write_vit(folder: Path) -> Path:
     return _write(ViTForImageClassification, config, folder)
 
 
-def _write(kind: type, config: object, folder: Path) -> Path:
+def _write(kind: type, config: object, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = kind(config)
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
-        model.save_pretrained(folder)
+        model.to(dtype).save_pretrained(folder)
     _tokenizer().save_pretrained(folder)
     return folder
 

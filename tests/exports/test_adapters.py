@@ -17,9 +17,10 @@ pytest.importorskip("peft", reason="the extra `hf` is not installed")
 import safetensors.torch
 
 import partita
+from opened import OPENINGS, logits_elsewhere, own_logits
 from partita.cli import main
-from tables import write
-from tiny_models import write_bert, write_distilbert, write_llama, write_roberta
+from tables import png, write
+from tiny_models import write_bert, write_distilbert, write_llama, write_roberta, write_vit
 
 CONFIG = """
 workers = 1
@@ -51,23 +52,37 @@ CLASSES = [
     "model.lora.targets=['query']",
     "partition.personal=head",
 ]
-OPEN = """
-import sys, torch, peft
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-assert not any("partita" in name for name in sys.modules)
-base, adapter, kind, out = sys.argv[1:]
-torch.set_num_threads(1)
-tokens = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9]])
-if kind == "lm":
-    model = AutoModelForCausalLM.from_pretrained(base)
-else:
-    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3, ignore_mismatched_sizes=True)
-if adapter:
-    model = peft.PeftModel.from_pretrained(model, adapter)
-options = {} if kind == "lm" else {"attention_mask": torch.ones_like(tokens)}
-torch.save(model.eval()(input_ids=tokens, **options).logits.detach(), out)
+IMAGES = """
+workers = 1
+[task]
+kind = "image"
+data = "images.parquet"
+size = 8
+channels = 3
+[model]
+name = "hf"
+path = "vit"
+kind = "image-classification"
+lora = { r = 2, targets = ["q_proj", "v_proj"] }
+[partition]
+personal = "lora"
+[pretrain]
+rounds = 0
+[personalize]
+rounds = 2
+devices_per_round = 2
+personal_lr = 0.1
+shared_lr = 0.1
+[finetune]
+epochs = 0
 """
 TOKENS = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9]])
+INPUTS = {
+    "lm": {"input_ids": TOKENS},
+    "classes": {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)},
+    "images": {"pixel_values": torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8)},
+}
+BASES = {"lm": "llama", "classes": "bert", "images": "vit"}
 
 
 @pytest.fixture(scope="module")
@@ -89,22 +104,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def logits_elsewhere(base: Path, adapter: Path | str, kind: str, out: Path) -> torch.Tensor:
-    """Return what another process computes, which has peft and transformers and no Partita."""
-    given = [sys.executable, "-c", OPEN, str(base), str(adapter), kind, str(out)]
-    subprocess.run(
-        given, check=True, capture_output=True, env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    )
-    return torch.load(out, weights_only=True)
+@pytest.fixture(scope="module")
+def images(runs: Path) -> Path:
+    """The same folder, with a run of image classification."""
+    write_vit(runs / "vit")
+    rows = [
+        {"device": f"d{device}", "image": png(40 * row, mode="RGB"), "label": row % 3, "split": split}
+        for device in range(2)
+        for row, split in enumerate(("train", "train", "train", "train", "test"))
+    ]
+    write(runs / "images.parquet", rows)
+    (runs / "images.toml").write_text(IMAGES)
+    assert main(["run", str(runs / "images.toml"), f"out={runs / 'images'}", "--quiet"]) == 0
+    return runs
 
 
-def own_logits(run: Path, device: str) -> torch.Tensor:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        logits = partita.open(run).model(device)(TOKENS)
-    torch.set_num_threads(threads)
-    return logits
+def logits_of_run(run: Path, device: str, kind: str) -> torch.Tensor:
+    """Return what the model of a device in a run computes."""
+    return own_logits(run, device, next(iter(INPUTS[kind].values())))
 
 
 @pytest.mark.slow
@@ -209,25 +226,66 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "base"), [("lm", "llama"), ("classes", "bert")])
-def test_peft_alone_opens_it_with_the_same_bits(runs: Path, tmp_path: Path, name: str, base: str) -> None:
-    assert main(["export", str(runs / name), "d1", str(tmp_path / "adapter")]) == 0
+@pytest.mark.parametrize("name", BASES)
+def test_peft_alone_opens_it_with_the_same_bits(images: Path, tmp_path: Path, name: str) -> None:
+    run = images / name
+    assert main(["export", str(run), "d1", str(tmp_path / "adapter")]) == 0
+    (tmp_path / "base").symlink_to(images / BASES[name])
 
-    found = logits_elsewhere(runs / base, tmp_path / "adapter", name, tmp_path / "logits")
+    found = logits_elsewhere(OPENINGS[name], INPUTS[name], tmp_path)
 
-    assert torch.equal(found, own_logits(runs / name, "d1"))
-    plain = logits_elsewhere(runs / base, "", name, tmp_path / "plain")
-    assert not torch.equal(found, plain)
+    assert torch.equal(found, logits_of_run(run, "d1", name))
+    alone = OPENINGS[name].replace('PeftModel.from_pretrained(base, "adapter")', "base")
+    assert not torch.equal(found, logits_elsewhere(alone, INPUTS[name], tmp_path))
+    config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    assert config["task_type"] == {"lm": "CAUSAL_LM", "classes": "SEQ_CLS", "images": None}[name]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lm", "classes"])
-def test_transformers_alone_opens_a_merged_model(runs: Path, tmp_path: Path, name: str) -> None:
-    assert main(["export", str(runs / name), "d1", str(tmp_path / "whole"), "--merged"]) == 0
+@pytest.mark.parametrize("name", BASES)
+def test_transformers_alone_opens_a_merged_model(images: Path, tmp_path: Path, name: str) -> None:
+    assert main(["export", str(images / name), "d1", str(tmp_path / "whole"), "--merged"]) == 0
 
-    found = logits_elsewhere(tmp_path / "whole", "", name, tmp_path / "logits")
+    kind = {"lm": "CausalLM", "classes": "SequenceClassification", "images": "ImageClassification"}[name]
+    found = logits_elsewhere(OPENINGS["whole"].replace("CausalLM", kind), INPUTS[name], tmp_path)
 
-    torch.testing.assert_close(found, own_logits(runs / name, "d1"))
+    torch.testing.assert_close(found, logits_of_run(images / name, "d1", name))
+
+
+@pytest.mark.slow
+def test_a_base_in_bfloat16_is_opened_as_float32(runs: Path, tmp_path: Path) -> None:
+    write_llama(tmp_path / "base", dtype=torch.bfloat16)
+    run = tmp_path / "run"
+    given = [f"model.path={tmp_path / 'base'}", f"out={run}", "--quiet"]
+    assert main(["run", str(runs / "run.toml"), *given]) == 0
+    assert main(["export", str(run), "d1", str(tmp_path / "adapter")]) == 0
+    assert main(["export", str(run), "d1", str(tmp_path / "whole"), "--merged"]) == 0
+
+    found = logits_elsewhere(OPENINGS["lm"], INPUTS["lm"], tmp_path)
+
+    assert torch.equal(found, logits_of_run(run, "d1", "lm"))
+    as_in_the_file = OPENINGS["lm"].replace(", dtype=torch.float32", "")
+    assert logits_elsewhere(as_in_the_file, INPUTS["lm"], tmp_path).dtype == torch.bfloat16
+    whole = logits_elsewhere(OPENINGS["whole"], INPUTS["lm"], tmp_path)
+    torch.testing.assert_close(whole, found)
+
+
+@pytest.mark.slow
+def test_the_a_of_ffa_lora_is_exported_though_it_is_not_trained(runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    given = ["model.ffa=true", "partition.personal=none", f"out={run}", "--quiet"]
+    assert main(["run", str(runs / "run.toml"), *given]) == 0
+    (tmp_path / "base").symlink_to(runs / "llama")
+
+    assert main(["export", str(run), "d1", str(tmp_path / "adapter")]) == 0
+
+    saved = safetensors.torch.load_file(tmp_path / "adapter/adapter_model.safetensors")
+    assert len(saved) == 4
+    assert all(tensor.any() for tensor in saved.values())
+    assert all(".lora_B." in name for name in partita.open(run).shared)
+    found = logits_elsewhere(OPENINGS["lm"], INPUTS["lm"], tmp_path)
+    assert torch.equal(found, logits_of_run(run, "d1", "lm"))
+    assert main(["export", str(run), "d1", str(tmp_path / "whole"), "--merged"]) == 0
 
 
 @pytest.mark.slow
@@ -282,7 +340,7 @@ def test_a_second_head_is_added_to_the_first_in_a_merged_model(
 
 
 def test_a_merged_model_has_no_lora_and_leaves_the_base_as_it_was(runs: Path, tmp_path: Path) -> None:
-    before = own_logits(runs / "lm", "d0")
+    before = logits_of_run(runs / "lm", "d0", "lm")
 
     assert main(["export", str(runs / "lm"), "d0", str(tmp_path / "whole"), "--merged"]) == 0
 
@@ -291,7 +349,7 @@ def test_a_merged_model_has_no_lora_and_leaves_the_base_as_it_was(runs: Path, tm
     assert saved.keys() == base.keys()
     changed = {name for name, tensor in saved.items() if not torch.equal(tensor, base[name])}
     assert changed == {f"model.layers.1.self_attn.{p}_proj.weight" for p in "qv"}
-    assert torch.equal(own_logits(runs / "lm", "d0"), before)
+    assert torch.equal(logits_of_run(runs / "lm", "d0", "lm"), before)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -243,18 +244,43 @@ def test_padding_does_not_change_the_class_of_a_text(folder_of: Callable[[str], 
         torch.testing.assert_close(model(padded), model(text))
 
 
-def peft_loop(path: str, names: dict[str, str], start: dict[str, Tensor], *, ffa: bool) -> Any:
-    """Return A and every B_i after training with plain loops on peft's own model.
+@dataclass(frozen=True)
+class Case:
+    """A kind of training with LoRA, for the library and for plain loops."""
 
-    FedSA-LoRA: a device takes an epoch on its B, then one on the A of all. FFA-LoRA: A stays, B is of all.
-    """
+    ffa: bool = False
+    """FFA-LoRA: A stays, B is of all. Otherwise FedSA-LoRA: A is of all, a device has its B."""
+    simultaneous: bool = False
+    """Whether A and B move in the same steps, as in the paper of FedSA-LoRA; else B for an epoch, then A."""
+    optimizer: Any = torch.optim.SGD
+    lr: float = STEP
+
+    @property
+    def method(self) -> Any:
+        """The method of the library."""
+        rates = {"personal_lr": self.lr, "shared_lr": self.lr, "batch_size": 4, "optimizer": self.optimizer}
+        if self.simultaneous:
+            return partita.FedSim(**rates)
+        return partita.FedAlt(**rates, **({"personal_epochs": 0} if self.ffa else {}))
+
+
+CASES = {
+    "FedSA-LoRA": Case(simultaneous=True),
+    "FedSA-LoRA-alternating": Case(),
+    "FedSA-LoRA-AdamW": Case(simultaneous=True, optimizer=torch.optim.AdamW, lr=0.02),
+    "FFA-LoRA": Case(ffa=True),
+}
+
+
+def peft_loop(path: str, names: dict[str, str], start: dict[str, Tensor], case: Case) -> Any:
+    """Return A and every B_i after training with plain loops on peft's own model."""
     config = peft.LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], layers_to_transform=[1])
     model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(path), config).train()
     now = dict(model.named_parameters())
     plain.copy({names[name]: tensor for name, tensor in start.items()}, into=now)
     a = {name: now[name].detach().clone() for name in names.values() if ".lora_A." in name}
     b = {name: now[name].detach().clone() for name in names.values() if ".lora_B." in name}
-    u, v = (b, {}) if ffa else (a, {f"d{i}": b for i in range(4)})
+    u, v = (b, {}) if case.ffa else (a, {f"d{i}": b for i in range(4)})
 
     for t in range(3):
         total = {name: torch.zeros(u[name].shape, dtype=torch.int64) for name in u}
@@ -264,17 +290,20 @@ def peft_loop(path: str, names: dict[str, str], start: dict[str, Tensor], *, ffa
             plain.copy({**u, **v.get(i, {})}, into=now)
             generator = torch.Generator().manual_seed(plain.seed_of(1, "personalized", t, i))
             batches = plain.epochs(data, 4, generator)
-            for moving in ([*v.get(i, {})], [*u]):
-                for inputs, targets in next(batches) if moving else ():
+            b_of_i = [*v.get(i, {})]
+            phases = [[*b_of_i, *u]] if case.simultaneous else [b_of_i, [*u]]
+            for moving in filter(None, phases):
+                optimizer = case.optimizer([now[name] for name in moving], lr=case.lr)
+                for inputs, targets in next(batches):
                     tokens = inputs.masked_fill(inputs == PADDING, 0)
                     scores = model(input_ids=tokens).logits
                     loss = nn.functional.cross_entropy(
                         scores[targets != PADDING], targets[targets != PADDING]
                     )
                     gradients = torch.autograd.grad(loss, [now[name] for name in moving])
-                    with torch.no_grad():
-                        for name, gradient in zip(moving, gradients, strict=True):
-                            now[name].add_(gradient, alpha=-STEP)
+                    for name, gradient in zip(moving, gradients, strict=True):
+                        now[name].grad = gradient
+                    optimizer.step()
             if v:
                 v[i] = {name: now[name].detach().clone() for name in v[i]}
             for name in u:
@@ -284,22 +313,20 @@ def peft_loop(path: str, names: dict[str, str], start: dict[str, Tensor], *, ffa
     return u, v
 
 
-@pytest.mark.parametrize("ffa", slow_but([False, True], True), ids=["FedSA-LoRA", "FFA-LoRA"])
-def test_training_is_the_plain_loop_with_peft(llama: Callable[..., Pretrained], ffa: bool) -> None:
-    build = partial(llama, ffa=ffa)
-    task = sentence_task(build)
+@pytest.mark.parametrize("name", CASES)
+def test_training_is_the_plain_loop_with_peft(llama: Callable[..., Pretrained], name: str) -> None:
+    case = CASES[name]
+    task = sentence_task(partial(llama, ffa=case.ffa))
     first = initial_model(task, seed=1)
-    own = named_partition(first, "none" if ffa else "lora_b")
-    epochs = {"personal_epochs": 0} if ffa else {}
-    method = partita.FedAlt(personal_lr=STEP, shared_lr=STEP, batch_size=4, **epochs)
+    own = named_partition(first, "none" if case.ffa else "lora_b")
 
-    result = partita.run(task, own, method, rounds=3, devices_per_round=4)
+    result = partita.run(task, own, case.method, rounds=3, devices_per_round=4)
 
     names = {name: name.replace("network.", "base_model.model.", 1) for name in trained(llama())}
     start = {name: first.get_parameter(name).detach() for name in names}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    u, v = peft_loop(first.path, names, start, ffa=ffa)
+    u, v = peft_loop(first.path, names, start, case)
     torch.set_num_threads(threads)
     assert {names[name] for name in result.shared} == u.keys()
     for name, tensor in result.shared.items():

@@ -4,7 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,20 +19,15 @@ pytest.importorskip("peft", reason="the extra `hf` is not installed")
 from partita.models.pretrained import Pretrained
 from partita.partition.common import common_names
 from partita.tasks.model_text import read_tokenizer
+from real_weights import GGUF, MODELS, needs
 from tables import texts, write
 
-ROOT = Path(__file__).parents[2]
-MODELS = Path(os.environ.get("PARTITA_PRETRAINED", ROOT / "pretrained"))
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LIMIT = 2_500_000_000
 """Bytes of memory that a process with the model of 135 million parameters may take."""
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not (MODELS / "smollm2").exists(), reason="`make pretrained` was not run"),
-]
+ALIKE = 100_000_000
+"""Bytes by which the memory of two runs may differ that differ in their number of devices alone."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), needs("smollm2")]
 CONFIG = f"""
-workers = 1
 [task]
 kind = "text"
 data = "texts.parquet"
@@ -45,8 +44,7 @@ personal = "lora_b"
 [pretrain]
 rounds = 0
 [personalize]
-rounds = 2
-devices_per_round = 2
+rounds = 1
 optimizer = "adamw"
 personal_lr = 0.001
 shared_lr = 0.001
@@ -77,22 +75,74 @@ def test_minilm_classifies_with_a_head_of_its_own() -> None:
     assert model(torch.tensor([[101, 7592, 102]])).shape == (1, 4)
 
 
-@pytest.mark.parametrize("devices", [3, 12])
-def test_a_run_with_135_million_parameters_stays_below_its_limit(tmp_path: Path, devices: int) -> None:
-    write(
-        tmp_path / "texts.parquet",
-        texts(devices=devices, rows=9, split=lambda _, row: "test" if row > 7 else "train"),
-    )
-    (tmp_path / "run.toml").write_text(CONFIG)
-    environment = {**os.environ, "PARTITA_PRETRAINED": str(MODELS)}
-    command = [sys.executable, "-m", "partita", "run", "run.toml", "out=run", "--quiet"]
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a run's processes, in bytes."""
 
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment)
-    _, status, usage = os.wait4(process.pid, 0)
+    processes: int
+    """The number of processes that were seen."""
+    peak: int
+    """The peak of the largest process."""
+    training: int
+    """The largest process that was seen after the first round: above it is only the reading of the model."""
+
+
+def run_with(folder: Path, *, devices: int, workers: int) -> Memory:
+    """Train on all devices in another process, which must succeed, and return the memory that it took."""
+    folder.mkdir()
+    rows = texts(devices=devices, rows=9, split=lambda _, row: "test" if row > 7 else "train")
+    write(folder / "texts.parquet", rows)
+    (folder / "run.toml").write_text(CONFIG)
+    given = [f"personalize.devices_per_round={devices}", f"workers={workers}", "out=run", "--quiet"]
+    command = [sys.executable, "-m", "partita", "run", "run.toml", *given]
+    environment = {**os.environ, "PARTITA_PRETRAINED": str(MODELS)}
+
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
+    peaks: dict[int, int] = {}
+    training = ended = status = 0
+    usage: Any = None
+    while not ended:
+        sizes = sizes_of_session(process.pid)
+        peaks |= {pid: size["VmHWM"] for pid, size in sizes.items()}
+        if (folder / "run/rounds.jsonl").exists():
+            training = max([training, *(size["VmRSS"] for size in sizes.values())])
+        time.sleep(0.02)
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
     process.returncode = os.waitstatus_to_exitcode(status)  # Otherwise it is taken to be running.
 
     assert process.returncode == 0
-    assert usage.ru_maxrss * 1024 < LIMIT  # It is in kilobytes, of the largest process of the run.
-    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    summary = json.loads((folder / "run/summary.json").read_text())
     assert summary["stages"]["personalized"]["devices"] == devices
-    assert sum(path.stat().st_size for path in (tmp_path / "run").rglob("*")) < 10_000_000
+    assert sum(path.stat().st_size for path in (folder / "run").rglob("*")) < 10_000_000
+    # Also of the workers: the process has waited for the one that waited for them.
+    return Memory(len(peaks), max(usage.ru_maxrss * 1024, *peaks.values()), training)
+
+
+def sizes_of_session(session: int) -> dict[int, dict[str, int]]:
+    """Return the memory of all processes of a session, now (`VmRSS`) and at its peak (`VmHWM`), in bytes."""
+    found: dict[int, dict[str, int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # It has ended.
+            if os.getsid(int(folder.name)) == session:
+                lines = (line.split() for line in (folder / "status").read_text().splitlines())
+                sizes = {
+                    line[0].rstrip(":"): int(line[1]) * 1024 for line in lines if line[0].startswith("Vm")
+                }
+                if "VmRSS" in sizes:
+                    found[int(folder.name)] = sizes
+    return found
+
+
+def test_memory_does_not_depend_on_the_number_of_devices(tmp_path: Path) -> None:
+    few, many = (run_with(tmp_path / f"of-{devices}", devices=devices, workers=1) for devices in (3, 12))
+
+    assert abs(many.peak - few.peak) < ALIKE
+    assert abs(many.training - few.training) < ALIKE
+    assert max(few.peak, many.peak) < LIMIT
+
+
+def test_no_process_of_a_run_with_two_workers_exceeds_the_limit(tmp_path: Path) -> None:
+    found = run_with(tmp_path / "run", devices=6, workers=2)
+
+    assert found.processes >= 4  # The run, the one that forks workers, and two of these.
+    assert found.peak < LIMIT

@@ -21,6 +21,7 @@ from partita.data.examples import examples_of
 from partita.data.rows import Rows
 from partita.models.hub import FOLDER
 from partita.models.pretrained import PADDING, Pretrained
+from partita.reuse import settling
 from partita.runs.folder import RunFolder
 from partita.tasks.model_text import token_accuracy, token_perplexity
 from partita.tasks.text import text
@@ -194,6 +195,30 @@ def test_a_config_trains_lora_and_the_run_is_known_by_the_content_of_its_model(
     described = json.loads(capsys.readouterr().out)["partitions"]["lora_b"]
     assert (described["personal"], described["shared"]) == (2 * (8 + 4), 2 * (8 + 8))
     assert described["frozen"] > 900
+
+
+def test_what_is_sent_and_computed_once_is_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(settling, "MIN_OPERATIONS", 0)
+    write_llama(tmp_path / "llama", dim=64)
+    rows = [{"device": "d0", "text": content} for content in 2 * WORDS]
+    write(tmp_path / "texts.parquet", rows)
+    (tmp_path / "tokens.toml").write_text(CONFIG)
+
+    assert main(["describe", str(tmp_path / "tokens.toml"), "personalize.batch_size=8", "--json"]) == 0
+
+    described = json.loads(capsys.readouterr().out)["partitions"]["lora_b"]
+    # LoRA of rank 2 beside q_proj and v_proj of one block: each of the two shared A has 2 x 64 values of 4 bytes.
+    assert described["up_bytes"] == described["down_bytes"] == 2 * (2 * 64) * 4
+    # B alone moves, then A alone, each from the first of its layers on.
+    reuse, layer = described["reuse"], "network.model.layers.1.self_attn.q_proj"
+    assert reuse["personal"]["begins"] == f"{layer}.lora_B.default"
+    assert reuse["shared"]["begins"] == f"{layer}.lora_A.default"
+    # Of each of 6 tokens at least its state and the normalized one, with 64 values, and those of q, k and v.
+    assert reuse["shared"]["kept_bytes"] >= 6 * (3 * 64 + 2 * 32) * 4
+    # Before B, the two values of each A besides.
+    assert reuse["personal"]["kept_bytes"] == reuse["shared"]["kept_bytes"] + 6 * (2 * 2) * 4
 
 
 @pytest.mark.slow

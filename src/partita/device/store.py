@@ -125,7 +125,7 @@ class DiskStore:
         self.folder = folder
         self._before = before
         self.rows_folder = folder.parent / "reuse"
-        """The folder for rows that devices compute only once in a run, see `reuse.kept_rows`."""
+        """The folder for rows that devices compute only once, see `reuse.kept_rows`."""
         self.copies = Copies(folder)
         self._temporary = temporary
         self._can_reset = can_reset and temporary is None

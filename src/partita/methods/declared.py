@@ -4,7 +4,8 @@ An update without them behaves as if they did not exist. Each is found by its na
 
 - `keeps(shared, personal)` and `sends(shared)`: tensors besides the model, see `methods.carried`.
 - `begins(shared, personal, kept)`: the tensors of the model with which a device begins where no update runs:
-  when its own model is evaluated, fine-tuned or exported.
+  when its own model is evaluated, fine-tuned or exported. An update owns its start: it may need the
+  received shared part and what the device has kept together, before it makes one model of them.
 - `predicts(model, examples)`: the module that predicts for a device when its own model is evaluated.
 - `weighs(shared, examples)`: the weight of a reply, a whole number of at least 1.
 - `fills(sent)`: the values that count for coordinates of the shared part that a device's model lacks.
