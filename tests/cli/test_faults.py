@@ -297,12 +297,13 @@ def test_an_import_whose_table_is_not_confirmed_says_that_it_is_there(
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error", str(here))
 
-    def one_way(path: Path, target: Path) -> Path:
-        monkeypatch.setattr(Path, "replace", fail)  # The disk takes one more name, and nothing else.
-        monkeypatch.setattr("partita.durable.sync_folder", fail)
-        return replace(path, target)
-
     with monkeypatch.context() as patched:
+
+        def one_way(path: Path, target: Path) -> Path:
+            patched.setattr(Path, "replace", fail)  # The disk takes one more name, and nothing else.
+            patched.setattr("partita.durable.sync_folder", fail)
+            return replace(path, target)
+
         patched.setattr(Path, "replace", one_way)
         assert main(["import", "sort", "mixed.parquet", "out.parquet", "--quiet"]) == 1
 
