@@ -63,13 +63,18 @@ class Hub:
         return reason
 
     def message(self, device: DeviceId) -> dict[str, Any]:
-        """Return the answer to a device: an order, to wait, or that the run is over."""
-        told = {"run": self.run, "computes": dict(self.computes), **self.desk.told(device)}
-        if (post := self.desk.find(device)) is not None:
-            return {"kind": "order", **told, **post_values(post, self.desk.tensors)}
+        """Return the answer to a device: an order, to wait, or that the run is over.
+
+        What the device is told of its rounds comes last: it must be at least as new as the rest, because a
+        device that has an order, or is done, drops the personal part of a round that was not counted.
+        """
+        post = self.desk.find(device)
         with self._changed:
             is_over = device in self._finished
-        return {"kind": "done" if is_over else "wait", **told}
+        order = {} if post is None else post_values(post, self.desk.tensors)
+        kind = "order" if post is not None else "done" if is_over else "wait"
+        told = self.desk.told(device)
+        return {"kind": kind, "run": self.run, "computes": dict(self.computes), **told, **order}
 
     def dismiss(self, device: DeviceId) -> None:
         """Record that a device knows that the run is over."""
