@@ -1,4 +1,4 @@
-"""What the hub tells a device of its rounds decides which of its personal parts stands."""
+"""What a device learns of its rounds from the hub decides which of its personal parts stands."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def end_run(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(("follows", "kind"), [(open_next, "order"), (end_run, "done")])
-def test_a_device_is_told_of_a_round_that_ends_while_it_asks(
+def test_a_device_learns_of_a_round_that_ends_while_it_asks(
     monkeypatch: pytest.MonkeyPatch, follows: Callable[[Hub], None], kind: str
 ) -> None:
     hub = Hub("run", {}, Desk())

@@ -65,7 +65,7 @@ class Hub:
     def message(self, device: DeviceId) -> dict[str, Any]:
         """Return the answer to a device: an order, to wait, or that the run is over.
 
-        What the device is told of its rounds comes last: it must be at least as new as the rest, because a
+        What the device learns of its rounds comes last: it must be at least as new as the rest, because a
         device that has an order, or is done, drops the personal part of a round that was not counted.
         """
         post = self.desk.find(device)
