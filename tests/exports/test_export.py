@@ -135,6 +135,33 @@ def test_what_a_killed_export_left_is_written_again(run_of: Callable[[str], Path
     assert (tmp_path / "models").stat().st_mode & 0o777 == 0o700
 
 
+def test_an_export_that_is_killed_while_it_clears_up_can_be_repeated(
+    run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, left = open_run(run_of("synthetic")), tmp_path / "models.partita-export"
+
+    def fail(*_: object) -> None:
+        raise ValueError("No file is written.")
+
+    def unlink_one(path: Path, **_: object) -> None:
+        for file in sorted(file for file in path.rglob("*") if file.is_file()):
+            file.unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "partita.exports.export.sync_folder", lambda folder: folder.name == "whole" and fail()
+        )
+        patched.setattr("partita.exports.export.shutil.rmtree", unlink_one)
+        with pytest.raises(KeyboardInterrupt):
+            export_all(run, tmp_path / "models", "safetensors")
+    assert any((left / "whole").iterdir())
+
+    export_all(run, tmp_path / "models", "safetensors")
+
+    assert not left.exists()
+
+
 def test_a_folder_of_someone_else_stays(
     run_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -236,4 +236,5 @@ def _new_folder(out: Path) -> Iterator[Path]:
             folder.rename(out)
             sync_folder(out.parent)
         finally:
+            shutil.rmtree(folder, ignore_errors=True)  # The marker goes last.
             shutil.rmtree(scratch, ignore_errors=True)
