@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from partita.device.memory_format import computes_channels_last
 from partita.params import Params, cloned, copy_into
 from partita.partition import Partition, Parts, Personalization
 from partita.partition.common import digest_of_frozen
@@ -28,6 +29,8 @@ class Workbench:
     """The buffers that are not in the model's state, as they were when it was built."""
     frozen: str
     """The digest of the frozen part."""
+    is_channels_last: bool
+    """Whether batches of images are given to it in channels-last memory format."""
 
     @property
     def partition(self) -> Partition:
@@ -96,4 +99,5 @@ class Workbenches:
         frozen = digest_of_frozen(parts.frozen)
         if self.accelerator.type != "cpu":
             move(model, self.accelerator)
-        return Workbench(model, own, cloned(scratch_of(model)), frozen)
+        is_last = self.accelerator.type == "cpu" and computes_channels_last(self.task, model, seed=self.seed)
+        return Workbench(model, own, cloned(scratch_of(model)), frozen, is_last)
