@@ -99,12 +99,17 @@ class ExactSum:
         return _chunks(_joined(self._parts(self._like)))
 
     @cached_property
-    def _rows(self) -> Tensor | None:
+    def _waiting(self) -> Tensor | None:
         """Memory for values that wait, a row for each device; None for large tensors and for other types."""
         size = sum(self._sizes)
         if not 0 < size <= _SMALL or any(tensor.dtype != torch.float32 for tensor in self._like.values()):
             return None
         return torch.empty(_WAITING // size, size) if _is_moderate(self._start[0]) else None
+
+    @cached_property
+    def _rows(self) -> Sequence[Tensor]:
+        """The rows of this memory."""
+        return () if self._waiting is None else self._waiting.unbind()
 
     @property
     def bound(self) -> int:
@@ -175,7 +180,7 @@ class ExactSum:
         Return False where they must not wait, because adding them could fail.
         """
         rows = self._rows
-        if rows is None or any(part.dtype != torch.float32 for part in parts):
+        if not rows or any(part.dtype != torch.float32 for part in parts):
             return False
         if not _is_moderate(torch.cat(parts, out=rows[len(self._weights)])):
             return False
@@ -186,12 +191,16 @@ class ExactSum:
 
     def _catch_up(self) -> None:
         """Add the values that wait, in place."""
-        if self._rows is None or not self._weights:
+        if not self._weights or self._waiting is None:
             return
-        whole = self._rows[: len(self._weights)].sub_(self._start[0]).mul_(self._scale).round_()
+        whole = self._waiting[: len(self._weights)].sub_(self._start[0]).mul_(self._scale).round_()
         self._widen(sum(map(abs, self._weights)) * int(largest_of(whole)))
-        for row, weight in zip(whole, self._weights, strict=True):
-            self._add_chunk(0, row, weight)
+        if self._limbs[0].dtype == torch.float64:
+            # Each product and each sum on the way is a whole number below 2^53: exact in any order.
+            self._limbs[0].addmv_(whole.double().t(), torch.tensor(self._weights, dtype=torch.float64))
+        else:
+            for row, weight in zip(whole, self._weights, strict=True):
+                self._add_chunk(0, row, weight)
         self._weights = []
 
     def _add(self, chunks: Iterable[tuple[Tensor, Tensor | None]], weight: int) -> int:

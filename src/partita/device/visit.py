@@ -173,15 +173,15 @@ class Visitor:
             examples=self._own_examples(examples, method.batch_size),
         )
         batches = self._batches(bench, order, method, examples)
-        expected = bench.partition.shapes("personal") | shapes_of(carried.kept)
+        kept_shapes = shapes_of(carried.kept)
         counts: dict[Part, int] = {"personal": personal.count, "shared": shared.count}
         with self._reusing(bench, order, method.batch_size, examples, counts) as reuse:
             loss = reuse.loss(self._loss(bench, order))
             losses = update(bench.model, bench.partition, reuse.batches(batches), loss)
         parts = bench.parts
         # Writing v takes twice its memory, so it comes before the change of u is made.
-        if method.stateful:
-            self._loader.save({**parts.personal, **carried.kept}, order, expected)
+        if method.stateful and (kept := {**parts.personal, **carried.kept}):
+            self._loader.save(kept, order, bench.partition.shapes("personal") | kept_shapes)
         weight = len(examples) if method.weights == "examples" else 1
         if (weighs := declared(method.local, "weighs")) is not None:
             weight = weighs(parts.shared, len(examples))

@@ -37,13 +37,13 @@ class SGD:
             for parameter in group["params"]:
                 parameter.grad = None
 
-    @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient, in place."""
-        for group in self.groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.add_(self._direction(parameter, parameter.grad), alpha=-group["lr"])
+        with torch.no_grad():
+            for group in self.groups:
+                for parameter in group["params"]:
+                    if (gradient := parameter.grad) is not None:
+                        parameter.add_(self._direction(parameter, gradient), alpha=-group["lr"])
 
     def _direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         if self.weight_decay:

@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -144,13 +144,14 @@ def _preserved_on(accelerator: torch.device | None) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one intra-op thread in this block: other numbers of threads give other bits."""
+def one_thread() -> AbstractContextManager[None]:
+    """Use one intra-op thread in a block: other numbers of threads give other bits."""
     threads = torch.get_num_threads()
-    if threads == 1:
-        yield
-        return
+    return nullcontext() if threads == 1 else _fewer_threads(threads)
+
+
+@contextmanager
+def _fewer_threads(threads: int) -> Iterator[None]:
     torch.set_num_threads(1)
     try:
         yield
