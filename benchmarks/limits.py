@@ -4,7 +4,8 @@
 
 Each line adds one thing to the loop before it: steps alone, then a copy of u into the model before each
 visit, then a mean of the changes, in float32 or exact. With two processes, each has half of the devices, and
-they share nothing: no messages, no common mean. Minimum of several turns, one thread per process.
+they share nothing: no messages, no common mean. Minimum of several turns, one thread per process. Images are
+in channels-last memory format, as in visits.
 """
 
 import multiprocessing
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from contestants.plain_loop import step
+from partita.device.memory_format import channels_last
 from partita.mean import WeightedMean
 from partita.tasks.process import prepare_process
 from workload import EXAMPLES, Batch, Workload
@@ -73,7 +75,7 @@ def fastest(workload: Workload, turns: int, *, processes: int) -> dict[str, floa
     def work(number: int) -> None:
         torch.set_num_threads(1)
         prepare_process()
-        own, data = loops(workload), workload.make_data()[number::processes]
+        own, data = loops(workload), channels_last(workload.make_data()[number::processes])
         for turn in range(turns):
             for place, run in enumerate(own.values()):
                 barrier.wait()
