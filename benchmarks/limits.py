@@ -75,7 +75,8 @@ def fastest(workload: Workload, turns: int, *, processes: int) -> dict[str, floa
     def work(number: int) -> None:
         torch.set_num_threads(1)
         prepare_process()
-        own, data = loops(workload), channels_last(workload.make_data()[number::processes])
+        own, data = loops(workload), workload.make_data()[number::processes]
+        data = [(channels_last(images), labels) for images, labels in data]
         for turn in range(turns):
             for place, run in enumerate(own.values()):
                 barrier.wait()

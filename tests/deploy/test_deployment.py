@@ -2,7 +2,7 @@
 
 import random
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -24,7 +24,7 @@ from partita.deploy.messages import BadMessage, Group
 from partita.deploy.outbox import Outbox, read_lines, verify
 from partita.deploy.policy import Policy
 from partita.executors.remote import Patience
-from partita.protocol import Order, Reply
+from partita.protocol import Order
 from partita.runs.folder import RunFolder
 
 IDS = [f"device-{number:04}" for number in range(3)]
@@ -315,19 +315,18 @@ def test_a_text_of_the_tasks_own_stays_on_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from partita.device.visit import Visitor
-    from partita.device.workbench import Workbench
     from partita.errors import CannotDo
 
     config = write_config(tmp_path)
     deployment = deployed(config, tmp_path)
-    update = Visitor._update
+    training = Visitor._training
 
-    def refusing(self: Visitor, bench: Workbench, order: Order, *others: Any) -> Reply:
+    def refusing(self: Visitor, order: Order) -> object:
         if order.device == IDS[0] and order.stage == "personalized":
             raise CannotDo("ann is HIV positive")
-        return update(self, bench, order, *others)
+        return training(self, order)
 
-    monkeypatch.setattr(Visitor, "_update", refusing)
+    monkeypatch.setattr(Visitor, "_training", refusing)
     deployment.start()
     deployment.finish()
 

@@ -1,60 +1,148 @@
-"""Channels-last batches: which models get them, and that nothing but the order in memory changes."""
+"""Channels-last format: which models compute in it, and that nothing else changes."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from partita import FedAlt, FedAvg, Partition, ResNet, Task, accuracy, run
-from partita.data.examples import TensorExamples
-from partita.device.memory_format import ChannelsLast, channels_last, computes_channels_last
+from partita import FedAlt, FedAvg, Method, Partition, ResNet, Steps, Task, accuracy, descend, run
+from partita.device.memory_format import channels_last, use_channels_last
 from partita.models.convnet import ConvNet
 from small import same_bits
 
 
-class Viewing(nn.Module):
-    """Calls `view` on the output of a convolution, which needs the usual strides."""
+class Net(nn.Module):
+    """A small network as tutorials write it; subclasses compute it in other ways."""
 
     def __init__(self) -> None:
         super().__init__()
         self.convolution = nn.Conv2d(3, 4, 3, padding=1)
-        self.head = nn.Linear(4 * 6 * 6, 2)
+        self.norm = nn.BatchNorm2d(4)
+        self.other = nn.GroupNorm(2, 4)
+        self.head = nn.Linear(36, 2)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.convolution(images).view(len(images), -1))
+        features = functional.max_pool2d(torch.relu(self.norm(self.convolution(images))), 2)
+        return self.head(torch.flatten(features, 1))
 
 
-class Striding(Viewing):
+class Residual(Net):
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.norm(self.convolution(images))
+        features += self.convolution(images)
+        return self.head(functional.avg_pool2d(features.relu(), 2).flatten(1))
+
+
+class Viewing(Net):
+    """Calls `view` on images, which needs the usual strides."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(functional.max_pool2d(self.convolution(images), 2).view(-1, 36))
+
+
+class Striding(Net):
     """Reads memory in a fixed order, whatever it holds."""
 
     def forward(self, images: Tensor) -> Tensor:
-        found = self.convolution(images)
-        return self.head(torch.as_strided(found, (len(images), 144), (144, 1)))
+        features = functional.max_pool2d(self.convolution(images), 2)
+        return self.head(torch.as_strided(features, (8, 36), (36, 1)))
+
+
+class Grouped(Net):
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(functional.max_pool2d(self.other(self.convolution(images)), 2).flatten(1))
+
+
+class GroupedInTraining(Net):
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.convolution(images)
+        return self.head(
+            functional.max_pool2d(self.other(features) if self.training else features, 2).flatten(1)
+        )
+
+
+class GroupedIfLarge(Net):
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.convolution(images)
+        return self.head(
+            functional.max_pool2d(self.other(features) if len(images) > 3 else features, 2).flatten(1)
+        )
+
+
+class GroupedDeeper(Net):
+    """Calls GroupNorm with a fifth dimension."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.other(self.convolution(images).unsqueeze(2))[:, :, 0]
+        return self.head(functional.max_pool2d(features, 2).flatten(1))
+
+
+class Returning(Net):
+    """Returns images too, on which the task's code could call `view`."""
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        features = self.convolution(images)
+        return self.head(functional.max_pool2d(features, 2).flatten(1)), features
+
+
+class OwnConvolution(nn.Conv2d):
+    """A convolution with a `forward` of its own."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).view(len(input), -1)
+
+
+class Counting(Net):
+    """Changes an attribute and a buffer in every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[int] = []
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls.append(1)
+        self.count += 1
+        return super().forward(images)
 
 
 def network(*, channels: int = 3, norm: nn.Module | None = None) -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(channels, 4, 3, padding=1), norm or nn.Identity(), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(4 * 3 * 3, 2)),
+        *(nn.Flatten(), nn.Linear(36, 2)),
     )
 
 
+def hooked() -> nn.Module:
+    model = network()
+    model[0].register_forward_hook(lambda module, given, found: found.view(found.shape))  # pyright: ignore[reportIndexIssue]
+    return model
+
+
+def replaced(model: nn.Module) -> nn.Module:
+    first = next(model.children())
+    convolve = first.forward
+    first.forward = lambda images: convolve(images).view(len(images), 4, 6, 6)
+    return model
+
+
 def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+    return functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def task_of(model: Callable[[], nn.Module], *, channels: int = 3, size: int = 6, count: int = 8) -> Task:
+def task_of(model: Callable[[], nn.Module], loss: Any = loss_of) -> Task:
     generator = torch.Generator().manual_seed(3)
 
     def split(examples: int) -> tuple[Tensor, Tensor]:
-        images = torch.randn(examples, channels, size, size, generator=generator)
+        images = torch.randn(examples, 3, 6, 6, generator=generator)
         return images, torch.randint(2, (examples,), generator=generator)
 
-    devices = {name: {"train": split(count), "test": split(5)} for name in "abc"}
-    return Task(model=model, loss=loss_of, metrics={"accuracy": accuracy}, devices=devices)
+    devices = {name: {"train": split(8), "test": split(5)} for name in "abc"}
+    return Task(model=model, loss=loss, metrics={"accuracy": accuracy}, devices=devices)
 
 
 def is_last(images: Tensor) -> bool:
@@ -64,116 +152,140 @@ def is_last(images: Tensor) -> bool:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_only_the_order_in_memory_changes(channels: int) -> None:
-    images, labels = torch.randn(5, channels, 4, 6), torch.arange(5)
-    examples = ChannelsLast(TensorExamples((images, labels)))
+    images = torch.randn(5, channels, 4, 6)
 
-    found, same = examples.batch_at(torch.tensor([3, 1]))
+    found = channels_last(images)
 
     assert is_last(found)
-    assert torch.equal(found, images[[3, 1]])
-    assert torch.equal(same, labels[[3, 1]])
-    assert len(examples) == 5
-
-
-def test_images_are_found_in_nested_batches() -> None:
-    images = torch.randn(2, 3, 4, 4)
-
-    found = channels_last({"pair": [images, (images, "text")], "sequence": torch.randn(2, 3, 4)})
-
-    assert is_last(found["pair"][0])
-    assert is_last(found["pair"][1][0])
-    assert found["pair"][1][1] == "text"
-    assert found["sequence"].is_contiguous()
+    assert torch.equal(found, images)
+    assert channels_last("text") == "text"
+    assert channels_last(images[0]).is_contiguous()
 
 
 @pytest.mark.parametrize(
-    ("model", "channels", "expected"),
+    ("make", "expected"),
     [
-        pytest.param(network, 3, True, id="convolutions"),
-        pytest.param(lambda: network(channels=1), 1, True, id="one channel"),
-        pytest.param(lambda: network(norm=nn.BatchNorm2d(4)), 3, True, id="BatchNorm"),
-        pytest.param(lambda: network(norm=nn.Dropout2d(0.2)), 3, True, id="dropout"),
-        pytest.param(lambda: ConvNet(size=6), 1, True, id="the quickstart's"),
-        pytest.param(lambda: network(norm=nn.GroupNorm(2, 4)), 3, False, id="GroupNorm"),
-        pytest.param(lambda: ResNet(depth=10, width=0.25, channels=3), 3, False, id="ResNet, with GroupNorm"),
-        pytest.param(Viewing, 3, False, id="view"),
-        pytest.param(Striding, 3, False, id="as_strided"),
-        pytest.param(lambda: nn.Sequential(nn.Flatten(), nn.Linear(108, 2)), 3, False, id="no convolution"),
+        pytest.param(network, True, id="convolutions"),
+        pytest.param(lambda: network(channels=1), True, id="one channel"),
+        pytest.param(lambda: network(norm=nn.BatchNorm2d(4)), True, id="BatchNorm"),
+        pytest.param(lambda: network(norm=nn.Dropout2d(0.2)), True, id="dropout"),
+        pytest.param(ConvNet, True, id="the quickstart's"),
+        pytest.param(Net, True, id="a class"),
+        pytest.param(Residual, True, id="with a sum"),
+        pytest.param(lambda: network(norm=nn.GroupNorm(2, 4)), False, id="GroupNorm"),
+        pytest.param(lambda: ResNet(depth=10, width=0.25), False, id="ResNet, with GroupNorm"),
+        pytest.param(Grouped, False, id="GroupNorm in a class"),
+        pytest.param(GroupedInTraining, False, id="GroupNorm in train mode alone"),
+        pytest.param(GroupedIfLarge, False, id="GroupNorm in large batches alone"),
+        pytest.param(GroupedDeeper, False, id="GroupNorm with a fifth dimension"),
+        pytest.param(Viewing, False, id="view"),
+        pytest.param(Striding, False, id="as_strided"),
+        pytest.param(Returning, False, id="images returned"),
+        pytest.param(lambda: nn.Sequential(OwnConvolution(3, 4, 3), nn.Linear(64, 2)), False, id="own layer"),
+        pytest.param(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 2)), False, id="never flat"),
+        pytest.param(
+            lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(2), nn.Linear(16, 2)), False, id="half flat"
+        ),
+        pytest.param(hooked, False, id="hooks"),
+        pytest.param(lambda: nn.Sequential(nn.Flatten(), nn.Linear(108, 2)), False, id="no convolution"),
+        pytest.param(lambda: replaced(network()), False, id="a layer's forward replaced"),
     ],
 )
-def test_a_model_gets_them_if_all_that_it_does_with_images_is_known(
-    model: Callable[[], nn.Module], channels: int, expected: bool
+def test_a_model_uses_it_if_all_that_it_does_with_images_is_known(
+    make: Callable[[], nn.Module], expected: bool
 ) -> None:
-    assert computes_channels_last(task_of(model, channels=channels), model(), seed=1) is expected
+    model = make()
+
+    assert use_channels_last(model) is expected
+    assert bool(model._forward_pre_hooks) is expected
 
 
-def test_a_trial_leaves_model_and_random_numbers_as_they_were() -> None:
-    model = network(norm=nn.BatchNorm2d(4))
+def test_deciding_changes_nothing_else() -> None:
+    model = Counting().eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    torch.manual_seed(5)
-    expected = torch.rand(3)
 
-    torch.manual_seed(5)
-    computes_channels_last(task_of(network), model.train(), seed=1)
+    use_channels_last(model)
 
-    assert torch.equal(torch.rand(3), expected)
     assert same_bits(model.state_dict(), before)
-    assert all(module.training for module in model.modules())
-    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.calls == []
+    assert not any(module.training for module in model.modules())
 
 
-def test_a_device_without_training_examples_decides_nothing() -> None:
-    task = task_of(network, count=0)
+def test_a_model_sees_the_format_and_the_tasks_code_does_not() -> None:
+    seen: dict[str, list[bool]] = {"task": [], "model": []}
 
-    assert not computes_channels_last(task, network(), seed=1)
+    def watched() -> nn.Module:
+        model = network()
+        convolve = model[0]._conv_forward  # pyright: ignore[reportIndexIssue]
+
+        def watch(images: Tensor, *others: Any) -> Tensor:
+            seen["model"].append(is_last(images))
+            return convolve(images, *others)
+
+        model[0]._conv_forward = watch  # pyright: ignore[reportIndexIssue]
+        return model
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        seen["task"].append(is_last(batch[0]))
+        assert batch[0].view(len(batch[0]), -1).shape[1] == 108
+        return loss_of(model, batch)
+
+    run(task_of(watched, loss), Partition(network()), FedAvg(shared_lr=0.1, batch_size=4), rounds=1)
+
+    # The first calls check the task, before any visit.
+    assert seen["model"][-10:] == [True] * 10
+    assert not any(seen["task"])
 
 
-def test_a_failing_task_keeps_its_format() -> None:
-    def failing(model: nn.Module, batch: Any) -> Tensor:
-        raise RuntimeError("No loss today.")
+def test_an_update_of_ones_own_gets_gradients_in_the_usual_format() -> None:
+    shapes: list[tuple[int, ...]] = []
 
-    task = Task(model=network, loss=failing, metrics={"accuracy": accuracy}, devices=task_of(network).devices)
+    class Flat:
+        def __init__(self, *, personal: Steps, shared: Steps) -> None:
+            self.shared = shared
 
-    assert not computes_channels_last(task, network(), seed=1)
+        def __call__(
+            self, model: nn.Module, partition: Partition, batches: Iterable[Any], loss: Any
+        ) -> Sequence[float]:
+            value = loss(model, next(iter(batches)))
+            gradients = torch.autograd.grad(value, list(model.parameters()))
+            shapes.extend(tuple(gradient.view(-1).shape) for gradient in gradients)
+            return descend({"shared": self.shared}, model, partition, batches, loss)
 
+    run(task_of(network), Partition(network()), Method(local=Flat, batch_size=4), rounds=1)  # pyright: ignore[reportArgumentType]
 
-@pytest.mark.parametrize("model", [network, Viewing])
-def test_visits_give_batches_in_the_format_that_the_model_can_take(model: Callable[[], nn.Module]) -> None:
-    seen: list[bool] = []
-
-    def loss(own: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        seen.append(is_last(batch[0]))
-        return loss_of(own, batch)
-
-    task = task_of(model)
-    task.loss = loss
-    run(task, Partition(model()), FedAvg(shared_lr=0.1, batch_size=4), rounds=1, reuse=False)
-
-    # The first calls are those of the trial.
-    assert seen[-10:] == [model is network] * 10
+    assert shapes
 
 
 def test_training_agrees_with_a_loop_in_the_usual_format() -> None:
-    task = task_of(lambda: network(norm=nn.BatchNorm2d(4)))
-    expected = task.model()
-    torch.manual_seed(1)
-    initial = run(task, Partition(task.model()), FedAvg(shared_lr=0.0, batch_size=8), rounds=1).model("a")
+    task = task_of(Net)
+    method = FedAvg(shared_lr=0.1, batch_size=8)
+    initial = run(task, Partition(Net()), FedAvg(shared_lr=0.0, batch_size=8), rounds=1).model("a")
+    expected = Net()
     expected.load_state_dict(initial.state_dict())
 
-    result = run(
-        task, Partition(task.model()), FedAvg(shared_lr=0.1, batch_size=8), rounds=1, devices_per_round=1
-    )
+    result = run(task, Partition(Net()), method, rounds=1, devices_per_round=1)
 
-    cohort = next(line for line in result.rounds if line["work"] == "update")["asked"]
-    (device,) = cohort
-    expected.train()
-    loss_of(expected, task.devices[device]["train"]).backward()
+    (device,) = next(line for line in result.rounds if line["work"] == "update")["asked"]
+    loss_of(expected.train(), task.devices[device]["train"]).backward()
     with torch.no_grad():
         for parameter in expected.parameters():
-            assert parameter.grad is not None
-            parameter.add_(parameter.grad, alpha=-0.1)
+            if parameter.grad is not None:
+                parameter.add_(parameter.grad, alpha=-0.1)
     for name, parameter in expected.named_parameters():
         assert torch.allclose(result.shared[name], parameter, atol=1e-6), name
+
+
+@pytest.mark.parametrize("settings", [{"workers": 2}, {"workers": 3}, {"reuse": False}])
+def test_results_have_the_same_bits_with_workers_and_without_reuse(settings: dict[str, Any]) -> None:
+    task, partition = task_of(Net), Partition(Net(), personal="head.*", frozen="other.*")
+    method = FedAlt(shared_lr=0.1, batch_size=4, personal_epochs=3)
+
+    one = run(task, partition, method, rounds=2)
+    other = run(task, partition, method, rounds=2, **settings)
+
+    assert same_bits(one.shared, other.shared)
+    assert same_bits(one.personal("a"), other.personal("a"))
 
 
 LAYERS: Mapping[str, Callable[[int], nn.Module]] = {
@@ -223,16 +335,3 @@ def _gradients(
     factors = torch.linspace(-1, 1, found.numel()).view(found.shape)
     gradients = torch.autograd.grad((found * factors * pull).sum(), moving) if moving else ()
     return found.detach(), *gradients
-
-
-@pytest.mark.parametrize("executor", [{"workers": 2}, {"workers": 3}])
-def test_worker_processes_give_the_same_bits(executor: dict[str, Any]) -> None:
-    task = task_of(network)
-    partition = Partition(task.model(), personal="5.*")
-    method = FedAlt(shared_lr=0.1, batch_size=4)
-
-    serial = run(task, partition, method, rounds=2)
-    others = run(task, partition, method, rounds=2, **executor)
-
-    assert same_bits(serial.shared, others.shared)
-    assert same_bits(serial.personal("a"), others.personal("a"))

@@ -7,7 +7,6 @@ the shared part, a weight and metrics; it has no field in which v could leave.
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 from partita.data.examples import Examples, Shuffled
 from partita.data.rows import BadData
@@ -15,7 +14,7 @@ from partita.device.accelerators import accelerator_of
 from partita.device.answers import trained, training_measures, with_change
 from partita.device.batches import LEFT_OUT, Warn, Warnings, count_steps, draw_batches
 from partita.device.loading import Loader, sent_of
-from partita.device.memory_format import ChannelsLast
+from partita.device.memory_format import are_our_own
 from partita.device.penalties import with_penalties
 from partita.device.placement import Placement, in_precision
 from partita.device.roles import Role
@@ -87,10 +86,13 @@ class Visitor:
         self.seed = seed
         self._place = Placement(self.accelerator)
         self._loader = Loader(roles, store, self._place)
-        self._workbenches = Workbenches(task, seed=seed, accelerator=self.accelerator)
+        self._workbenches = Workbenches(
+            task, seed=seed, accelerator=self.accelerator, arranges_images=are_our_own(roles)
+        )
         folder = store.rows_folder if computing.reuse == "disk" and isinstance(store, DiskStore) else None
         self._reuses = Reuses(
             self.task,
+            self._examples,
             seed=seed,
             is_off=not computing.reuse,
             folder=folder,
@@ -162,7 +164,7 @@ class Visitor:
         self, bench: Workbench, order: Order, work: Update, carried: Carried, mean: WeightedMean | None
     ) -> Reply:
         method = self.roles[order.stage].method
-        examples = self._training(bench, order)
+        examples = self._training(order)
         personal = count_steps(method, work.personal, examples)
         shared = count_steps(method, work.shared, examples)
         update = make_update(
@@ -193,7 +195,7 @@ class Visitor:
 
     def _finetune(self, bench: Workbench, order: Order, work: Finetune) -> Reply:
         finetuning = self.roles[order.stage].finetuning
-        examples = self._training(bench, order)
+        examples = self._training(order)
         moves: dict[Part, Steps] = {"personal": count_steps(finetuning, work.personal, examples)}
         batches = self._batches(bench, order, finetuning, examples)
         counts: dict[Part, int] = {part: steps.count for part, steps in moves.items()}
@@ -204,27 +206,22 @@ class Visitor:
         return trained(order, len(examples), training_measures(examples, losses))
 
     def _evaluate(self, bench: Workbench, order: Order, work: Evaluate) -> Reply:
-        splits = self.task.devices[order.device]
+        splits, place = self.task.devices[order.device], self._place
         wanted = [name for name in work.splits if name in splits]
-        examples = {name: self._arranged(bench, order.device, name, splits[name]) for name in wanted}
+        examples = {name: place.examples(order.device, name, splits[name]) for name in wanted}
         local = self.roles[order.stage].own if work.model == "personal" else None
-        model = predictor(local, bench.model, lambda: self._own_examples(self._examples(bench, order.device)))
+        model = predictor(local, bench.model, lambda: self._own_examples(self._examples(order.device)))
         metrics = {name: measure(self.task, model, split) for name, split in examples.items() if len(split)}
         return Reply(device=order.device, weight=1, change=None, metrics=metrics)
 
-    def _training(self, bench: Workbench, order: Order) -> Examples:
-        examples = self._examples(bench, order.device)
+    def _training(self, order: Order) -> Examples:
+        examples = self._examples(order.device)
         if not len(examples):
             raise CannotDo("The device has no training examples.")
         return examples
 
-    def _examples(self, bench: Workbench, device: DeviceId) -> Examples:
-        return self._arranged(bench, device, "train", self.task.devices[device].get("train", ()))
-
-    def _arranged(self, bench: Workbench, device: DeviceId, name: str, split: Any) -> Examples:
-        """Return the examples of a split, with batches as the model computes with them fastest."""
-        examples = self._place.examples(device, name, split)
-        return ChannelsLast(examples) if bench.is_channels_last else examples
+    def _examples(self, device: DeviceId) -> Examples:
+        return self._place.examples(device, "train", self.task.devices[device].get("train", ()))
 
     def _own_examples(self, examples: Examples, batch_size: int = 1) -> OwnExamples:
         return OwnExamples(examples, batch_size, self.task.predict)
@@ -274,9 +271,7 @@ class Visitor:
         if self._reuses.is_settled(own, settings):
             return self._workbenches.find(order, own)
         bench = self._workbenches.find(order, own, is_new=True)
-        self._reuses.settle(
-            bench.model, bench.personalization, settings, lambda device: self._examples(bench, device)
-        )
+        self._reuses.settle(bench.model, bench.personalization, settings)
         return bench
 
     def _seed(self, order: Order) -> int:

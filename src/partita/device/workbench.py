@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from partita.device.memory_format import computes_channels_last
+from partita.device.memory_format import use_channels_last
 from partita.params import Params, cloned, copy_into
 from partita.partition import Partition, Parts, Personalization
 from partita.partition.common import digest_of_frozen
@@ -29,8 +29,6 @@ class Workbench:
     """The buffers that are not in the model's state, as they were when it was built."""
     frozen: str
     """The digest of the frozen part."""
-    is_channels_last: bool
-    """Whether batches of images are given to it in channels-last memory format."""
 
     @property
     def partition(self) -> Partition:
@@ -55,12 +53,16 @@ class Workbenches:
         task: data, model, loss and metrics.
         seed: the run's seed.
         accelerator: where the models are.
+        arranges_images: whether models may compute images in another memory format on the CPU.
     """
 
-    def __init__(self, task: Task, *, seed: int, accelerator: torch.device) -> None:
+    def __init__(
+        self, task: Task, *, seed: int, accelerator: torch.device, arranges_images: bool = True
+    ) -> None:
         self.task = task
         self.seed = seed
         self.accelerator = accelerator
+        self.arranges_images = arranges_images
         self._kept: dict[int, Workbench] = {}
         self._pretrained: dict[str, Params] = {}
 
@@ -99,5 +101,6 @@ class Workbenches:
         frozen = digest_of_frozen(parts.frozen)
         if self.accelerator.type != "cpu":
             move(model, self.accelerator)
-        is_last = self.accelerator.type == "cpu" and computes_channels_last(self.task, model, seed=self.seed)
-        return Workbench(model, own, cloned(scratch_of(model)), frozen, is_last)
+        elif self.arranges_images:
+            use_channels_last(model)
+        return Workbench(model, own, cloned(scratch_of(model)), frozen)

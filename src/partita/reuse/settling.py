@@ -54,7 +54,7 @@ class Settling:
         """Return the plan for the parts that move; the model is as before afterwards."""
         if not any(self.partition.trained(part) for part in moving):
             return Plan(reason="nothing moves")
-        with one_thread(), seeded(derive_seed(self.seed, "reuse")), unchanged(self.model):
+        with one_thread(), seeded(derive_seed(self.seed, "reuse")), _unchanged(self.model):
             try:
                 self.partition.let_move(self.model, *sorted(moving))
                 return self._plan()
@@ -212,7 +212,7 @@ def _outermost(stills: Sequence[Still]) -> Iterator[Still]:
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
+def _unchanged(model: nn.Module) -> Iterator[None]:
     """Restore a model's buffers, attributes and modes after this block; its parameters do not change."""
     tensors = [*model.parameters(), *model.buffers()]
     modes = [(tensor, tensor.requires_grad, tensor.grad) for tensor in tensors]

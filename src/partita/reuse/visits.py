@@ -34,6 +34,7 @@ class Reuses:
 
     Args:
         task: data, model, loss and metrics.
+        examples: returns the training examples of a device.
         seed: the run's seed.
         is_off: whether everything is computed.
         folder: the folder for rows that are kept between visits; without it they are kept in memory alone.
@@ -42,6 +43,7 @@ class Reuses:
     def __init__(
         self,
         task: Task,
+        examples: Callable[[DeviceId], Examples],
         *,
         seed: int,
         is_off: bool = False,
@@ -50,6 +52,7 @@ class Reuses:
         self.task = task
         self.seed = seed
         self.is_off = is_off
+        self._examples = examples
         self._plans: dict[tuple[int, int], dict[Moving, Plan]] = {}
         self._settled: set[tuple[int, int]] = set()
         self._rows = KeptRows(folder)
@@ -73,16 +76,10 @@ class Reuses:
             return True
         return False
 
-    def settle(
-        self,
-        model: nn.Module,
-        own: Personalization,
-        settings: Method | Finetuning,
-        examples_of: Callable[[DeviceId], Examples],
-    ) -> None:
-        """Settle it, in place, on a model that has its first values, with training examples of a device."""
+    def settle(self, model: nn.Module, own: Personalization, settings: Method | Finetuning) -> None:
+        """Settle it, in place, on a model that has its first values."""
         partition = own.partition
-        examples = probed_examples(self.task.devices.ids, examples_of)
+        examples = probed_examples(self.task.devices.ids, self._examples)
         plans = self._plans.setdefault((id(own), settings.batch_size), {})
         wanted = wanted_plans(partition, settings)
         if examples is None:
