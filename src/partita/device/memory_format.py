@@ -30,15 +30,8 @@ _LAYERS = frozenset(
 2.13 crashes where its weights take a gradient and its input takes none."""
 _FUNCTIONS = frozenset(
     [
-        *(
-            torch.relu,
-            functional.relu,
-            functional.leaky_relu,
-            functional.elu,
-            functional.silu,
-            functional.gelu,
-        ),
-        *(functional.hardswish, functional.relu6, torch.sigmoid, torch.tanh),
+        *(functional.relu, functional.leaky_relu, functional.elu, functional.silu, functional.gelu),
+        *(functional.hardswish, functional.relu6, torch.relu, torch.sigmoid, torch.tanh),
         *(functional.max_pool2d, functional.avg_pool2d, functional.adaptive_avg_pool2d),
         *(functional.dropout, functional.dropout2d, torch.add, operator.add, operator.iadd, torch.cat),
     ]
@@ -64,7 +57,7 @@ def use_channels_last(model: nn.Module) -> bool:
     return True
 
 
-def are_our_own(roles: Mapping[Stage, Role]) -> bool:
+def has_known_updates(roles: Mapping[Stage, Role]) -> bool:
     """Return whether all updates are Partita's: others could depend on the format of a gradient."""
     updates = [local for role in roles.values() for local in (role.method.local, role.own) if local]
     return all(kind_of(local).__module__.startswith("partita.") for local in updates)
@@ -87,13 +80,11 @@ def channels_last(value: Any) -> Any:
 
 def _is_known(model: nn.Module, *, training: bool) -> bool:
     """Return whether everything that a model does with images is known, until it flattens them."""
-    # Tracing runs the model's code: on a copy, which shares the parameters alone.
-    traced = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     try:
+        # Tracing runs the model's code: on a copy, which shares the parameters alone.
+        traced = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
         graph = fx.Tracer().trace(traced.train(training))
-    except (
-        Exception
-    ):  # The model's code depends on values or on shapes, or cannot be traced for another reason.
+    except Exception:  # Its code depends on values or on shapes, or cannot be traced for another reason.
         return False
     images = set[fx.Node]()
     for node in graph.nodes:

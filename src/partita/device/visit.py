@@ -14,7 +14,7 @@ from partita.device.accelerators import accelerator_of
 from partita.device.answers import trained, training_measures, with_change
 from partita.device.batches import LEFT_OUT, Warn, Warnings, count_steps, draw_batches
 from partita.device.loading import Loader, sent_of
-from partita.device.memory_format import are_our_own
+from partita.device.memory_format import has_known_updates
 from partita.device.penalties import with_penalties
 from partita.device.placement import Placement, in_precision
 from partita.device.roles import Role
@@ -87,7 +87,7 @@ class Visitor:
         self._place = Placement(self.accelerator)
         self._loader = Loader(roles, store, self._place)
         self._workbenches = Workbenches(
-            task, seed=seed, accelerator=self.accelerator, arranges_images=are_our_own(roles)
+            task, seed=seed, accelerator=self.accelerator, arranges_images=has_known_updates(roles)
         )
         folder = store.rows_folder if computing.reuse == "disk" and isinstance(store, DiskStore) else None
         self._reuses = Reuses(
