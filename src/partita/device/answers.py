@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from statistics import fmean
 
 from partita.data.examples import Examples
 from partita.errors import CannotDo
@@ -40,8 +39,9 @@ def training_measures(examples: Examples, losses: list[float]) -> Measures:
     for step, loss in enumerate(losses, start=1):
         if not math.isfinite(loss):
             raise Diverged(f"The loss became {loss} in step {step}.")
-    means = {"loss": fmean(losses), "start_loss": losses[0]} if losses else {"loss": None, "start_loss": None}
-    return {"examples": len(examples), **means}
+    if not losses:
+        return {"examples": len(examples), "loss": None, "start_loss": None}
+    return {"examples": len(examples), "loss": math.fsum(losses) / len(losses), "start_loss": losses[0]}
 
 
 def check_finite(what: str, params: Params) -> None:

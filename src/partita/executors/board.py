@@ -12,7 +12,6 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import chain
 
 MAX_WORKERS = 4096
@@ -76,8 +75,10 @@ class Board:
         """Take the next order for a worker, in place, and return its number; None where there are no more."""
         lanes = self._numbers[1]
         for place in range(worker, worker + lanes):
-            with suppress(BlockingIOError):
+            try:
                 return int.from_bytes(os.read(self._lanes[place % lanes][0], _NUMBER), "little")
+            except BlockingIOError:  # This pipe is empty.
+                continue
         return None
 
     @property
