@@ -26,8 +26,8 @@ _LAYERS = frozenset(
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Hardswish, nn.ReLU6, nn.Sigmoid, nn.Tanh),
     ]
 )
-"""Layers that were tried in this format, whatever takes a gradient. GroupNorm is none of them: that of torch
-2.13 crashes where its weights take a gradient and its input takes none."""
+"""Layers that were tried in this format, whatever takes a gradient. With GroupNorm no model computes in it:
+that of torch 2.13 crashes where its weights take a gradient and its input takes none."""
 _FUNCTIONS = frozenset(
     [
         *(functional.relu, functional.leaky_relu, functional.elu, functional.silu, functional.gelu),
@@ -49,7 +49,9 @@ def use_channels_last(model: nn.Module) -> bool:
     modules = list(model.modules())
     if not any(isinstance(module, _CONVOLUTIONS) for module in modules):
         return False
-    if has_hooks(model) or any("forward" in vars(module) for module in modules):
+    if any(isinstance(module, nn.GroupNorm) or "forward" in vars(module) for module in modules):
+        return False
+    if has_hooks(model):
         return False
     if not all(_is_known(model, training=training) for training in (True, False)):
         return False
