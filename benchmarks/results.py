@@ -63,7 +63,7 @@ def full_block(results: Results) -> str:
             figure(row["ours"], row["unit"]),
             figure(row["other"], row["unit"]),
             *(result_text(row), target_text(row), met_text(row)),
-            "" if row["share"] is None else f"{row['share']:.2g} %",
+            "" if row["share"] is None else _percent(row["share"]),
         ]
         for row in rows_of(results)
     ]
@@ -154,6 +154,11 @@ def figure(value: float | None, unit: str) -> str:
     if unit == "s" and value < 1:
         return f"{1000 * value:.3g} ms"
     return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent with two digits, such as 1.3 % or 180 %."""
+    return f"{float(f'{share:.2g}'):g} %"
 
 
 def markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

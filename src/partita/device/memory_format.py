@@ -1,42 +1,31 @@
 """Images in channels-last memory format, in which convolutions and pooling on the CPU are faster.
 
-A model that is known to work in this format on its whole way from images to flat features gets its inputs in
+A model that consists of layers known to work in this format, from images to flat features, gets its inputs in
 it. Nothing else changes: the task's code, the method and the server see the same tensors as before.
 """
 
-import copy
-import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn import functional
+from torch import Tensor, nn
 
 from partita.device.roles import Role
 from partita.methods.declared import kind_of
+from partita.models.convnet import ConvNet
 from partita.protocol import Stage
 from partita.reuse.still import has_hooks
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 _LAYERS = frozenset(
     [
-        *(nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.ZeroPad2d, nn.Identity, nn.Dropout, nn.Dropout2d),
+        *(*_CONVOLUTIONS, nn.BatchNorm2d, nn.ZeroPad2d, nn.Identity, nn.Dropout, nn.Dropout2d),
         *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Hardswish, nn.ReLU6, nn.Sigmoid, nn.Tanh),
     ]
 )
-"""Layers that were tried in this format, whatever takes a gradient. With GroupNorm no model computes in it:
-that of torch 2.13 crashes where its weights take a gradient and its input takes none."""
-_FUNCTIONS = frozenset(
-    [
-        *(functional.relu, functional.leaky_relu, functional.elu, functional.silu, functional.gelu),
-        *(functional.hardswish, functional.relu6, torch.relu, torch.sigmoid, torch.tanh),
-        *(functional.max_pool2d, functional.avg_pool2d, functional.adaptive_avg_pool2d),
-        *(functional.dropout, functional.dropout2d, torch.add, operator.add, operator.iadd, torch.cat),
-    ]
-)
-_METHODS = frozenset(["relu", "relu_", "sigmoid", "tanh", "add", "add_"])
+"""Layers that were tried in this format, whatever takes a gradient. GroupNorm is none of them: that of torch
+2.13 crashes where its weights take a gradient and its input takes none."""
 _IMAGES = 4
 """Dimensions of a batch of images: examples, channels, height and width."""
 
@@ -44,18 +33,11 @@ _IMAGES = 4
 def use_channels_last(model: nn.Module) -> bool:
     """Let a model compute images in channels-last format from now on, in place, and return whether it does.
 
-    It follows from the model's code alone, so all processes and devices come to the same decision.
+    It follows from the model's layers alone, so all processes and devices come to the same decision.
     """
-    modules = list(model.modules())
-    if not any(isinstance(module, _CONVOLUTIONS) for module in modules):
+    if has_hooks(model) or not (type(model) is ConvNet or _is_known(model)):
         return False
-    if any(isinstance(module, nn.GroupNorm) or "forward" in vars(module) for module in modules):
-        return False
-    if has_hooks(model):
-        return False
-    if not all(_is_known(model, training=training) for training in (True, False)):
-        return False
-    model.register_forward_pre_hook(lambda _, given: tuple(map(channels_last, given)))
+    model.register_forward_pre_hook(_arrange)
     return True
 
 
@@ -80,43 +62,31 @@ def channels_last(value: Any) -> Any:
     return value.contiguous(memory_format=torch.channels_last)
 
 
-def _is_known(model: nn.Module, *, training: bool) -> bool:
-    """Return whether everything that a model does with images is known, until it flattens them."""
-    try:
-        # Tracing runs the model's code: on a copy, which shares the parameters alone.
-        traced = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
-        graph = fx.Tracer().trace(traced.train(training))
-    except Exception:  # Its code depends on values or on shapes, or cannot be traced for another reason.
-        return False
-    images = set[fx.Node]()
-    for node in graph.nodes:
-        has_images = not images.isdisjoint(node.all_input_nodes)
-        if node.op == "output":
-            return not has_images
-        if node.op == "placeholder":
-            images.add(node)
-        elif has_images and not _flattens(model, node):
-            if not _keeps(model, node):
-                return False
-            images.add(node)
+def _is_known(model: nn.Module) -> bool:
+    """Return whether a model begins with a convolution and has known layers alone until it flattens."""
+    for number, layer in enumerate(_layers(model)):
+        if type(layer) is nn.Flatten and number:
+            return (layer.start_dim, layer.end_dim) == (1, -1)
+        # What the first layer returns must not be memory of its input, which later ones may change in place.
+        if type(layer) not in (_LAYERS if number else _CONVOLUTIONS) or "forward" in vars(layer):
+            return False
     return False
 
 
-def _keeps(model: nn.Module, node: fx.Node) -> bool:
-    """Return whether an operation is known to work on images in any memory format."""
-    match node.op:
-        case "call_module":
-            return type(model.get_submodule(str(node.target))) in _LAYERS
-        case "call_function":
-            return node.target in _FUNCTIONS
-        case _:
-            return node.op == "call_method" and node.target in _METHODS
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers of nested sequences, one after the other."""
+    if type(module) is not nn.Sequential or "forward" in vars(module):
+        yield module
+        return
+    for child in module.children():
+        yield from _layers(child)
 
 
-def _flattens(model: nn.Module, node: fx.Node) -> bool:
-    """Return whether an operation makes one row of each image: the same one in any memory format."""
-    if node.op == "call_module":
-        layer = model.get_submodule(str(node.target))
-        return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
-    is_flatten = node.target is torch.flatten or (node.op == "call_method" and node.target == "flatten")
-    return is_flatten and (node.args[1:], dict(node.kwargs)) in (((1,), {}), ((), {"start_dim": 1}))
+def _arrange(model: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a model's inputs in channels-last format, unless the task's code could see the difference."""
+    is_watched = len(model._forward_pre_hooks) > 1 or any(map(has_hooks, model.children()))  # noqa: SLF001
+    is_differentiated = any(isinstance(value, Tensor) and value.requires_grad for value in given)
+    level = torch._C._functorch.maybe_current_level()  # pyright: ignore[reportAttributeAccessIssue] # noqa: SLF001
+    if is_watched or is_differentiated or level is not None:  # The last by `torch.func.vmap`, for example.
+        return given
+    return tuple(map(channels_last, given))
